@@ -141,7 +141,10 @@ class Planned:
         """All slots are its own."""
         self._slots = slots
         self._every = np.arange(len(slots.masks))
-        self._planner = WindowPlanner(slots, WIDEST, 1 << 30, self._tuning, overlap=self._overlap)
+        # Its time is that of the simulation, in which plans take none.
+        self._planner = WindowPlanner(
+            slots, WIDEST, 1 << 30, self._tuning, overlap=self._overlap, clock=lambda: 0.0
+        )  # fmt: skip
         slots.adaptive[:], slots.widest[:] = True, WIDEST
         self.admit(self._every)
 

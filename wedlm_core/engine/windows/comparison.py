@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["Arms", "Comparison", "Forwards"]
+__all__ = ["Arms", "Belief", "Comparison", "Forwards"]
 
 _KEPT = 0.99  # share of the sums kept per forward: about 100 forwards count
 _ALIKE = 1.5  # the variance of a mean of forwards that follow each other, over that of independent ones
+_DRIFT = 0.03  # by which what is compared changes from one comparison to the next
+_UNLIKELY = 2.0  # standard errors at which what a comparison finds is clipped: something else was done meanwhile
 _DISTURBED = 20.0  # times the usual at which the seconds of a forward are clipped: something else was done
 
 
@@ -109,3 +111,49 @@ class Arms:
         if min(here, there) <= 0:  # a clock that stood still
             return None
         return Comparison(math.log(here / there), math.hypot(here_error, there_error))
+
+
+@dataclass(slots=True)
+class Belief:
+    """What comparisons say together of one logarithm: each has an error, and it drifts (R. E. Kalman, 1960).
+
+    Attributes:
+        prior: its standard error before any comparison, about 0.
+        value: of it.
+        variance: of that.
+        remembered: forwards after which a comparison counts e times less: jobs change, and it may be wrong.
+    """
+
+    prior: float
+    value: float
+    variance: float
+    remembered: int
+
+    @classmethod
+    def unknown(cls, prior: float, *, remembered: int) -> Belief:
+        """Before any comparison."""
+        return cls(prior, 0.0, prior**2, remembered)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the value by the next comparison."""
+        return math.sqrt(self.variance + _DRIFT**2)
+
+    def fade(self, forwards: int) -> None:
+        """Let so many forwards pass."""
+        kept = math.exp(-forwards / self.remembered)
+        self.value *= kept
+        self.variance = self.prior**2 + kept**2 * (self.variance - self.prior**2)
+
+    def after(self, found: float, error: float) -> Belief:
+        """What it would be, were this found by a comparison with this standard error."""
+        variance = self.variance + _DRIFT**2
+        gain = variance / (variance + error * error)
+        most = _UNLIKELY * math.sqrt(variance + error * error)
+        value = self.value + gain * min(max(found - self.value, -most), most) if gain else self.value
+        return Belief(self.prior, value, (1 - gain) * variance, self.remembered)
+
+    def learn(self, found: float, error: float) -> None:
+        """Take in a comparison."""
+        after = self.after(found, error)
+        self.value, self.variance = after.value, after.variance

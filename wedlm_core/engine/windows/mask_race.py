@@ -14,24 +14,23 @@ import math
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from wedlm_core.engine.windows.comparison import Arms
+from wedlm_core.engine.windows.comparison import Arms, Belief
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 __all__ = ["MaskRace"]
 
 _SETTLING = 8  # forwards after a change that do not count: windows have yet to follow
 _COUNTED = 40, 24  # forwards without masks that a comparison takes, and with: these have many more tokens
+_MOST_COUNTED = 96  # of either where plans take as long as many forwards
 _FAR, _COUNTED_FAR = 0.15, 16  # logarithm of rates from which fewer forwards of a visit tell as much, and how many
 _LEAST_COUNTED = 10  # forwards either way of which a comparison tells something
 _LATE = 4  # forwards of a visit that are not known yet as it ends, where forwards overlap
 _PRIOR_ERROR = 0.15  # of the logarithm of a rate with masks over one without, before any comparison
-_DRIFT = 0.03  # by which that changes from one visit to the next
-_REMEMBERED = 4096  # forwards after which a comparison counts e times less: jobs change, and it may be wrong
+_REMEMBERED = 16384  # forwards after which what is known of it counts e times less
 _ELSEWHERE = 0.05  # by which it differs between numbers of sequences
 # Error of a comparison besides that of its forwards, with forwards behind the visit and without: machines that are
 # shared change their speed.
 _MACHINE = 0.03, 0.1
-_UNLIKELY = 2.0  # standard errors at which what a comparison finds is clipped: something else was done meanwhile
 # Standard errors within which what comes second may well be first: masks where none are, and none where masks are,
 # which cost less to visit and must not be slower.
 _BAND = 1.25, 3.0
@@ -39,11 +38,9 @@ _RECORDED = 128  # forwards before a visit from which on they are recorded: to c
 _BEFORE = 64  # forwards before the first visit: how often masks are right is not known sooner
 _FIRST_SHARES = 6  # times the share of the time that the first visit may cost: later ones tell less
 _LEAST_COST = 0.04  # of a visit, as a logarithm of rates: what is expected of what comes second may be wrong
-_TOKENS = (
-    1,
-    4,
-)  # committed per sequence and forward, without masks and with: taken for the cost of the first visit, and for
-# the forwards until the next one
+# Committed per sequence and forward, without masks and with: for what the first visit costs, and for how many forwards
+# there are until the next one.
+_TOKENS = 1, 4
 
 
 class _Phase(Enum):
@@ -55,19 +52,21 @@ class _Phase(Enum):
 
 
 @dataclass(slots=True)
-class _Bias:
+class _Bias(Belief):
     """What is known of about as many sequences, beside drafts from elsewhere or without.
 
+    It is of the logarithm of what masks bring over what is expected of them.
+
     Attributes:
-        value: the logarithm of what masks bring over what is expected of them.
-        variance: of that.
         forwards: that were seen.
         visited: tokens of the last visit; None before the first.
         since: tokens since then.
     """
 
+    prior: float = _PRIOR_ERROR
     value: float = 0.0
     variance: float = _PRIOR_ERROR**2
+    remembered: int = _REMEMBERED
     forwards: int = 0
     visited: float | None = None
     since: float = 0.0
@@ -79,36 +78,27 @@ class _Bias:
             expected: logarithm of the rate with masks over the one without.
             masks: whether what comes first has some.
         """
-        return abs(expected) <= _BAND[masks] * math.sqrt(self.variance + _DRIFT**2)
+        return abs(expected) <= _BAND[masks] * self.error
 
-    def tokens_left(self, expected: float, share: float, tokens: float) -> float:
+    def tokens_left(self, expected: float, share: float, tokens: float, overhead: float) -> float:
         """Tokens until a visit may begin that costs the logarithm ``expected`` of a rate; none where it may by now.
 
         Args:
             expected: logarithm of the rate with masks over the one without.
             share: of the time that visits may cost.
             tokens: of the first visit, about.
+            overhead: tokens that what a visit takes besides would have brought.
         """
         cost = max(abs(expected), _LEAST_COST)
         if self.visited is not None:
-            return max(0.0, self.visited * cost / share - self.since)
+            return max(0.0, (self.visited * cost + overhead) / share - self.since)
         early = max(0, _BEFORE - self.forwards)  # forwards, each of a token at least
-        return max(float(early), tokens * cost / (_FIRST_SHARES * share) - self.since)
+        return max(float(early), (tokens * cost + overhead) / (_FIRST_SHARES * share) - self.since)
 
     def see(self, forwards: int, tokens: float) -> None:
         """Count forwards that are not of a visit."""
         self.forwards, self.since = self.forwards + forwards, self.since + tokens
-        kept = math.exp(-forwards / _REMEMBERED)
-        self.value *= kept
-        self.variance = _PRIOR_ERROR**2 + kept**2 * (self.variance - _PRIOR_ERROR**2)
-
-    def learn(self, found: float, error: float) -> None:
-        """Take in a comparison."""
-        variance = self.variance + _DRIFT**2
-        gain = variance / (variance + error * error)
-        most = _UNLIKELY * math.sqrt(variance + error * error)
-        self.value += gain * min(max(found - self.value, -most), most) if gain else 0.0
-        self.variance = (1 - gain) * variance
+        self.fade(forwards)
 
 
 class MaskRace:
@@ -119,11 +109,12 @@ class MaskRace:
 
     Attributes:
         visits: forwards that are left of the visit; 0 where there is none.
+        overhead: forwards that take as long as what a visit takes besides its own, such as plans.
     """
 
     def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
         self._share = tuning.visit_share
-        self.visits = 0
+        self.visits, self.overhead = 0, 0.0
         self._phase = _Phase.WATCHING
         self._first = False  # whether what comes first has masks, of a comparison
         self._is_given_up = False  # the comparison has to end
@@ -208,13 +199,21 @@ class MaskRace:
 
     def _tokens_left(self, sequences: int) -> float:
         """Until the next visit."""
-        tokens = self._length * _TOKENS[not self._masks] * sequences
-        return self._of(sequences, self._elsewhere).tokens_left(self._expected, self._share, float(tokens))
+        tokens = float(self._length * _TOKENS[not self._masks] * sequences)
+        overhead = self.overhead * _TOKENS[bool(self._masks)] * sequences
+        return self._of(sequences, self._elsewhere).tokens_left(self._expected, self._share, tokens, overhead)
 
     @property
     def is_comparing(self) -> bool:
         """Whether there is a visit, or was one of which nothing was learned yet."""
         return self._phase is not _Phase.WATCHING
+
+    @property
+    def to_come(self) -> int:
+        """Forwards that a visit, or what is compared with it behind it, has yet to see; 0 where there is none."""
+        if self._phase is not _Phase.RETURNED or self._is_given_up:
+            return self.visits
+        return max(0, _SETTLING + self._counted(self._first) - self._settled)
 
     def begin(self, sequences: int) -> None:
         """Begin a visit."""
@@ -280,12 +279,17 @@ class MaskRace:
     @property
     def _length(self) -> int:
         """Forwards of a visit to what comes second now."""
-        return _SETTLING + (_COUNTED_FAR if abs(self._expected) > _FAR else _COUNTED[not self._masks])
+        return _SETTLING + (_COUNTED_FAR if abs(self._expected) > _FAR else self._counted(not self._masks))
 
     @property
     def _has_counted(self) -> bool:
         """Whether enough is known of the windows as they are."""
-        return self._masks is not None and self._settled >= _SETTLING + _COUNTED[self._masks]
+        return self._masks is not None and self._settled >= _SETTLING + self._counted(self._masks)
+
+    def _counted(self, masks: bool) -> int:
+        """Forwards that a comparison takes: so many that they cost what a visit takes besides, if that is more."""
+        as_dear = int(self.overhead / max(abs(self._expected), _LEAST_COST))
+        return max(_COUNTED[masks], min(_MOST_COUNTED, as_dear))
 
     def _of(self, sequences: int, elsewhere: bool) -> _Bias:
         key = _octave(sequences), elsewhere

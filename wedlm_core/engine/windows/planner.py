@@ -7,6 +7,9 @@ so it never waits for the device.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
@@ -16,6 +19,7 @@ from wedlm_core.engine.windows.allocation import Allocation, Rival, allocate
 from wedlm_core.engine.windows.long_run import LongRun, long_run
 from wedlm_core.engine.windows.mask_race import MaskRace
 from wedlm_core.engine.windows.output_lengths import EndedOutputs
+from wedlm_core.engine.windows.pace import Pace
 from wedlm_core.engine.windows.padded_rows import PaddedRows
 from wedlm_core.engine.windows.probes import Probes
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
@@ -24,6 +28,8 @@ from wedlm_core.kernels.cpu.grammar_rows import count_forced
 from wedlm_core.kernels.cpu.purchase import Prices
 
 __all__ = ["WindowPlanner"]
+
+_PLANS_OF_VISIT = 3  # one that begins it, one that ends it, and one that learns what it told
 
 
 class WindowPlanner:
@@ -37,6 +43,7 @@ class WindowPlanner:
         tuning: constants.
         unread_row: what a row costs on which no token is chosen, of one on which one is.
         overlap: whether a forward is launched before the outcome of the last one is known, so that rows are bounds.
+        clock: in seconds, by which plans are timed.
 
     Attributes:
         by_masks_2SW: float64, probability that masks' drafts up to each offset are all accepted (stale ones, valid
@@ -52,7 +59,9 @@ class WindowPlanner:
         *,
         unread_row: float = 1.0,
         overlap: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._clock = clock
         self._overlap, self._padded = overlap, PaddedRows(len(table.limit))
         self._table, self._most_rows, self._tuning, self._unread_row = table, most_rows, tuning, unread_row
         # The last place stands for a sequence without a past: each plan says what the next new sequence gets.
@@ -76,9 +85,8 @@ class WindowPlanner:
         self._since_2 = [float(tuning.rival_interval), float(tuning.rival_interval)]
         self._rival_wait = tuning.first_rival_interval  # of these that the next timing waits for
         self._timing, self._corrects = False, False  # the last plan is for timing these; forwards are timed at all
-        self._age, self._planned_for = 0, 0  # forwards since the last plan, and running sequences then
-        self._patience = 1  # how many times as long plans wait, as they change nothing
-        self._wait = 0  # forwards from the last plan to the next
+        self._pace = Pace(tuning)
+        self._planned_for = 0  # running sequences in the last plan
         self._new_windows: tuple[int, int] | None = None  # masks and stale drafts of a new sequence
         self._chosen_windows: IntArray = np.zeros(0, dtype=np.int64)  # the best masks of the last plan
         self._learned, self._kept_plans = True, 0  # since the last full plan: drafts were seen; plans that stayed
@@ -151,7 +159,7 @@ class WindowPlanner:
             0.0 if of and as_many else since + more
             for of, since, more in zip(kinds, self._since_2, passed, strict=True)
         ]
-        self._age += 1
+        self._pace.age += 1
         if np.count_nonzero(self._table.constrained):  # a tenth of what counting takes
             self._observe_forced(slots_D, outcome.agreed_D, emit_D, source_DC)
         if not self._drafted:  # heads alone tell nothing
@@ -199,6 +207,7 @@ class WindowPlanner:
             seconds: of it.
             elsewhere: whether drafts came from other sources than masks.
         """
+        self._pace.seconds += seconds
         if self._corrects and not self._is_mixed:
             self._race.record(seconds, *self._last, elsewhere=elsewhere)
 
@@ -216,8 +225,7 @@ class WindowPlanner:
         self._corrects = True
         if self._is_foreign:
             return False
-        # As rare as plans are, while these change nothing.
-        return self._timing or not self._age % (self._tuning.correction_interval * self._patience)
+        return self._timing or self._pace.is_timed
 
     def record_forward(
         self, rows: int, kv_tokens: int, sequences: int, seconds: float, cost: StepCost, *, unread: int = 0
@@ -239,7 +247,7 @@ class WindowPlanner:
     @property
     def is_due(self) -> bool:
         """Whether it is time to :meth:`plan`."""
-        return self._new_windows is None or self._age >= self._wait
+        return self._new_windows is None or self._pace.is_due
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
@@ -254,20 +262,27 @@ class WindowPlanner:
         slots_S = slots_R[self._table.adaptive[slots_R]]
         if not len(slots_S):
             return False
+        begin, stays = self._clock(), self._stays(slots_R, slots_S)
         least = self._tuning.least_interval + len(slots_S) // self._tuning.sequences_per_forward
-        if self._stays(slots_R, slots_S):
-            waited, self._age, self._kept_plans = self._age, 0, self._kept_plans + 1
-            return self._probe_again(slots_S, waited, least)
-        waited, self._age, self._planned_for = self._age, 0, len(slots_R)
-        self._learned, self._kept_plans = False, 0
-        self._load, self._prices = self._load_of(slots_R, slots_S, cost, spare_tokens), None
+        waited = self._pace.begin()
+        if stays:
+            self._kept_plans += 1
+            changed = self._probe_again(slots_S, waited, least)
+        else:
+            changed, self._planned_for = True, len(slots_R)
+            self._learned, self._kept_plans = False, 0
+            self._load, self._prices = self._load_of(slots_R, slots_S, cost, spare_tokens), None
+            self._plan_anew(slots_S, self._load, waited, least)
+        self._pace.record_plan(self._clock() - begin, whole=not stays)
+        return changed
+
+    def _plan_anew(self, slots_S: IntArray, load: Load, waited: int, least: int) -> None:
+        """A whole plan."""
         before = self._chosen_windows
-        tried = self._apply(slots_S, self._load, waited=waited, lasts=least)
-        same = np.array_equal(self._chosen_windows, before)
-        most = self._tuning.most_patience if self._chosen_windows.any() else self._tuning.most_patience_alone
-        self._patience = min(2 * self._patience, most) if same else 1
-        self._wait = max(self._race.visits, least if tried else least * self._patience)
-        return True
+        self._race.overhead = self._pace.forwards_of(_PLANS_OF_VISIT)
+        tried = self._apply(slots_S, load, waited=waited, lasts=least)
+        same, masks = np.array_equal(self._chosen_windows, before), bool(self._chosen_windows.any())
+        self._pace.follow(least, same=same, masks=masks, tried=tried, visits=self._race.to_come)
 
     def _stays(self, slots_R: IntArray, slots_S: IntArray) -> bool:
         """Whether a plan without any masks would be made again: nothing was learned, and nothing is due to be timed."""
@@ -294,8 +309,7 @@ class WindowPlanner:
         )
         if tried:
             table.masks[slots_S] = table.keep_valid[slots_S] = masks_S
-        self._patience = min(2 * self._patience, self._tuning.most_patience_alone)
-        self._wait = lasts if tried else lasts * self._patience
+        self._pace.follow(lasts, same=True, masks=False, tried=tried)
         return tried
 
     # ---- drafts from elsewhere ------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
-from wedlm_core.engine.windows.comparison import Arms, Forwards
+from wedlm_core.engine.windows.comparison import Arms, Belief, Forwards
 
 
 def test_what_is_compared_is_seconds_per_token_once_there_are_forwards_enough() -> None:
@@ -61,3 +62,24 @@ def test_the_error_is_that_of_means_of_as_many_forwards() -> None:
     spread = float(np.std([each for each, _ in found])) / 1.25e-4
     said = float(np.mean([error for _, error in found]))
     assert 0.8 * spread < said < 1.6 * spread
+
+
+def test_comparisons_narrow_what_is_believed_and_time_widens_it() -> None:
+    belief, errors = Belief.unknown(0.3, remembered=1000), [0.3]
+    for _ in range(5):
+        belief.learn(0.2, 0.1)
+        errors.append(belief.error)
+    assert all(later < before for before, later in itertools.pairwise(errors))
+    assert belief.value == pytest.approx(0.2, abs=0.02)
+    before = belief.value
+    belief.fade(1000)
+    assert belief.value == pytest.approx(before / math.e)
+    belief.fade(100_000)
+    assert (belief.value, belief.variance) == (pytest.approx(0.0), pytest.approx(0.09))
+
+
+def test_a_comparison_that_is_unlikely_is_clipped_and_one_without_error_is_believed() -> None:
+    belief = Belief.unknown(0.1, remembered=1000)
+    assert belief.after(5.0, 0.1).value < 0.2
+    assert belief.after(0.1, 0.0).value == pytest.approx(0.1)
+    assert belief.value == 0.0, "what would be is not what is"

@@ -34,10 +34,11 @@ class Raced:
 def race(
     forwards: int, expected: float, true: Callable[[int], float], *, speed: Callable[[int], float] = lambda _: 1.0,
     elsewhere: Callable[[int], bool] = lambda _: False, seed: int = 0, prompts: bool = False,
-    decoding: Callable[[int], int] = lambda _: SEQUENCES,
+    decoding: Callable[[int], int] = lambda _: SEQUENCES, overhead: float = 0.0,
 ) -> Raced:  # fmt: skip
     """Plan and decode; logarithms of commits per second with masks over those without, expected and true."""
     rng, found, masks, plan_at = np.random.default_rng(seed), MaskRace(), False, 0
+    found.overhead = overhead
     had, visits = [], []
     for forward in range(forwards):
         if forward >= plan_at:
@@ -50,7 +51,7 @@ def race(
             if found.is_due(SEQUENCES):
                 found.begin(SEQUENCES)
                 masks = not masks
-            plan_at = forward + max(EVERY, found.visits)
+            plan_at = forward + max(EVERY, found.to_come)
         had.append(masks)
         visits.append(found.visits > 0)
         tokens = float(rng.poisson(32)) + 1 if masks else 8.0
@@ -61,6 +62,45 @@ def race(
             found.record(1e-3, 0, 0, 60, elsewhere=elsewhere(forward))
         found.record(seconds * noise, tokens, decoding(forward), rows, elsewhere=elsewhere(forward))
     return Raced(masks=np.array(had), visits=np.array(visits), bias=found.bias(SEQUENCES))
+
+
+def visits_of(found: Raced) -> list[int]:
+    """Forwards of each visit."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], found.visits.astype(int), [0]))))
+    return [int(end - begin) for begin, end in edges.reshape(-1, 2)]
+
+
+def test_visits_that_need_dear_plans_are_longer_and_come_seldom() -> None:
+    """Three plans beside small forwards took ten times what a visit was thought to cost."""
+    cheap, dear = (race(40_000, -0.02, lambda _: -0.02, overhead=overhead) for overhead in (0.0, 20.0))
+    few, many = visits_of(dear), visits_of(cheap)
+    assert 3 * len(few) < len(many)
+    assert min(few) > 2 * max(many)
+    taken = len(few) * 20.0 + 0.04 * sum(few)  # forwards
+    assert 0.5 * 0.005 * 40_000 < taken < 1.5 * 0.005 * 40_000
+
+
+def test_what_a_comparison_has_yet_to_see_is_known() -> None:
+    """Plans in between would tell nothing, and take their time."""
+    found = MaskRace()
+
+    def decode(forwards: int) -> None:
+        for _ in range(forwards):
+            found.record(1e-3, 8, SEQUENCES, 0, elsewhere=False)
+
+    found.follow(SEQUENCES, -0.02, False)
+    decode(60)
+    assert found.to_come == 0
+    found.begin(SEQUENCES)
+    decode(found.to_come)
+    assert not found.arrive(SEQUENCES)
+    found.follow(SEQUENCES, -0.02, False)
+    assert found.to_come > 40
+    decode(found.to_come - 1)
+    assert not found.arrive(SEQUENCES)
+    decode(1)
+    assert found.to_come == 0
+    assert found.arrive(SEQUENCES)
 
 
 @pytest.mark.parametrize("prompts", [False, True])
@@ -119,7 +159,7 @@ def test_steps_in_which_none_decodes_age_nothing_that_is_known() -> None:
         found.record(1e-3, 0, 0, 512, elsewhere=False)
     found.arrive(SEQUENCES)
     assert found.bias(SEQUENCES) == 0.1
-    for _ in range(1000):
+    for _ in range(4000):
         found.record(1e-3, 8, SEQUENCES, 0, elsewhere=False)
     found.arrive(SEQUENCES)
     assert found.bias(SEQUENCES) < 0.09

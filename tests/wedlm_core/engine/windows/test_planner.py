@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -183,6 +184,24 @@ def test_while_nothing_is_learned_a_plan_without_masks_stays(monkeypatch: pytest
     assert plans(300) >= 2, "a comparison of masks with none is due"
 
 
+@pytest.mark.parametrize("drafts", [0, 1])
+def test_plans_take_a_small_share_of_the_time_of_small_forwards(drafts: int) -> None:
+    """They took a twentieth of it, as many of them as there are beside forwards that take a hundred times as long."""
+    now = itertools.count()
+    table = table_of(COUNT)
+    planner = WindowPlanner(table, WIDE, 1 << 20, clock=lambda: 5e-4 * next(now))  # each plan asks for it twice
+    slots, dear, made, step = np.arange(COUNT), StepCost.linear(fixed=1e-3, per_row=1e-3), 0, 1.5e-4
+    planner.plan(slots, dear, 1 << 20)
+    for forward in range(20_000):
+        observe_heads(planner, table, drafts=drafts)
+        planner.record_step(step)
+        before = planner._pace.age
+        planner.plan(slots, dear, 1 << 20)
+        made += forward >= 5000 and planner._pace.age < before
+    assert made * 5e-4 < 0.006 * 15_000 * step
+    assert made > 5
+
+
 def test_what_comes_second_is_timed_ever_more_seldom_however_few_rows_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of a few sequences do not double the rows of a forward: they were timed in every plan."""
     planner, table = planned()
@@ -245,7 +264,7 @@ def probing(
     one, empty, found = np.ones(COUNT, np.int64), np.zeros((COUNT, 0)), []
     for _ in range(4000):
         planner.plan(slots, cost, 1 << 20)
-        if planner._age == 0 and len(planner._probes.slots):
+        if planner._pace.age == 0 and len(planner._probes.slots):
             found.append(len(planner._probes.slots))
         agreed, drafts = right * (table.masks > 0), table.masks.copy()
         outcome = StepOutcome(
@@ -298,7 +317,7 @@ def test_probes_stay_within_the_row_budget_and_the_free_pages(most_rows: int, sp
     planner.admit(slots, count)
     probed = 0
     for _ in range(600):
-        planner._age += 1
+        planner._pace.age += 1
         planner.plan(slots, flat, spare)
         rows = int((1 + 2 * table.masks).sum())
         probed += len(planner._probes.slots)

@@ -1,0 +1,109 @@
+"""Say when windows are planned anew: plans take a small share of the time, whatever forwards take. Torch-free.
+
+A plan takes as long as it does, a third of a millisecond and more, whether a forward takes a tenth of one or a hundred.
+So plans have a budget in seconds: each step adds a share of what it took, and a plan takes out what it took. What was
+saved lets plans follow each other for a while where a job changes; where forwards are long, the budget never binds.
+"""
+
+from __future__ import annotations
+
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
+
+__all__ = ["Pace"]
+
+_SAVED = 16  # plans at most that may follow each other after a time of fewer
+_STEP_GAIN, _PLAN_GAIN = 0.25, 0.05  # weight in the mean of the steps since the last plan, and of that plan
+
+
+class Pace:
+    """Counts forwards between plans, and seconds of both.
+
+    Attributes:
+        age: forwards since the last plan.
+        wait: forwards from it to the next.
+        patience: how many times as long plans wait, as they change nothing.
+        seconds: of steps that were not counted yet. Who times steps adds to them.
+    """
+
+    def __init__(self, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
+        self._tuning = tuning
+        self.age, self.wait, self.patience = 0, 0, 1
+        self.seconds = 0.0
+        self._counted = 0  # forwards that these seconds were of, when they were counted last
+        self._plan_seconds, self._step_seconds = 0.0, 0.0  # in the mean, as of late; 0 before any was timed
+        self._plans = 0  # whole plans that were timed
+        self._saved = 0.0  # seconds that plans may still take
+        self._between = 0  # forwards between the last two plans
+        self._is_trying = False  # what the last plan has begun is to end in time
+
+    # ---- seconds --------------------------------------------------------------------------------------
+
+    def record_plan(self, seconds: float, *, whole: bool) -> None:
+        """Take in what a plan took.
+
+        Args:
+            seconds: of it.
+            whole: whether it was made anew, and is what plans are taken to last. The first loads what others find.
+        """
+        self._plans += whole
+        if self._plans <= 1:
+            return
+        if self._plan_seconds:
+            seconds = min(seconds, self._tuning.disturbed * self._plan_seconds)
+        if whole:
+            known = self._plan_seconds or seconds
+            self._plan_seconds = known + _PLAN_GAIN * (seconds - known)
+        self._saved -= seconds
+
+    def _save(self) -> None:
+        """Let plans have their share of the seconds since this was asked last."""
+        steps, seconds, self.seconds = self.age - self._counted, self.seconds, 0.0
+        self._counted = self.age
+        if steps <= 0 or not seconds:
+            return
+        first, each = not self._step_seconds, seconds / steps
+        self._step_seconds = each if first else self._step_seconds + _STEP_GAIN * (each - self._step_seconds)
+        most = _SAVED * self._plan_seconds
+        self._saved = most if first else min(self._saved + self._tuning.plan_share * seconds, most)
+
+    def forwards_of(self, plans: int) -> float:
+        """Forwards that take as long as so many plans; 0 while nothing is known of either."""
+        return plans * self._plan_seconds / self._step_seconds if self._step_seconds else 0.0
+
+    # ---- forwards -------------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to plan; what is tried ends in time, whatever plans have taken."""
+        if self.age < self.wait:
+            return False
+        self._save()
+        return self._saved >= 0 or self._is_trying or not self._step_seconds
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the last forward is one of those whose seconds correct the table's: twice a plan or so."""
+        interval = max(self._tuning.correction_interval * self.patience, self._between // 2)
+        return not self.age % interval
+
+    def begin(self) -> int:
+        """Begin a plan; forwards since the last one."""
+        self._save()
+        self._between, self.age, self._counted = self.age, 0, 0
+        return self._between
+
+    def follow(self, least: int, *, same: bool, masks: bool, tried: bool, visits: int = 0) -> None:
+        """Say when the next plan is due.
+
+        Args:
+            least: forwards between plans at least.
+            same: whether the plan changed no windows: the next ones are rarer then.
+            masks: whether there are any in these windows.
+            tried: whether something is tried out that is to end with the next plan.
+            visits: forwards that a comparison has yet to see.
+        """
+        most = self._tuning.most_patience if masks else self._tuning.most_patience_alone
+        most = max(most, int(self.forwards_of(1) / self._tuning.quiet_share / least))
+        self.patience = min(2 * self.patience, most) if same else 1
+        self.wait = max(visits, least) if tried or visits else least * self.patience
+        self._is_trying = tried or visits > 0
