@@ -2,14 +2,15 @@
 
 What a draft brings can be estimated, but not what all of them do to the steps of an engine: sequences end at other
 times, windows hold fewer masks, the host does more. So the engine decodes with them for some forwards, now and then,
-and compares, for as long as it takes to tell the difference from chance. Trials that fail come ever more seldom.
+and compares, for as long as it takes to tell the difference from chance. What a trial says counts beside what those
+before it said. Trials that fail come ever more seldom.
 """
 
 from __future__ import annotations
 
 import math
 
-from wedlm_core.engine.windows.comparison import Arms, Comparison
+from wedlm_core.engine.windows.comparison import Arms, Belief, Comparison
 
 __all__ = ["Trials"]
 
@@ -26,11 +27,13 @@ _CHECK, _CHECK_UNCOUNTED = 128, 4  # forwards without at most, now and then wher
 _CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
 _COUNTED = 12  # forwards either way that a difference takes to be clear
-# Standard errors by which it is clear that drafts pay: in a trial, where each forward asks anew, and afterwards.
-_CLEAR, _SURE = 3.0, 2.0
-_FUTILE = 1.0  # standard errors by which it is clear that they do not: a trial that fails takes time for nothing
+_PRIOR = 0.3  # standard error of the logarithm of seconds per token with drafts over those without, before any trial
+_REMEMBERED = 1 << 16  # forwards after which what trials said counts e times less: of pauses more than of trials
+_MACHINE = 0.03  # and of each comparison, besides that of its forwards: machines that are shared change their speed
+# Standard errors by which it is clear that drafts pay, and that they do not: a trial that fails takes time for nothing.
+_SURE, _FUTILE = 2.0, 1.5
 _VAGUE = 0.2  # standard error from which on nothing is clear: some forward was disturbed
-_PAYS = math.log(0.96)  # of seconds per token with drafts over those without, at most: what they save less is chance
+_PAYS = math.log(0.98)  # of seconds per token with drafts over those without, at most: what they save less is chance
 
 
 class Trials:
@@ -47,8 +50,9 @@ class Trials:
         self._pause, self._checked = _PAUSE, _CHECKED
         self._idle, self._has_gained = 0, False  # forwards in a row without any gain; one of this phase had some
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
+        self._known: dict[int, Belief] = {}  # by the binary length of the number of sequences
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
-        self._arms: dict[int, Arms] = {}  # by the binary length of the number of sequences
+        self._arms: dict[int, Arms] = {}  # likewise
         self._sizes: dict[int, int] = {}  # forwards of this phase, likewise
 
     def record(self, seconds: float, tokens: int, sequences: int, prefill_rows: int = 0) -> None:
@@ -75,14 +79,22 @@ class Trials:
         if self._at_first is not None:
             self._at_first += sequences
         ends = self._left <= 0 or self._is_hopeless or self._is_enough
-        if ends or (counts and self._compares and self._is_clear(arms.compare(_COUNTED))):
-            self._decide(self._arms[max(self._sizes, key=self._sizes.__getitem__)])
+        if ends or (counts and self._compares and self._is_clear(size, arms.compare(_COUNTED))):
+            self._decide(max(self._sizes, key=self._sizes.__getitem__))
 
-    def _is_clear(self, found: Comparison | None) -> bool:
+    def _is_clear(self, size: int, found: Comparison | None) -> bool:
         """Whether it is more than chance that drafts pay, or do not."""
         if found is None or found.error > _VAGUE:
             return False
-        return _pays(found, _CLEAR if self.asks else _SURE) or found.ratio - _FUTILE * found.error > _PAYS
+        known = self._with(size, found)
+        return _pays(known, _SURE) or _fails(known)
+
+    def _with(self, size: int, found: Comparison | None) -> Belief:
+        """What is known of as many sequences once this is."""
+        known = self._known.get(size) or Belief.unknown(_PRIOR, remembered=_REMEMBERED)
+        if found is None or not math.isfinite(found.error):
+            return known
+        return known.after(found.ratio, math.hypot(found.error, _MACHINE))
 
     def rest(self) -> int:
         """How many forwards tell nothing from here on, as they are far from the next trial; they are counted then."""
@@ -111,32 +123,42 @@ class Trials:
         if seconds > 0:
             self._idle, self._has_gained = 0, True
 
-    def _decide(self, arms: Arms) -> None:
+    def _decide(self, size: int) -> None:
         """Begin the next phase, by forwards of as many sequences as most of this phase had."""
         hopeless, checks = self._is_hopeless, not self.asks and self._is_steady  # it checks whether they still pay
         if self.asks and self._is_steady and not hopeless:  # to compare anew
             self._begin(asks=False, forwards=_CHECK)
-        elif not self.asks and not self._is_steady:
+            return
+        if not self.asks and not self._is_steady:
             self._begin(asks=True, forwards=_TRIED)
-        elif not hopeless and _pays(arms.compare(), 0.0 if checks else _FUTILE):
-            sure = checks and _pays(arms.compare(), _SURE)
-            self._checked = min(2 * self._checked, _MOST_CHECKED) if sure else _CHECKED
+            return
+        known = self._known[size] = self._with(size, self._arms[size].compare())
+        if not hopeless and _pays(known):
+            self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and _pays(known, _SURE) else _CHECKED
             self._is_steady, self._pause = True, _PAUSE
             self._begin(asks=True, forwards=self._checked)
-        else:
-            self._is_steady = False
-            self._begin(asks=False, forwards=self._pause)
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            return
+        self._is_steady = False
+        self._begin(asks=False, forwards=self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def _begin(self, *, asks: bool, forwards: int) -> None:
         self._at_first = None
         self.asks, self._left, self._passed, self._idle, self._has_gained = asks, forwards, 0, 0, False
         self._sizes.clear()
-        if asks and not self._is_steady:  # what was before it has no part in a trial
+        for known in self._known.values():
+            known.fade(forwards)
+        # What was long before has no part in it: the machine may have been faster or slower then.
+        if not asks or not self._is_steady:
             for arms in self._arms.values():
-                arms.forget(with_drafts=True)
+                arms.forget(with_drafts=asks)
 
 
-def _pays(found: Comparison | None, errors: float) -> bool:
+def _pays(known: Belief, errors: float = 0.0) -> bool:
     """Whether drafts pay, by so many standard errors at least."""
-    return found is not None and found.ratio + errors * found.error < _PAYS
+    return known.value + errors * known.error < _PAYS
+
+
+def _fails(known: Belief) -> bool:
+    """Whether it is clear that they do not."""
+    return known.value - _FUTILE * known.error > _PAYS

@@ -124,15 +124,23 @@ def test_a_forward_that_was_disturbed_ends_no_trial() -> None:
     assert trials.asks
 
 
-def with_prompts(trials: Trials, forwards: int, speed: float, seed: int) -> float:
+def with_prompts(trials: Trials, forwards: int, speed: float, seed: int, *, period: int = 0) -> float:
     """The share of forwards with drafts, which take as many tokens again; prompts take a third of the time, in bursts.
 
     The machine is shared: it is faster and slower from forward to forward, and a hundredth of them are disturbed.
+
+    Args:
+        trials: that decide.
+        forwards: in all.
+        speed: with drafts, over that without.
+        seed: of what is chance.
+        period: forwards after which the machine becomes half as slow again, or as fast as before; 0 is never.
     """
     rng, asked, drift, rest = np.random.default_rng(seed), 0, 0.0, 0
-    for _ in range(forwards):
+    for forward in range(forwards):
         drift = 0.8 * drift + float(rng.normal(0, 0.05))
         noise = float(np.exp(drift)) * (3.0 if rng.random() < 0.01 else 1.0)
+        noise *= 1.5 if period and forward // period % 2 else 1.0
         tokens = max(1, int(rng.normal(16, 5))) if trials.asks else 8
         prompts = 80 * int(rng.poisson(tokens / 60))
         seconds = 16e-4 / speed if trials.asks else 8e-4
@@ -149,3 +157,30 @@ def test_chance_decides_in_no_run(speed: float, least: float, most: float) -> No
     """What prompts take in bursts told nothing of drafts, but hid a fifth: some runs in 20 kept what slowed them."""
     shares = [with_prompts(Trials(), 4000, speed, seed) for seed in range(20)]
     assert least <= min(shares) <= max(shares) <= most, shares
+
+
+def test_a_machine_that_becomes_faster_says_nothing_of_drafts() -> None:
+    """What is compared was measured around the same time: forwards of the pause before counted, from a slower time."""
+    shares = [with_prompts(Trials(), 8000, 0.9, seed, period=1100) for seed in range(20)]
+    assert max(shares) < 0.12, shares
+
+
+def test_a_trial_is_compared_with_the_forwards_just_before_it() -> None:
+    """The machine is twice as fast since then, with drafts and without."""
+    trials = Trials()
+    while trials.asks or trials._is_steady:
+        trials.record(2e-3, 8, 8)
+        trials.gained(1e-3)
+    trials.rest()
+    while not trials.asks:
+        trials.record(1e-3, 8, 8)
+    while trials.asks and not trials._is_steady:
+        trials.record(1e-3, 8, 8)
+        trials.gained(1e-3)
+    assert not trials.asks
+
+
+def test_trials_that_say_little_count_together() -> None:
+    """A gain of a seventh is less than the machine changes by: a trial that missed it gave it up for long."""
+    shares = [with_prompts(Trials(), 16_000, 1.15, seed) for seed in range(10)]
+    assert np.mean(shares) > 0.8, shares
