@@ -73,7 +73,7 @@ class HistoryDrafts:
         self._prompts: dict[int, tuple[int, ...]] = {}  # of the slots that it is for
         self._waiting: set[int] = set()  # those of them whose text the history has yet to get
         self._ended = deque[tuple[tuple[int, ...], tuple[int, ...]]]()  # and texts that ended before
-        self._ended_tokens = 0  # of their outputs
+        self._ended_tokens, self._most_ended = 0, 0  # of their outputs, and at most
         self.placed = False
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
         self._trials, self._asks = Trials(), True
@@ -93,6 +93,7 @@ class HistoryDrafts:
                 len(self._table.limit), min(_MOST_DRAFTS, self._places), most_ahead=self._places,
                 max_bytes=self._max_bytes,
             )  # fmt: skip
+            self._most_ended = min(_MOST_ENDED_TOKENS, 1 << self._history.shared_bits)
         for sequence in sequences:
             self._table.recalls[sequence.slot] = True
             self._prompts[sequence.slot] = sequence.request.prompt_token_ids
@@ -116,13 +117,15 @@ class HistoryDrafts:
         if self._history is None or slot < 0 or slot not in self._prompts:
             return
         prompt = self._prompts.pop(slot)
-        if slot not in self._waiting:
-            self._history.close(slot, keep=output is not None)
-        else:
+        self._table.recalls[slot] = False
+        if slot in self._waiting:
             self._waiting.remove(slot)
             if output is not None:
                 self._remember_later(prompt, output)
-        self._table.recalls[slot] = False
+            if not self.placed:
+                return
+        else:
+            self._history.close(slot, keep=output is not None)
         self._table.source[slot] = DraftSource.MASK  # none of its drafts is there any more
 
     def _remember_later(self, prompt: tuple[int, ...], output: tuple[int, ...]) -> None:
@@ -131,8 +134,7 @@ class HistoryDrafts:
         # Not in arrays: while history rests, it should cost next to nothing.
         self._ended.append((self._history.end_of(prompt), output))
         self._ended_tokens += len(output)
-        most = min(_MOST_ENDED_TOKENS, 1 << self._history.shared_bits)
-        while len(self._ended) > _MOST_ENDED or self._ended_tokens > most:
+        while len(self._ended) > _MOST_ENDED or self._ended_tokens > self._most_ended:
             self._ended_tokens -= len(self._ended.popleft()[1])
 
     # ---- windows --------------------------------------------------------------------------------------

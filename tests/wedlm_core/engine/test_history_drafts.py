@@ -179,7 +179,7 @@ def resting(max_bytes: int) -> tuple[HistoryDrafts, SlotTable, Sequence]:
 def test_drafts_of_a_slot_that_was_closed_are_none_of_the_next_windows() -> None:
     """Grammars write some as well: they would seem to be there until the slot has another sequence."""
     drafts, table, _ = resting(1 << 20)
-    table.source[0] = DraftSource.HISTORY
+    table.source[0], drafts.placed = DraftSource.HISTORY, True
     drafts.close(0)
     assert not table.source.any()
 
