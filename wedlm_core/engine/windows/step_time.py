@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -171,7 +171,7 @@ class CostCorrection:
             return cost
         speed = self._speed.value
         places, factors = np.array(sorted((place, math.exp(speed + own.value)) for place, own in self._shape.items())).T
-        cost = _with_knots(cost, np.round(2 ** (places / 2)))
+        cost = _with_knots(cost, tuple(np.round(2 ** (places / 2)).astype(int).tolist()))
         factor = np.interp(2 * np.log2(np.maximum(1, cost.rows)), places, factors)
         overall = float(factors.mean())
         return replace(
@@ -183,9 +183,10 @@ class CostCorrection:
         )
 
 
-def _with_knots(cost: StepCost, rows: FloatArray) -> StepCost:
+@lru_cache(maxsize=8)  # plan by plan these are nearly always the same
+def _with_knots(cost: StepCost, rows: tuple[int, ...]) -> StepCost:
     """The same cost with knots at ``rows`` too, beyond the ends of its table as well."""
-    knots = sorted({*cost.rows, *rows.astype(int).tolist()})
+    knots = sorted({*cost.rows, *rows})
     if len(cost.rows) < 2:
         knots = [knot for knot in knots if knot <= cost.rows[-1]]
     table = replace(cost, per_sequence=0.0, per_kv=0.0, per_row_kv=0.0, quantum=1)
