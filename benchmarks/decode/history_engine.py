@@ -11,14 +11,16 @@ propose what has nothing to do with the text, as those of a checkpoint that was 
 run in one process on engines of their own, a few milliseconds each in turns; each keeps its history from round to
 round, as a job does. Ratios are taken within a round; their median is shown, and the middle half of them. Engines that
 are alike may differ by some percent for rounds, as each measures forwards and chooses windows for itself: so there are
-two without history, and with ``--repeats`` all begins anew so many times, and rounds of all are taken together. Outputs
-of all ways are checked to be equal.
+two without history, and with ``--repeats`` all begins anew so many times, and rounds of all are taken together.
+*History alone* never forwards a mask: of it and of masks alone, the better is the best single source of drafts.
+Outputs of all ways are checked to be equal.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import shlex
 import statistics
 import sys
@@ -31,6 +33,7 @@ from benchmarks.decode.turns import Passage, take_turns
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams
 from wedlm_core.engine import Engine
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -45,8 +48,13 @@ WORKLOADS: Mapping[str, Sequence[str]] = {
     "free text": ("stories", "letters"),
 }
 _SPREAD = 24  # tokens over which the first sequences end
-WAYS = ("verified", "verified without history", "autoregressive", "verified without history, again")
+WAYS = (
+    "verified", "verified without history", "autoregressive", "verified, history alone",
+    "verified without history, again",
+)  # fmt: skip
 """The last is another engine like the second: by how much the two differ, two ways may differ by chance."""
+_SINGLE = WAYS[1], WAYS[3]  # each has one source of drafts
+_NO_MASKS = replace(DEFAULT_TUNING, alone_within=0.0, probe_share=0.0, visit_share=0.0, rival_within=math.inf)
 _DRAWN = 8000
 """Of a family; those with other prompts than the ones before are taken."""
 _ROUND_ROWS = 1024
@@ -60,16 +68,17 @@ def engines(model_name: str, trained: bool) -> dict[str, Engine]:
     """One engine for each way."""
     folder = resolve("tiny")
 
-    def engine(history: bool) -> Engine:
+    def engine(way: str) -> Engine:
         model = load_model(folder)
         if model_name != "tiny":
             model = widened(model, SHAPES[model_name])
         mask = model.config.mask_token_id
         if not trained and mask is not None:
             model.embed.weight.data[mask] = model.embed.weight.data.mean(dim=0)
-        return Engine(model, Tokenizer.load(folder), EngineConfig(max_num_seqs=_MOST, history_drafts=history))
+        config = EngineConfig(max_num_seqs=_MOST, history_drafts=way in (WAYS[0], WAYS[3]))
+        return Engine(model, Tokenizer.load(folder), config, tuning=_NO_MASKS if way == WAYS[3] else DEFAULT_TUNING)
 
-    return {way: engine(way == "verified") for way in WAYS}
+    return {way: engine(way) for way in WAYS}
 
 
 def _drawn(family: str) -> list[Problem]:
@@ -89,7 +98,7 @@ def prompts_of(workload: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
 
 def passage(engine: Engine, way: str, prompts: Sequence[tuple[int, ...]], batch: int, ids: Iterator[int]) -> Passage:
     """The way of an engine through prompts, ``batch`` sequences at once."""
-    params = SamplingParams(strategy=way.partition(" ")[0], max_tokens=96)
+    params = SamplingParams(strategy=way.split(" ")[0].rstrip(","), max_tokens=96)
     # The first are cut off one after the other. Outputs of one length would end together in a way that makes a token a
     # forward, and not in others: no difference between the ways.
     first = [replace(params, max_tokens=1 + number * _SPREAD // batch) for number in range(batch)]
@@ -138,6 +147,7 @@ def race(
     """Lines of one workload and batch."""
     found = [one for _ in range(repeats) for one in run_rounds(model, workload, masks, batch, rounds, rows)]
     lines: list[tuple[object, ...]] = []
+    best = min(_SINGLE, key=lambda way: statistics.median(one[way].seconds_per_token for one in found))
     for way in WAYS:
         seconds = [one[way].seconds_per_token for one in found]
         done = [generation for one in found for generation in one[way].done]
@@ -146,9 +156,9 @@ def race(
             sum(getattr(one.stats, name) for one in done)
             for name in ("decode_forwards", "rows_forwarded", "history_drafts", "history_drafts_accepted")
         )
-        over = [spread(ratios_to(other, way, found)) for other in (WAYS[1], WAYS[2])]
+        over = [spread(ratios_to(other, way, found)) for other in (WAYS[1], WAYS[2], best)]
         lines.append((model, workload, masks, batch, way, f"{1 / statistics.median(seconds):.0f}",
-                      f"{1 / max(seconds):.0f} to {1 / min(seconds):.0f}", *over[0], *over[1],
+                      f"{1 / max(seconds):.0f} to {1 / min(seconds):.0f}", *over[0], *over[1], *over[2],
                       f"{tokens / max(1, forwards):.2f}", f"{forwarded / tokens:.2f}", f"{drafts / tokens:.2f}",
                       f"{accepted / drafts:.2f}" if drafts else "-"))  # fmt: skip
         print(*lines[-1], sep=" | ", flush=True)
@@ -187,8 +197,8 @@ def main() -> None:
         for line in race(model, name, masks, batch, args.rounds, args.repeats, args.rows)
     ]
     header = ("model", "workload", "masks", "sequences", "way", "tokens/s", "over rounds", "over without history",
-              "middle half", "over autoregressive", "middle half", "tokens per forward", "rows per token",
-              "drafts a token", "accepted")  # fmt: skip
+              "middle half", "over autoregressive", "middle half", "over the best single source", "middle half",
+              "tokens per forward", "rows per token", "drafts a token", "accepted")  # fmt: skip
     command = f"python -m benchmarks.decode.history_engine {' '.join(map(shlex.quote, sys.argv[1:]))}".rstrip()
     write_result("history-engine", "Drafts from history in the engine", command, table(header, lines))
 

@@ -30,6 +30,7 @@ from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, Emission, IntArray, StepOutcome
 from wedlm_core.engine.scoring import Scorer
 from wedlm_core.engine.trace import step_record
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.errors import IntegrityError, RequestError, explain
 from wedlm_core.model import Decoder
 from wedlm_core.tokenizer import TextStream, Tokenizer
@@ -49,6 +50,7 @@ class Engine:
         config: see :class:`EngineConfig`.
         keep_weights: False lets the engine take the weights over: where it packs them, ``model`` is emptied, and their
             memory is given back, so no other tensor may share it.
+        tuning: constants of the planner of windows, which are no user's: for who measures what each is worth.
 
     Raises:
         ConfigError: the attention backend does not fit the configuration, or the pool not the device's memory.
@@ -56,17 +58,23 @@ class Engine:
     """
 
     def __init__(
-        self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig | None = None, *, keep_weights: bool = True
+        self,
+        model: Decoder,
+        tokenizer: Tokenizer,
+        config: EngineConfig | None = None,
+        *,
+        keep_weights: bool = True,
+        tuning: PlannerTuning = DEFAULT_TUNING,
     ) -> None:
         self.config = config or EngineConfig()
         self.tokenizer, self.model_config = tokenizer, model.config
         self.device = model.device
-        self._build(model, tokenizer, self.config, keep_weights)
+        self._build(model, self.config, keep_weights, tuning)
 
     @on_own_device
-    def _build(self, model: Decoder, tokenizer: Tokenizer, config: EngineConfig, keep_weights: bool) -> None:
+    def _build(self, model: Decoder, config: EngineConfig, keep_weights: bool, tuning: PlannerTuning) -> None:
         """Make the parts, the scheduler and the loop."""
-        parts = parts_of(model, tokenizer, config, keep_weights=keep_weights)
+        parts = parts_of(model, self.tokenizer, config, tuning, keep_weights=keep_weights)
         self.pages, self.eos_token_ids, self.max_model_len = (
             parts.pages,
             parts.eos_token_ids,
@@ -76,7 +84,7 @@ class Engine:
         self._decodings, self._groups = parts.decodings, parts.groups
         self._table, self._planner = parts.table, parts.planner
         self._history, self._constraints = parts.history, parts.constraints
-        self._generations = Generations(self._table, tokenizer, model.config.vocab_size)
+        self._generations = Generations(self._table, self.tokenizer, model.config.vocab_size)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
@@ -329,7 +337,7 @@ class Engine:
 
     def _plan_windows(self) -> None:
         """Let the planner set the windows of adaptive sequences."""
-        if self._planner.is_due and self._table.adaptive.any():
+        if self._planner.is_due(len(self._scheduler.running)) and self._table.adaptive.any():
             spare = self.pages.num_free * self.config.page_size
             if self._planner.plan(self._scheduler.running_slots(), self.measure_step_cost(), spare):
                 self._runner.state.set_windows(self._table)

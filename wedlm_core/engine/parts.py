@@ -23,6 +23,7 @@ from wedlm_core.engine.room import check_room
 from wedlm_core.engine.scheduling.admission import Limits
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.engine.windows.tuning import PlannerTuning
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.kv.pool import KVPool, kv_dtype_of
 from wedlm_core.model import Decoder
@@ -65,7 +66,9 @@ class Parts:
     constraints: Constraints
 
 
-def parts_of(model: Decoder, tokenizer: Tokenizer, config: EngineConfig, *, keep_weights: bool) -> Parts:
+def parts_of(
+    model: Decoder, tokenizer: Tokenizer, config: EngineConfig, tuning: PlannerTuning, *, keep_weights: bool
+) -> Parts:
     """The parts of an engine; see :class:`wedlm_core.engine.Engine` for arguments and errors."""
     check_not_emptied(model)
     device, dtype = model.device, compute_dtype(model, config)
@@ -87,7 +90,7 @@ def parts_of(model: Decoder, tokenizer: Tokenizer, config: EngineConfig, *, keep
     overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
     planner = WindowPlanner(
-        table, config.max_window, config.max_batch_rows, unread_row=model_runner.unread_row, overlap=overlapping
+        table, config.max_window, config.max_batch_rows, tuning, unread_row=model_runner.unread_row, overlap=overlapping
     )
     return Parts(
         pages=pages,
