@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from wedlm_core.engine.windows.comparison import Arms, Belief, Comparison
+from wedlm_core.engine.windows.comparison import Arms, Belief, Comparison, Forwards
 
 __all__ = ["Trials"]
 
@@ -23,6 +23,7 @@ _FIRST_UNCOUNTED, _UNCOUNTED = 16, 8
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid, or gained in a trial, are no longer asked for
 _PAUSE, _LONGEST_PAUSE = 192, 4096  # forwards without, twice as many after each trial that fails
+_TRIAL_SHARE = 0.005  # of the time that trials may cost: a pause is as much longer
 _CHECK, _CHECK_UNCOUNTED = 128, 4  # forwards without at most, now and then where they pay, to compare anew
 _CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
@@ -49,6 +50,7 @@ class Trials:
         self._left, self._passed = _AT_FIRST, 0  # forwards of this phase to come, and that were
         self._pause, self._checked = _PAUSE, _CHECKED
         self._idle, self._has_gained = 0, False  # forwards in a row without any gain; one of this phase had some
+        self._spent_seconds, self._spent_tokens = 0.0, 0  # in this phase
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
         self._known: dict[int, Belief] = {}  # by the binary length of the number of sequences
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
@@ -73,6 +75,7 @@ class Trials:
         self._sizes[size] = self._sizes.get(size, 0) + 1
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
         uncounted = _UNCOUNTED if self._at_first is None else _FIRST_UNCOUNTED
+        self._spent_seconds, self._spent_tokens = self._spent_seconds + seconds, self._spent_tokens + tokens
         counts = self._passed > (uncounted if self.asks else _CHECK_UNCOUNTED)
         if counts:
             arms.arm(self.asks).add(seconds, tokens, prefill_rows)
@@ -138,13 +141,22 @@ class Trials:
             self._is_steady, self._pause = True, _PAUSE
             self._begin(asks=True, forwards=self._checked)
             return
+        pause = max(self._pause, 0 if self._is_steady else self._affordable(self._arms[size].without))
         self._is_steady = False
-        self._begin(asks=False, forwards=self._pause)
+        self._begin(asks=False, forwards=pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _affordable(self, without: Forwards) -> int:
+        """Forwards without drafts that a trial which took as long as this one did may be followed by."""
+        if not without.tokens or not without.seconds:
+            return 0
+        lost = self._spent_seconds - self._spent_tokens * without.seconds / without.tokens
+        return min(_LONGEST_PAUSE, int(lost / _TRIAL_SHARE / (without.seconds / without.count)))
 
     def _begin(self, *, asks: bool, forwards: int) -> None:
         self._at_first = None
         self.asks, self._left, self._passed, self._idle, self._has_gained = asks, forwards, 0, 0, False
+        self._spent_seconds, self._spent_tokens = 0.0, 0
         self._sizes.clear()
         for known in self._known.values():
             known.fade(forwards)

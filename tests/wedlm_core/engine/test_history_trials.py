@@ -44,6 +44,13 @@ def test_where_they_do_not_pay_they_are_asked_for_ever_more_seldom() -> None:
     assert 0 < np.mean(asked[10_000:]) < 0.04
 
 
+def test_trials_that_cost_much_are_seldom_from_the_beginning() -> None:
+    """Pauses that begin short and double would have had five of them by then."""
+    for seed in range(5):
+        asked = decode(Trials(), 6000, lambda _: 0.5, first=1000 * seed)
+        assert 0.002 < np.mean(asked[400:]) < 0.01
+
+
 def test_what_gains_nothing_is_not_tried_for_long() -> None:
     asked = decode(Trials(), 20_000, lambda _: 1.0, gains=False)
     assert np.mean(asked[:100]) < 0.6
