@@ -28,7 +28,7 @@ class EndedOutputs:
     def __init__(self, tuning: PlannerTuning) -> None:
         self._least = tuning.lengths_trusted
         self._length_N = np.zeros(tuning.lengths_kept)
-        self._count, self._longest = 0, 0.0
+        self._count = 0
 
     def record(self, length_N: np.ndarray) -> None:
         """Take in outputs that ended, in any order."""
@@ -36,11 +36,11 @@ class EndedOutputs:
         for length in length_N[-size:].tolist():
             self._length_N[self._count % size] = length
             self._count += 1
-        self._longest = float(self._length_N.max())
 
     def outgrown(self, generated_S: np.ndarray) -> bool:
         """Forget the outputs that ended if most of those that run are much longer by now: they are of another job."""
-        if not self._count or 2 * np.count_nonzero(generated_S > _OUTGROWN * self._longest) <= len(generated_S):
+        longest = float(self._length_N.max())
+        if not self._count or 2 * np.count_nonzero(generated_S > _OUTGROWN * longest) <= len(generated_S):
             return False
         self._length_N[:], self._count = 0.0, 0
         return True

@@ -34,6 +34,7 @@ class Pace:
         self._plans = 0  # whole plans that were timed
         self._saved = 0.0  # seconds that plans may still take
         self._between = 0  # forwards between the last two plans
+        self._interval = tuning.correction_interval
         self._is_trying = False  # what the last plan has begun is to end in time
 
     # ---- seconds --------------------------------------------------------------------------------------
@@ -83,8 +84,7 @@ class Pace:
     @property
     def is_timed(self) -> bool:
         """Whether the last forward is one of those whose seconds correct the table's: twice a plan or so."""
-        interval = max(self._tuning.correction_interval * self.patience, self._between // 2)
-        return not self.age % interval
+        return not self.age % self._interval
 
     def begin(self) -> int:
         """Begin a plan; forwards since the last one."""
@@ -105,5 +105,6 @@ class Pace:
         most = self._tuning.most_patience if masks else self._tuning.most_patience_alone
         most = max(most, int(self.forwards_of(1) / self._tuning.quiet_share / least))
         self.patience = min(2 * self.patience, most) if same else 1
+        self._interval = max(self._tuning.correction_interval * self.patience, self._between // 2)
         self.wait = max(visits, least) if tried or visits else least * self.patience
         self._is_trying = tried or visits > 0

@@ -113,6 +113,9 @@ class WindowPlanner:
             return False
         masks, stale = self._new_windows
         for slot in slots_S.tolist():  # they come by ones and twos: plain indices are quicker than an array of them
+            if not masks and not self._overlap and table.adaptive[slot]:  # what drafts of masks would be like is open
+                table.masks[slot] = table.keep_valid[slot] = table.keep_stale[slot] = 0
+                continue
             self.by_masks_2SW[:, slot] = self.by_masks_2SW[:, self._nobody]
             if table.adaptive[slot]:
                 own = min(masks, int(table.widest[slot]))
@@ -244,10 +247,9 @@ class WindowPlanner:
         expected = float(cost(np.array([alike]), kv_tokens, sequences)[0])
         self._correction.record(alike, seconds, expected, times=2 if self._timing else 1)  # of which there are few
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to :meth:`plan`."""
-        return self._new_windows is None or self._pace.is_due
+    def is_due(self, running: int) -> bool:
+        """Whether it is time to :meth:`plan` for so many running sequences; for far fewer than before at once."""
+        return self._new_windows is None or self._pace.is_due or 2 * running <= self._planned_for
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
@@ -257,7 +259,7 @@ class WindowPlanner:
             cost: of forwards.
             spare_tokens: KV entries that are free: windows do not grow into what is not there.
         """
-        if not self.is_due:
+        if not self.is_due(len(slots_R)):
             return False
         slots_S = slots_R[self._table.adaptive[slots_R]]
         if not len(slots_S):
@@ -309,6 +311,7 @@ class WindowPlanner:
         )
         if tried:
             table.masks[slots_S] = table.keep_valid[slots_S] = masks_S
+            self.by_masks_2SW[:, self._probes.slots] = self.by_masks_2SW[:, [self._nobody]]
         self._pace.follow(lasts, same=True, masks=False, tried=tried)
         return tried
 

@@ -37,12 +37,12 @@ class PlannerTuning:
         8  # forwards between plans at least: a plan takes a third of a millisecond, as small forwards do
     )
     first_rival_interval: int = 64  # forwards before the second time, twice as many each time: tables may be wrong
-    rival_interval: int = 1024  # forwards after which windows are closed, or opened, to time that: it costs half a %.
+    rival_interval: int = 4096  # forwards after which windows are closed, or opened, to time that: it costs 0.1%.
     # A forward with windows counts as often as a sequence has rows in it: so many without take as long
     rival_within: float = 0.6  # share of the best rate that is expected of it: by less the cost of rows is not wrong
     visit_share: float = 0.005  # of the time that visits to what comes second may cost; 0 is no visits
     plan_share: float = 0.02  # of the time that plans may take, once a few have followed each other
-    quiet_share: float = 0.0025  # the same while plans change nothing, where that makes them rarer than patience does
+    quiet_share: float = 0.001  # the same while plans change nothing, where that makes them rarer than patience does
     most_patience: int = 8  # of that interval at most, while plans change nothing: else they take a tenth of a step
     most_patience_alone: int = 16  # the same while they give no masks: to see an easier job late costs little
     most_kept_plans: int = 8  # plans that stay as they are, while no draft tells anything, before one is made anew
