@@ -166,8 +166,8 @@ def test_verified_under_page_pressure(bench: Bench, window: int | str) -> None:
     )  # fmt: skip
     small = Engine(bench.roomy._runner.model, bench.roomy.tokenizer, config)
     plain = [
-        *requests_of([prompt[:8] for prompt in bench.prompts[:4]], pressed_params(0.0)),
-        *requests_of([prompt[:8] for prompt in bench.prompts[4:8]], pressed_params(0.8)),
+        *requests_of([prompt[:8] for prompt in 2 * bench.prompts[:8]], pressed_params(0.0)),
+        *requests_of([prompt[:8] for prompt in 2 * bench.prompts[-8:]], pressed_params(0.8)),
     ]
     plain = [replace(request, request_id=str(i)) for i, request in enumerate(plain)]
     found = run(small, as_verified(plain, window))
