@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import shlex
 import statistics
 import sys
@@ -28,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.common import positive, table, write_result
+from benchmarks.decode.fewer_sources import NO_MASKS
 from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.turns import Passage, take_turns
 from benchmarks.decode.widened import widened
@@ -54,7 +54,6 @@ WAYS = (
 )  # fmt: skip
 """The last is another engine like the second: by how much the two differ, two ways may differ by chance."""
 _SINGLE = WAYS[1], WAYS[3]  # each has one source of drafts
-_NO_MASKS = replace(DEFAULT_TUNING, alone_within=0.0, probe_share=0.0, visit_share=0.0, rival_within=math.inf)
 _DRAWN = 8000
 """Of a family; those with other prompts than the ones before are taken."""
 _ROUND_ROWS = 1024
@@ -76,7 +75,7 @@ def engines(model_name: str, trained: bool) -> dict[str, Engine]:
         if not trained and mask is not None:
             model.embed.weight.data[mask] = model.embed.weight.data.mean(dim=0)
         config = EngineConfig(max_num_seqs=_MOST, history_drafts=way in (WAYS[0], WAYS[3]))
-        return Engine(model, Tokenizer.load(folder), config, tuning=_NO_MASKS if way == WAYS[3] else DEFAULT_TUNING)
+        return Engine(model, Tokenizer.load(folder), config, tuning=NO_MASKS if way == WAYS[3] else DEFAULT_TUNING)
 
     return {way: engine(way) for way in WAYS}
 

@@ -2,13 +2,14 @@
 
     python -m benchmarks.decode.structured_outputs [--batches 1 8 32] [--rounds 5] [--no-large-vocabulary]
 
-Three ways of decoding the same prompts stand side by side in one process, on engines of their own, and run in turns;
+The ways of decoding the same prompts stand side by side in one process, on engines of their own, and run in turns;
 each round has other prompts, so that no way, and no earlier round, leaves its text to another's history. A ratio is
 taken within a round, the median over rounds is shown; the first round warms up. ``tiny`` extracts JSON from its
 held-out prompts; "tiny as 25m" is the same model with zeros beside its weights, which cost what those of 25 million
 parameters do (:mod:`benchmarks.decode.widened`); "25m" has random weights and fills a schema of long keys, so its masks
 propose nothing that is accepted, and what it gains is what is forced. The accuracy of ``tiny`` is the share of rows
-whose fields are right.
+whose fields are right. Three of the ways have fewer sources of drafts (the grammar is one in all of them): the fastest
+of these says what all sources together should at least bring.
 
 The last tables give the time to compute which of 151,936 tokens are allowed, and the speed of a model that has them.
 The vocabulary is a byte-level BPE that is trained here on the sources of the installed packages.
@@ -36,6 +37,7 @@ import numpy as np
 import torch
 
 from benchmarks.common import positive, table, write_result
+from benchmarks.decode.fewer_sources import NO_MASKS
 from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.random_model import random_decoder
 from benchmarks.decode.turns import old_objects_kept
@@ -44,7 +46,9 @@ from wedlm_core import EngineConfig, Generation, Request, SamplingParams, Struct
 from wedlm_core.engine import Engine
 from wedlm_core.engine.automata import Automata
 from wedlm_core.engine.mask_lines import mask_lines
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
 from wedlm_core.grammar import GrammarCompiler, Proposals
+from wedlm_core.model import Decoder
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.statistics import DraftSource
@@ -75,7 +79,13 @@ LONG_KEYS: Mapping[str, Any] = {
                  "colour_of_the_replacement_product"],
     "additionalProperties": False,
 }  # fmt: skip
-WAYS = ("verified, constrained", "autoregressive", "autoregressive, constrained")
+FEWER = (
+    "verified, constrained, no history",
+    "verified, constrained, no masks",
+    "verified, constrained, neither",
+)
+"""Ways with fewer sources of drafts."""
+WAYS = ("verified, constrained", "autoregressive", "autoregressive, constrained", *FEWER)
 _VOCABULARY = 151_936
 _FEWEST_ROWS = 128  # of a round
 _MOST = 32  # sequences at once
@@ -98,6 +108,16 @@ class Subject:
     schema: Mapping[str, Any]
 
 
+def engine_of(way: str, model: Decoder, tokenizer: Tokenizer, *, max_model_len: int | None = None) -> Engine:
+    """An engine with the sources of drafts that a way has; it may take the weights over."""
+    history = way not in (FEWER[0], FEWER[2])
+    config = EngineConfig(
+        max_num_seqs=_MOST, max_model_len=max_model_len, history_drafts="auto" if history else False
+    )  # fmt: skip
+    tuning = NO_MASKS if way in FEWER[1:] else DEFAULT_TUNING
+    return Engine(model, tokenizer, config, keep_weights=False, tuning=tuning)
+
+
 def tiny(prompts: int, shape: str | None = None) -> Subject:
     """The shipped model and its held-out extraction; with a shape, at the cost of a model of that."""
     folder = resolve("tiny")
@@ -109,7 +129,7 @@ def tiny(prompts: int, shape: str | None = None) -> Subject:
     ]
     model = load_model(folder)
     models = {way: load_model(folder) if shape is None else widened(model, SHAPES[shape]) for way in WAYS}
-    engines = {way: Engine(one, tokenizer, EngineConfig(max_num_seqs=_MOST)) for way, one in models.items()}
+    engines = {way: engine_of(way, one, tokenizer) for way, one in models.items()}
     return Subject(engines=engines, prompts=ids, answers=[p.answer for p in problems], schema=PERSON)
 
 
@@ -118,11 +138,11 @@ def random_25m(prompts: int) -> Subject:
     tokenizer = Tokenizer.load(resolve("tiny"))
     config = replace(SHAPES["25m"], vocab_size=1024, eos_token_ids=tokenizer.eos_token_ids)
 
-    def engine() -> Engine:
+    def engine(way: str) -> Engine:
         model = random_decoder(config, device="cpu", dtype=torch.float32, max_positions=1024)
-        return Engine(model, tokenizer, EngineConfig(max_num_seqs=_MOST, max_model_len=512), keep_weights=False)
+        return engine_of(way, model, tokenizer, max_model_len=512)
 
-    engines = {way: engine() for way in WAYS}
+    engines = {way: engine(way) for way in WAYS}
     ids = np.random.default_rng(0).integers(10, 910, (prompts, 32))
     return Subject(engines=engines, prompts=list(map(tuple, ids.tolist())), answers=(), schema=LONG_KEYS)
 
@@ -188,20 +208,24 @@ def race(name: str, subject: Subject, batch: int, rounds: int, ids: Iterator[int
         with old_objects_kept():
             one = {WAYS[2]: decode(subject, WAYS[2], numbers, batch, {}, ids)}
             lengths = {number_of(done): len(done.token_ids) for done in one[WAYS[2]][1]}
-            found.append(one | {way: decode(subject, way, numbers, batch, lengths, ids) for way in WAYS[:2]})
+            others = (way for way in WAYS if way != WAYS[2])
+            found.append(one | {way: decode(subject, way, numbers, batch, lengths, ids) for way in others})
     found = found[1:]
+    fewer = min(FEWER, key=lambda way: statistics.median(one[way][0] for one in found))
     lines: list[tuple[object, ...]] = []
     for way in WAYS:
         seconds = [one[way][0] for one in found]
         done = [generation for one in found for generation in one[way][1]]
         forwards = sum(one.stats.decode_forwards for one in done)
-        ratios = [statistics.median(one[other][0] / one[way][0] for one in found) for other in (WAYS[1], WAYS[2])]
+        ratios = [
+            statistics.median(one[other][0] / one[way][0] for one in found) for other in (WAYS[1], WAYS[2], fewer)
+        ]
         tokens = sum(len(one.token_ids) for one in done)
         lines.append((name, batch, way, f"{1 / statistics.median(seconds):.0f}",
                       f"{1 / max(seconds):.0f} to {1 / min(seconds):.0f}", f"{tokens / max(1, forwards):.2f}",
                       f"{sum(one.stats.rows_forwarded for one in done) / tokens:.2f}",
                       f"{sum(one.stats.grammar_drafts_accepted for one in done) / tokens:.2f}",
-                      f"{ratios[0]:.2f}", f"{ratios[1]:.2f}",
+                      *(f"{ratio:.2f}" for ratio in ratios),
                       right(subject, done) if "constrained" in way else "-"))  # fmt: skip
         print(*lines[-1], sep=" | ", flush=True)
     return lines
@@ -361,7 +385,8 @@ def main() -> None:
         raise SystemExit(f"--batches {max(args.batches)}: at most {_MOST} sequences run at once. Give fewer")
     lines = races(args.batches, args.rounds)
     header = ("model", "sequences", "way", "tokens/s", "over rounds", "tokens per forward", "rows per token",
-              "share forced", "over autoregressive", "over constrained autoregressive", "right")  # fmt: skip
+              "share forced", "over autoregressive", "over constrained autoregressive",
+              "over the best of fewer sources", "right")  # fmt: skip
     body = table(header, lines)
     if not args.no_large_vocabulary:
         text = large_tokenizer()
