@@ -24,16 +24,19 @@ _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid, or gained in a trial, are no longer asked for
 _PAUSE, _LONGEST_PAUSE = 192, 4096  # forwards without, twice as many after each trial that fails
 _TRIAL_SHARE = 0.005  # of the time that trials may cost: a pause is as much longer
-_CHECK, _CHECK_UNCOUNTED = 128, 4  # forwards without at most, now and then where they pay, to compare anew
-_CHECKED, _MOST_CHECKED = 512, 2048  # of so many forwards with drafts, at first and later
+_CHECK, _CHECK_UNCOUNTED = 128, 16  # forwards without at most, now and then where they pay, to compare anew
+_CHECKED, _MOST_CHECKED = 256, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
 _COUNTED = 12  # forwards either way that a difference takes to be clear
+_GIVEN_UP = 32  # forwards of a trial before it fails: how far drafts are to be trusted is learned in it
 _PRIOR = 0.3  # standard error of the logarithm of seconds per token with drafts over those without, before any trial
 _REMEMBERED = 1 << 16  # forwards after which what trials said counts e times less: of pauses more than of trials
 _MACHINE = 0.03  # and of each comparison, besides that of its forwards: machines that are shared change their speed
 # Standard errors by which it is clear that drafts pay, and that they do not: a trial that fails takes time for nothing.
 _SURE, _FUTILE = 2.0, 1.5
+_CLEAR = 3.0  # by which drafts pay whatever was found before
 _VAGUE = 0.2  # standard error from which on nothing is clear: some forward was disturbed
+_UNKNOWN = Belief.unknown(_PRIOR, remembered=_REMEMBERED)  # nothing changes it
 _PAYS = math.log(0.98)  # of seconds per token with drafts over those without, at most: what they save less is chance
 
 
@@ -53,6 +56,7 @@ class Trials:
         self._spent_seconds, self._spent_tokens = 0.0, 0  # in this phase
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
         self._known: dict[int, Belief] = {}  # by the binary length of the number of sequences
+        self._is_tried = False  # a phase was decided
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
         self._arms: dict[int, Arms] = {}  # likewise
         self._sizes: dict[int, int] = {}  # forwards of this phase, likewise
@@ -89,12 +93,12 @@ class Trials:
         """Whether it is more than chance that drafts pay, or do not."""
         if found is None or found.error > _VAGUE:
             return False
-        known = self._with(size, found)
-        return _pays(known, _SURE) or _fails(known)
+        known = self._with(self._known.get(size, _UNKNOWN), found)
+        return _pays(known, _SURE) or (_fails(known) and not (self.asks and self._passed < _GIVEN_UP))
 
-    def _with(self, size: int, found: Comparison | None) -> Belief:
-        """What is known of as many sequences once this is."""
-        known = self._known.get(size) or Belief.unknown(_PRIOR, remembered=_REMEMBERED)
+    @staticmethod
+    def _with(known: Belief, found: Comparison | None) -> Belief:
+        """What is known once this is."""
         if found is None or not math.isfinite(found.error):
             return known
         return known.after(found.ratio, math.hypot(found.error, _MACHINE))
@@ -135,16 +139,27 @@ class Trials:
         if not self.asks and not self._is_steady:
             self._begin(asks=True, forwards=_TRIED)
             return
-        known = self._known[size] = self._with(size, self._arms[size].compare())
+        known = self._learned(size)
         if not hopeless and _pays(known):
             self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and _pays(known, _SURE) else _CHECKED
-            self._is_steady, self._pause = True, _PAUSE
+            self._is_steady, self._is_tried, self._pause = True, True, _PAUSE
             self._begin(asks=True, forwards=self._checked)
             return
-        pause = max(self._pause, 0 if self._is_steady else self._affordable(self._arms[size].without))
-        self._is_steady = False
+        clear = hopeless or _fails(known)
+        pause = max(self._pause, self._affordable(self._arms[size].without) if clear and not self._is_steady else 0)
+        self._is_steady, self._is_tried = False, True
         self._begin(asks=False, forwards=pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _learned(self, size: int) -> Belief:
+        """What is known once the phase that ends is. What is clear by it alone is not outvoted: jobs change."""
+        found = self._arms[size].compare()
+        known, alone = self._with(self._known.get(size, _UNKNOWN), found), self._with(_UNKNOWN, found)
+        if _pays(known) != _pays(alone) and (_pays(alone, _CLEAR) or _fails(alone)):
+            known = alone
+        if self._is_tried:  # at first there is little that could repeat
+            self._known[size] = known
+        return known
 
     def _affordable(self, without: Forwards) -> int:
         """Forwards without drafts that a trial which took as long as this one did may be followed by."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -49,6 +50,20 @@ def test_trials_that_cost_much_are_seldom_from_the_beginning() -> None:
     for seed in range(5):
         asked = decode(Trials(), 6000, lambda _: 0.5, first=1000 * seed)
         assert 0.002 < np.mean(asked[400:]) < 0.01
+
+
+def test_a_trial_that_says_nothing_clear_is_not_paid_for() -> None:
+    """Its first forwards take texts in; what it might have missed is worth more."""
+    trials, paused = in_a_trial(), 0
+    for forward in itertools.count():
+        if not trials.asks:
+            break
+        trials.record(2e-2 if forward < 8 else 1e-3, 8, 8)
+        trials.gained(1e-3)
+    while not trials.asks:
+        trials.record(1e-3, 8, 8)
+        paused += 1
+    assert paused < 500
 
 
 def test_what_gains_nothing_is_not_tried_for_long() -> None:
@@ -169,7 +184,7 @@ def test_chance_decides_in_no_run(speed: float, least: float, most: float) -> No
 def test_a_machine_that_becomes_faster_says_nothing_of_drafts() -> None:
     """What is compared was measured around the same time: forwards of the pause before counted, from a slower time."""
     shares = [with_prompts(Trials(), 8000, 0.9, seed, period=1100) for seed in range(20)]
-    assert max(shares) < 0.12, shares
+    assert max(shares) < 0.15, shares
 
 
 def test_a_trial_is_compared_with_the_forwards_just_before_it() -> None:
@@ -187,7 +202,26 @@ def test_a_trial_is_compared_with_the_forwards_just_before_it() -> None:
     assert not trials.asks
 
 
+@pytest.mark.parametrize(("before", "after", "asked"), [(0.8, 1.4, True), (1.4, 0.8, False)])
+def test_what_is_clear_is_not_outvoted_by_what_was_found_before(before: float, after: float, asked: bool) -> None:
+    """Jobs change: two or three trials had to contradict those of twenty thousand forwards."""
+    for seed in range(5):
+        trials = Trials()
+        decode(trials, 20_000, lambda _: before, first=10**6 * seed + 1)
+        while trials.asks == asked:  # until it is tried again, or compared anew
+            decode(trials, 1, lambda _: after, first=10**6 * seed + 500_000)
+        found = decode(trials, 2000, lambda _: after, first=10**6 * seed + 600_000)
+        assert (np.mean(found[500:]) > 0.5) == asked
+
+
+def test_what_the_first_forwards_say_is_forgotten() -> None:
+    """There is little yet that could repeat: a job of which half repeats was given up for thousands of forwards."""
+    trials = Trials()
+    decode(trials, 300, lambda forward: 0.6 if forward < 280 else 1.0)
+    assert not trials._known or trials._known[4].value < 0.05
+
+
 def test_trials_that_say_little_count_together() -> None:
     """A gain of a seventh is less than the machine changes by: a trial that missed it gave it up for long."""
     shares = [with_prompts(Trials(), 16_000, 1.15, seed) for seed in range(10)]
-    assert np.mean(shares) > 0.8, shares
+    assert np.mean(shares) > 0.65, shares
