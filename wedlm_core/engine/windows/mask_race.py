@@ -55,7 +55,8 @@ class _Phase(Enum):
 class _Bias(Belief):
     """What is known of about as many sequences, beside drafts from elsewhere or without.
 
-    It is of the logarithm of what masks bring over what is expected of them.
+    It is of the logarithm of what masks bring over what is expected of them; beside drafts from elsewhere, where no one
+    expects anything of them, over the rate without masks.
 
     Attributes:
         forwards: that were seen.
@@ -109,6 +110,7 @@ class MaskRace:
 
     Attributes:
         visits: forwards that are left of the visit; 0 where there is none.
+        elsewhere: whether drafts came from elsewhere too, in the last forward.
         overhead: forwards that take as long as what a visit takes besides its own, such as plans.
     """
 
@@ -121,7 +123,7 @@ class MaskRace:
         self._expected = 0.0  # in the last plan, where it matters
         self._masks: bool | None = None  # whether the windows have masks; None where few have, or it does not matter
         self._settled = 0  # forwards since that changed
-        self._elsewhere = False  # drafts came from elsewhere too, in the last forward
+        self.elsewhere = False
         self._biases: dict[tuple[int, bool], _Bias] = {}  # by the octave of sequences, and by drafts from elsewhere
         self._visited = _Bias()  # that of the visit
         self._key = self._compared = 0, False  # of the last forward, and of those that are compared
@@ -132,7 +134,7 @@ class MaskRace:
 
     def bias(self, sequences: int) -> float:
         """The logarithm of commits per second with masks over what is expected of them."""
-        return self._of(sequences, self._elsewhere).value
+        return self._of(sequences, self.elsewhere).value
 
     def arrive(self, sequences: int) -> bool:
         """Say that windows are planned anew, which ends a visit; True where :meth:`learn` is due.
@@ -173,7 +175,7 @@ class MaskRace:
             if self._masks is not masks:
                 self._masks, self._settled = masks, 0
             return
-        known = self._of(sequences, self._elsewhere)
+        known = self._of(sequences, self.elsewhere)
         if expected is None or masks is None or not known.is_open(expected, masks):
             masks, expected = None, 0.0
         self._expected = expected
@@ -201,7 +203,7 @@ class MaskRace:
         """Until the next visit."""
         tokens = float(self._length * _TOKENS[not self._masks] * sequences)
         overhead = self.overhead * _TOKENS[bool(self._masks)] * sequences
-        return self._of(sequences, self._elsewhere).tokens_left(self._expected, self._share, tokens, overhead)
+        return self._of(sequences, self.elsewhere).tokens_left(self._expected, self._share, tokens, overhead)
 
     @property
     def is_comparing(self) -> bool:
@@ -217,7 +219,7 @@ class MaskRace:
 
     def begin(self, sequences: int) -> None:
         """Begin a visit."""
-        self._visited, self._compared = self._of(sequences, self._elsewhere), self._key
+        self._visited, self._compared = self._of(sequences, self.elsewhere), self._key
         self._visited.since = self._visited.visited = 0.0
         self._first = bool(self._masks)
         self.visits = self._length
@@ -234,7 +236,7 @@ class MaskRace:
             prefill_rows: of prompts that were read in it.
             elsewhere: whether drafts came from elsewhere as well.
         """
-        if self._rest and elsewhere is self._elsewhere:
+        if self._rest and elsewhere is self.elsewhere:
             if sequences:
                 self._rest, self._carried = self._rest - 1, (0.0, 0)
                 self._forwards, self._tokens = self._forwards + 1, self._tokens + tokens
@@ -247,7 +249,7 @@ class MaskRace:
         if not sequences:
             return
         self._follow_key(_octave(sequences), elsewhere)
-        self._elsewhere, self._settled, self._tokens = elsewhere, self._settled + 1, self._tokens + tokens
+        self.elsewhere, self._settled, self._tokens = elsewhere, self._settled + 1, self._tokens + tokens
         self._forwards += 1
         if self._masks is None or self._settled <= _SETTLING or is_over or self._is_given_up:
             return
@@ -273,7 +275,7 @@ class MaskRace:
         if self._phase is _Phase.VISITING:
             self._visited.visited = (self._visited.visited or 0.0) + self._tokens
         else:
-            self._of(sequences, self._elsewhere).see(self._forwards, self._tokens)
+            self._of(sequences, self.elsewhere).see(self._forwards, self._tokens)
         self._forwards, self._tokens = 0, 0.0
 
     @property

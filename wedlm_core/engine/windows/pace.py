@@ -12,6 +12,7 @@ from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 __all__ = ["Pace"]
 
 _SAVED = 16  # plans at most that may follow each other after a time of fewer
+_SECOND_LOOK = 4  # patience behind a plan that was due at once: more plans would cost what they are made to tell
 _STEP_GAIN, _PLAN_GAIN = 0.25, 0.05  # weight in the mean of the steps since the last plan, and of that plan
 
 
@@ -36,6 +37,7 @@ class Pace:
         self._between = 0  # forwards between the last two plans
         self._interval = tuning.correction_interval
         self._is_trying = False  # what the last plan has begun is to end in time
+        self._is_hurried = False  # the next plan is due for another reason than what was learned
 
     # ---- seconds --------------------------------------------------------------------------------------
 
@@ -92,6 +94,10 @@ class Pace:
         self._between, self.age, self._counted = self.age, 0, 0
         return self._between
 
+    def hurry(self) -> None:
+        """Say that what the last plan was for has changed: one is due at once, and the next one not long behind it."""
+        self.wait, self._is_trying, self._is_hurried = 0, True, True
+
     def follow(self, least: int, *, same: bool, masks: bool, tried: bool, visits: int = 0) -> None:
         """Say when the next plan is due.
 
@@ -104,7 +110,10 @@ class Pace:
         """
         most = self._tuning.most_patience if masks else self._tuning.most_patience_alone
         most = max(most, int(self.forwards_of(1) / self._tuning.quiet_share / least))
-        self.patience = min(2 * self.patience, most) if same else 1
+        if self._is_hurried:
+            self.patience = min(self.patience, _SECOND_LOOK)
+        else:
+            self.patience = min(2 * self.patience, most) if same else 1
         self._interval = max(self._tuning.correction_interval * self.patience, self._between // 2)
         self.wait = max(visits, least) if tried or visits else least * self.patience
-        self._is_trying = tried or visits > 0
+        self._is_trying, self._is_hurried = tried or visits > 0, False

@@ -212,7 +212,10 @@ class WindowPlanner:
         """
         self._pace.seconds += seconds
         if self._corrects and not self._is_mixed:
+            before = self._race.elsewhere
             self._race.record(seconds, *self._last, elsewhere=elsewhere)
+            if self._race.elsewhere is not before:
+                self._pace.hurry()
 
     @property
     def is_visiting(self) -> bool:
@@ -421,13 +424,15 @@ class WindowPlanner:
         def chosen(bias: float) -> Allocation:
             return allocate(run, widest_N, load, weight_N, self._tuning, bias=bias)
 
-        compares, bias = self._race.arrive(sequences), self._race.bias(sequences)
-        found = chosen(bias)
+        compares, own = self._race.arrive(sequences), self._race.bias(sequences)
+        # What masks are expected to bring is of masks alone: beside drafts from elsewhere it says nothing.
+        expected = chosen(0.0).masks_over_none if self._race.elsewhere else None
+        found = chosen(own - (expected or 0.0))
         if not compares:
             return found
         ratio = found.masks_over_none
-        self._race.learn(sequences, None if ratio is None else ratio - bias)
-        return chosen(self._race.bias(sequences))
+        self._race.learn(sequences, None if ratio is None else ratio - own)
+        return chosen(self._race.bias(sequences) - (expected or 0.0))
 
     def _second(self, chosen: Allocation, sequences: int) -> Rival | None:
         """What comes second, where it is to be done for some forwards: to compare, or to time its rows."""

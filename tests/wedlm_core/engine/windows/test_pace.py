@@ -110,3 +110,15 @@ def test_nothing_is_known_of_what_plans_take_before_any_was_timed() -> None:
     assert pace.forwards_of(3) == 0.0
     planned(pace, 100, 1e-3)
     assert pace.forwards_of(3) == pytest.approx(3 * PLAN / 1e-3)
+
+
+def test_a_plan_may_be_due_at_once_whatever_plans_took_and_the_next_one_soon() -> None:
+    pace = Pace()
+    planned(pace, 5000, 1e-4)
+    planned(pace, 20_000, 1e-4, same=True)
+    waited = pace.patience * LEAST
+    pace.hurry()
+    found = planned(pace, 2 * waited, 1e-4, same=True)
+    assert found[0] == 0
+    assert found[1] == 4 * LEAST < waited
+    assert found[2] == 12 * LEAST, "then as seldom again"

@@ -76,6 +76,28 @@ def test_many_more_sequences_than_were_planned_for_are_planned_for_at_once() -> 
     assert planner.admit(np.array([5]), 64)
 
 
+def test_beside_drafts_from_elsewhere_masks_have_to_show_what_they_bring() -> None:
+    """What is expected of them is of masks alone: where history makes sixteen tokens of a forward, they add nothing."""
+    table = table_of(COUNT)
+    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(visit_share=0.0, probe_share=0.0, rival_within=9.0))
+    slots = np.arange(COUNT)
+    planner.wants_forward()
+    observe_heads(planner, table)
+    planner.plan(slots, CHEAP, 1 << 20)
+    alone = table.masks.copy()
+    assert alone.all(), "hopeful at first"
+    for elsewhere, wanted in ((True, 0 * alone), (False, alone)):
+        observe_heads(planner, table)
+        planner.record_step(1e-3, elsewhere=elsewhere)
+        assert planner.plan(slots, CHEAP, 1 << 20), "at once"
+        np.testing.assert_array_equal(table.masks > 0, wanted > 0)
+    planner._race._of(COUNT, True).value = 0.2  # a visit found that
+    observe_heads(planner, table)
+    planner.record_step(1e-3, elsewhere=True)
+    planner.plan(slots, CHEAP, 1 << 20)
+    assert table.masks.all()
+
+
 def test_for_half_as_many_sequences_is_planned_at_once() -> None:
     """The last of a job may have masks, where many together had none: they would wait for what is planned seldom."""
     planner, table = planned()
