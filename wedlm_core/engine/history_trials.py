@@ -57,6 +57,7 @@ class Trials:
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
         self._known: dict[int, Belief] = {}  # by the binary length of the number of sequences
         self._is_tried = False  # a phase was decided
+        self._age = 0  # forwards so far
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
         self._arms: dict[int, Arms] = {}  # likewise
         self._sizes: dict[int, int] = {}  # forwards of this phase, likewise
@@ -78,6 +79,7 @@ class Trials:
         arms = self._arms.setdefault(size, Arms())
         self._sizes[size] = self._sizes.get(size, 0) + 1
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
+        self._age += 1
         uncounted = _UNCOUNTED if self._at_first is None else _FIRST_UNCOUNTED
         self._spent_seconds, self._spent_tokens = self._spent_seconds + seconds, self._spent_tokens + tokens
         counts = self._passed > (uncounted if self.asks else _CHECK_UNCOUNTED)
@@ -108,6 +110,7 @@ class Trials:
         if self.asks or self._is_steady or self._left <= _BASELINE:
             return 0
         far, self._left = self._left - _BASELINE, _BASELINE
+        self._age += far
         return far
 
     @property
@@ -162,11 +165,15 @@ class Trials:
         return known
 
     def _affordable(self, without: Forwards) -> int:
-        """Forwards without drafts that a trial which took as long as this one did may be followed by."""
+        """Forwards without drafts that a trial which took as long as this one did may be followed by.
+
+        No more than twice those so far: a job that begins has little text yet that could repeat.
+        """
         if not without.tokens or not without.seconds:
             return 0
         lost = self._spent_seconds - self._spent_tokens * without.seconds / without.tokens
-        return min(_LONGEST_PAUSE, int(lost / _TRIAL_SHARE / (without.seconds / without.count)))
+        paid = int(lost / _TRIAL_SHARE / (without.seconds / without.count))
+        return min(_LONGEST_PAUSE, 2 * self._age, paid)
 
     def _begin(self, *, asks: bool, forwards: int) -> None:
         self._at_first = None

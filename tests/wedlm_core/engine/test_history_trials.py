@@ -46,10 +46,12 @@ def test_where_they_do_not_pay_they_are_asked_for_ever_more_seldom() -> None:
 
 
 def test_trials_that_cost_much_are_seldom_from_the_beginning() -> None:
-    """Pauses that begin short and double would have had five of them by then."""
+    """Pauses that begin short and double would have had six of them by then."""
     for seed in range(5):
-        asked = decode(Trials(), 6000, lambda _: 0.5, first=1000 * seed)
-        assert 0.002 < np.mean(asked[400:]) < 0.01
+        asked = decode(Trials(), 12_000, lambda _: 0.5, first=1000 * seed)
+        begins = np.flatnonzero(np.diff(asked[400:], prepend=False) & asked[400:])
+        assert 2 <= len(begins) <= 4
+        assert begins[0] < 1000, "there may have been little yet that repeats"
 
 
 def test_a_trial_that_says_nothing_clear_is_not_paid_for() -> None:
@@ -184,7 +186,8 @@ def test_chance_decides_in_no_run(speed: float, least: float, most: float) -> No
 def test_a_machine_that_becomes_faster_says_nothing_of_drafts() -> None:
     """What is compared was measured around the same time: forwards of the pause before counted, from a slower time."""
     shares = [with_prompts(Trials(), 8000, 0.9, seed, period=1100) for seed in range(20)]
-    assert max(shares) < 0.15, shares
+    assert np.mean(shares) < 0.1, shares
+    assert max(shares) < 0.2, shares
 
 
 def test_a_trial_is_compared_with_the_forwards_just_before_it() -> None:
@@ -208,8 +211,10 @@ def test_what_is_clear_is_not_outvoted_by_what_was_found_before(before: float, a
     for seed in range(5):
         trials = Trials()
         decode(trials, 20_000, lambda _: before, first=10**6 * seed + 1)
-        while trials.asks == asked:  # until it is tried again, or compared anew
-            decode(trials, 1, lambda _: after, first=10**6 * seed + 500_000)
+        for forward in itertools.count(10**6 * seed + 500_000):  # until it is tried again, or compared anew
+            if trials.asks == asked:
+                break
+            decode(trials, 1, lambda _: after, first=forward)
         found = decode(trials, 2000, lambda _: after, first=10**6 * seed + 600_000)
         assert (np.mean(found[500:]) > 0.5) == asked
 
