@@ -17,18 +17,17 @@ __all__ = ["Trials"]
 _AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to trust them; then they are compared
 _ENOUGH = 1024, 48  # sequences of these forwards together, and forwards, of which it is enough
 _TRIED = 192  # of a trial at most: until then it ends as soon as the difference is clear
-# With drafts: when the job begins, as kernels have yet to be loaded, and nothing is known of what to trust; and when a
-# trial does, as windows have yet to follow.
-_FIRST_UNCOUNTED, _UNCOUNTED = 16, 8
+# Of a phase: windows have yet to follow, texts are taken in, and kernels loaded.
+_UNCOUNTED = 16
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid, or gained in a trial, are no longer asked for
 _PAUSE, _LONGEST_PAUSE = 192, 4096  # forwards without, twice as many after each trial that fails
 _TRIAL_SHARE = 0.005  # of the time that trials may cost: a pause is as much longer
-_CHECK, _CHECK_UNCOUNTED = 128, 16  # forwards without at most, now and then where they pay, to compare anew
+_CHECK = 128  # forwards without at most, now and then where they pay, to compare anew
 _CHECKED, _MOST_CHECKED = 256, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
 _COUNTED = 12  # forwards either way that a difference takes to be clear
-_GIVEN_UP = 32  # forwards of a trial before it fails: how far drafts are to be trusted is learned in it
+_GIVEN_UP = 48  # forwards of a trial before it fails: how far drafts are to be trusted is learned in it
 _PRIOR = 0.3  # standard error of the logarithm of seconds per token with drafts over those without, before any trial
 _REMEMBERED = 1 << 16  # forwards after which what trials said counts e times less: of pauses more than of trials
 _MACHINE = 0.03  # and of each comparison, besides that of its forwards: machines that are shared change their speed
@@ -80,9 +79,8 @@ class Trials:
         self._sizes[size] = self._sizes.get(size, 0) + 1
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1
         self._age += 1
-        uncounted = _UNCOUNTED if self._at_first is None else _FIRST_UNCOUNTED
         self._spent_seconds, self._spent_tokens = self._spent_seconds + seconds, self._spent_tokens + tokens
-        counts = self._passed > (uncounted if self.asks else _CHECK_UNCOUNTED)
+        counts = self._passed > _UNCOUNTED
         if counts:
             arms.arm(self.asks).add(seconds, tokens, prefill_rows)
         if self._at_first is not None:
@@ -180,8 +178,10 @@ class Trials:
         self.asks, self._left, self._passed, self._idle, self._has_gained = asks, forwards, 0, 0, False
         self._spent_seconds, self._spent_tokens = 0.0, 0
         self._sizes.clear()
+        # Of what was found at the beginning of a job less is kept: there is more text by now that could repeat.
+        faded = round(forwards * max(1.0, _REMEMBERED / (2 * self._age + 1)))
         for known in self._known.values():
-            known.fade(forwards)
+            known.fade(faded)
         # What was long before has no part in it: the machine may have been faster or slower then.
         if not asks or not self._is_steady:
             for arms in self._arms.values():
