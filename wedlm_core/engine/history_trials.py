@@ -17,8 +17,7 @@ __all__ = ["Trials"]
 _AT_FIRST = 128  # forwards with drafts at the beginning, which learn how far to trust them; then they are compared
 _ENOUGH = 1024, 48  # sequences of these forwards together, and forwards, of which it is enough
 _TRIED = 192  # of a trial at most: until then it ends as soon as the difference is clear
-# Of a phase: windows have yet to follow, texts are taken in, and kernels loaded.
-_UNCOUNTED = 16
+_UNCOUNTED = 16  # of a phase: windows have yet to follow, texts are taken in, kernels loaded
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid, or gained in a trial, are no longer asked for
 _PAUSE, _LONGEST_PAUSE = 192, 4096  # forwards without, twice as many after each trial that fails
@@ -54,10 +53,10 @@ class Trials:
         self._idle, self._has_gained = 0, False  # forwards in a row without any gain; one of this phase had some
         self._spent_seconds, self._spent_tokens = 0.0, 0  # in this phase
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
-        self._known: dict[int, Belief] = {}  # by the binary length of the number of sequences
         self._is_tried = False  # a phase was decided
         self._age = 0  # forwards so far
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
+        self._known: dict[int, Belief] = {}  # by the binary length of the number of sequences
         self._arms: dict[int, Arms] = {}  # likewise
         self._sizes: dict[int, int] = {}  # forwards of this phase, likewise
 

@@ -226,6 +226,10 @@ class MaskRace:
         self._phase, self._masks, self._settled = _Phase.VISITING, not self._first, 0
         self._arms.forget(self._masks)
 
+    def turn(self, elsewhere: bool) -> None:
+        """Say that drafts come from elsewhere too from now on, or no longer, whether forwards are recorded or not."""
+        self.elsewhere, self._rest = elsewhere, 0
+
     def record(self, seconds: float, tokens: float, sequences: int, prefill_rows: int, *, elsewhere: bool) -> None:
         """Take in a step.
 

@@ -211,11 +211,13 @@ class WindowPlanner:
             elsewhere: whether drafts came from other sources than masks.
         """
         self._pace.seconds += seconds
-        if self._corrects and not self._is_mixed:
-            before = self._race.elsewhere
+        if not self._corrects:
+            return
+        if elsewhere is not self._race.elsewhere:
+            self._race.turn(elsewhere)
+            self._pace.hurry()
+        if not self._is_mixed:
             self._race.record(seconds, *self._last, elsewhere=elsewhere)
-            if self._race.elsewhere is not before:
-                self._pace.hurry()
 
     @property
     def is_visiting(self) -> bool:

@@ -98,6 +98,18 @@ def test_beside_drafts_from_elsewhere_masks_have_to_show_what_they_bring() -> No
     assert table.masks.all()
 
 
+def test_who_drafts_is_known_beside_other_decodings_too() -> None:
+    """Their forwards tell nothing of masks, but history may stop to be asked meanwhile: masks stayed closed."""
+    planner, table = planned()
+    planner.wants_forward()
+    for adaptive, elsewhere in ((COUNT, True), (1, False), (1, True), (COUNT, False)):
+        table.adaptive[:] = np.arange(COUNT) < adaptive
+        observe_heads(planner, table)
+        planner.record_step(1e-3, elsewhere=elsewhere)
+        assert planner._race.elsewhere is elsewhere
+        assert planner.is_due(COUNT)
+
+
 def test_for_half_as_many_sequences_is_planned_at_once() -> None:
     """The last of a job may have masks, where many together had none: they would wait for what is planned seldom."""
     planner, table = planned()
