@@ -163,8 +163,12 @@ class HistoryDrafts:
 
     @property
     def asks(self) -> bool:
-        """Whether drafts from history were asked for behind the last forward."""
-        return self._asks
+        """Whether drafts from history were asked for behind the last forward, and masks have to show what they bring.
+
+        Not in the first forwards: with masks as well, it is learned how often these are right. Else what history is
+        compared with would be windows of which nothing is known.
+        """
+        return self._asks and not self._trials.is_beginning
 
     def record_step(self, seconds: float) -> None:
         """Take in what the whole step of that forward took."""

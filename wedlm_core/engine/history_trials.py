@@ -125,6 +125,11 @@ class Trials:
     def _is_hopeless(self) -> bool:
         return self.asks and self._idle >= (_IDLE if self._is_steady or self._has_gained else _HOPELESS)
 
+    @property
+    def is_beginning(self) -> bool:
+        """Whether these are the first forwards: what is learned in them is not of history alone."""
+        return self._at_first is not None
+
     def gained(self, seconds: float) -> None:
         """Take in how much time drafts that were bought are thought to spare: what never does, no one has to try."""
         if seconds > 0:

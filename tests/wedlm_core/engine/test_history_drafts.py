@@ -274,3 +274,17 @@ def test_rows_are_bought_as_a_search_over_all_thresholds_buys_them() -> None:
     net = np.array(commits) - np.array(seconds) / rich.seconds_per_commit
     assert net[fewer] >= max(net) - 0.01 * commits[-1]
     assert fewer <= count
+
+
+def test_masks_are_learned_beside_history_in_the_first_forwards() -> None:
+    """They were closed from the first one on: the first comparison was with windows of which nothing was known."""
+    drafts, _, _ = resting(1 << 20)
+    one, asked = np.array([1]), []
+    for _ in range(700):
+        drafts.wakes(one, 0)
+        asked.append((drafts._asks, drafts.asks))
+        drafts._trials.gained(1e-3)
+        drafts.record_step(1e-3)
+    assert (True, False) in asked[:128]
+    assert (True, True) not in asked[:128]
+    assert (True, True) in asked[128:], "a trial is of history alone"
