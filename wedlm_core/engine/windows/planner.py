@@ -47,7 +47,7 @@ class WindowPlanner:
 
     Attributes:
         by_masks_2SW: float64, probability that masks' drafts up to each offset are all accepted (stale ones, valid
-            ones), by slot, as of the last plan.
+            ones), by slot, as of the last plan; of a sequence that came in since without masks it says nothing.
     """
 
     def __init__(
