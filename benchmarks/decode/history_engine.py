@@ -54,11 +54,13 @@ WAYS = (
 )  # fmt: skip
 """The last is another engine like the second: by how much the two differ, two ways may differ by chance."""
 _SINGLE = WAYS[1], WAYS[3]  # each has one source of drafts
-_DRAWN = 8000
-"""Of a family; those with other prompts than the ones before are taken."""
+_DRAWN = 1.4
+"""Prompts drawn of a family for each that is needed; those with other prompts than the ones before are taken."""
 _ROUND_ROWS = 1024
-"""Of a round, if there are as many. The first round warms up: for a hundred forwards an engine asks for drafts, whether
-they pay or not, and trials become rare only then. What shorter rounds measure is how a job begins."""
+"""Of a round of one sequence, if there are as many. The first round warms up: for a hundred forwards an engine asks for
+drafts, whether they pay or not, and trials become rare only then. What shorter rounds measure is how a job begins."""
+_SEVERAL = 4
+"""Times as many rows where several sequences run at once: a row takes as much less of the time, or less than that."""
 MODELS = ("tiny", "25m")
 _MOST = 32  # sequences at once
 
@@ -80,18 +82,18 @@ def engines(model_name: str, trained: bool) -> dict[str, Engine]:
     return {way: engine(way) for way in WAYS}
 
 
-def _drawn(family: str) -> list[Problem]:
-    drawn = itertools.islice(stream(0, "train", {family: 1.0}), _DRAWN)
+def _drawn(family: str, wanted: int) -> list[Problem]:
+    drawn = itertools.islice(stream(0, "train", {family: 1.0}), round(_DRAWN * wanted))
     return list({problem.prompt: problem for problem in drawn}.values())
 
 
-def prompts_of(workload: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """Prompts of a workload, its families in turns."""
-    families = [_drawn(name) for name in WORKLOADS[workload]]
+def prompts_of(workload: str, tokenizer: Tokenizer, wanted: int) -> list[tuple[int, ...]]:
+    """Prompts of a workload, its families in turns: so many, or all that there are."""
+    families = [_drawn(name, wanted) for name in WORKLOADS[workload]]
     mixed = [problem for group in itertools.zip_longest(*families) for problem in group if problem is not None]
     return [
         tuple(tokenizer.apply_chat_template([{"role": "user", "content": p.prompt}], True, tokenize=True))
-        for p in mixed
+        for p in mixed[:wanted]
     ]
 
 
@@ -123,8 +125,9 @@ def run_rounds(
 ) -> list[Mapping[str, Passage]]:
     """Rounds of fresh engines, with other rows each, ``rows`` of them if there are."""
     ids, subjects = itertools.count(), engines(model, masks == "trained")
-    prompts = prompts_of(workload, subjects["verified"].tokenizer)
-    each = min(len(prompts) // (rounds + 1), rows)
+    rows = rows if batch == 1 else _SEVERAL * rows
+    prompts = prompts_of(workload, subjects["verified"].tokenizer, rows * (rounds + 1))
+    each = len(prompts) // (rounds + 1)
     if each < batch:
         rule = f"a round of {workload} has {each} rows, and {batch} sequences need as many at least"
         raise SystemExit(f"--rounds {rounds} --rows {rows}: {rule}. Give fewer rounds, or more rows")
@@ -183,7 +186,12 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32])
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--repeats", type=positive, default=1, help="times that all begins anew")
-    parser.add_argument("--rows", type=positive, default=_ROUND_ROWS, help="of a round, at most")
+    parser.add_argument(
+        "--rows",
+        type=positive,
+        default=_ROUND_ROWS,
+        help="of a round of one sequence, at most; of several four times as many",
+    )
     args = parser.parse_args()
     if max(args.batches) > _MOST:
         raise SystemExit(f"--batches {max(args.batches)}: at most {_MOST} sequences run at once. Give fewer")
