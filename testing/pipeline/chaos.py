@@ -119,7 +119,7 @@ class Chaos:
         Not later than when engines have generated ``latest`` tokens.
         """
         if self._random.random() < _SHARE_WHILE_STARTING:
-            self._keep_running(self._random.uniform(*_STARTING_SECONDS))
+            self._keep_running_until(time.monotonic() + self._random.uniform(*_STARTING_SECONDS), latest)
             return
         before = self._busy()
         deadline = time.monotonic() + _GIVE_UP_SECONDS
@@ -127,7 +127,9 @@ class Chaos:
             self._keep_running(0.1)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"no engine has worked for {_GIVE_UP_SECONDS:.0f} s; see {self._log}")
-        moment = time.monotonic() + self._random.uniform(*_GENERATING_SECONDS)
+        self._keep_running_until(time.monotonic() + self._random.uniform(*_GENERATING_SECONDS), latest)
+
+    def _keep_running_until(self, moment: float, latest: int | None) -> None:
         while time.monotonic() < moment and (latest is None or self._generated() < latest):
             self._keep_running(0.02)
 

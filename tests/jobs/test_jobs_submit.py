@@ -83,7 +83,9 @@ def test_a_job_that_fails_is_failed_and_its_log_ends_with_the_reason(
 def test_a_stopped_job_commits_what_is_in_flight_and_exits_resumable_and_a_second_one_does_the_rest(
     cluster: JobCluster, job: dict[str, Any], tmp_path: Path
 ) -> None:
-    job["sampling"]["max_tokens"] = 120
+    # Units that follow each other, of many forwards: the client takes seconds to start, and then asks for the stop.
+    job |= {"unit_rows": 1, "units_in_flight": 1}
+    job["sampling"] |= {"max_tokens": 400, "strategy": "autoregressive"}
     command = f"python -m jobs.generate --config {shlex.quote(written(job, tmp_path))}"
     shell = ["sh", "-c", f'trap : TERM; {command}; echo "status $?"']  # it gets the signal, too
     environment = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "20"}}
@@ -103,7 +105,7 @@ def test_a_stopped_job_commits_what_is_in_flight_and_exits_resumable_and_a_secon
         "terminated: the same command continues from what is committed", "status 143"
     ]  # fmt: skip
     found = pipeline.status(tmp_path / "out")
-    assert at_stop < found["units_committed"] < 30
+    assert at_stop < found["units_committed"] < 60
     assert not found["being_written"]
 
     again = cluster.job("submit", "--working-dir", str(cluster.work), "--", *shlex.split(command))

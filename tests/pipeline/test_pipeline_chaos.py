@@ -56,12 +56,12 @@ def check(outcome: Outcome, kills: list[str], config: dict[str, Any], source: Pa
 
 
 def test_a_node_that_is_lost_in_the_middle_costs_no_row(qwen3_folder: Path, tmp_path: Path) -> None:
-    source = write_prompts(tmp_path, 400)
+    source = write_prompts(tmp_path, 800)
     config = config_of(source, str(tmp_path / "out"), qwen3_folder)
     with serve_cluster() as cluster:
         cluster.add_node(2)
         # This seed's first moment falls into the generating.
-        chaos = Chaos(cluster, tmp_path / "chaos", config, tokens=400 * 48, seed=5)
+        chaos = Chaos(cluster, tmp_path / "chaos", config, tokens=800 * 48, seed=5)
         outcome = chaos.run(["raylet"])
     check(outcome, ["raylet"], config, source, qwen3_folder)
     assert outcome.drivers == 1, "the driver lived through it"
@@ -70,12 +70,12 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row(qwen3_folder: Path, tmp_
 @pytest.mark.slow  # about four minutes: ten kills, each followed by the start of processes
 @pytest.mark.timeout(900)
 def test_kills_of_every_kind_on_an_object_store_that_fails_at_random(qwen3_folder: Path, tmp_path: Path) -> None:
-    source = write_prompts(tmp_path, 2000)
+    source = write_prompts(tmp_path, 8000)
     kills = ["actor", "driver", "raylet", "sigterm", "actor", "driver", "raylet", "actor", "sigterm", "driver"]
     with serve_s3() as server, serve_cluster() as cluster:
         output = f"{server.bucket('chaos')}/out"
         config = config_of(source, output, qwen3_folder, actors=2, output_storage_options=server.references(tmp_path))
         for _ in range(2):
             cluster.add_node(2)
-        outcome = Chaos(cluster, tmp_path / "chaos", config, tokens=2000 * 48, failures=0.02, seed=3).run(kills)
+        outcome = Chaos(cluster, tmp_path / "chaos", config, tokens=8000 * 48, failures=0.02, seed=3).run(kills)
         check(outcome, kills, config, source, qwen3_folder)

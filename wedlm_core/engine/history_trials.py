@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from wedlm_core.engine.windows.comparison import Arms, Belief, Comparison, Forwards
+from wedlm_core.engine.windows.comparison import Arms, Belief, Comparison, Forwards, octave
 
 __all__ = ["Trials"]
 
@@ -56,7 +56,8 @@ class Trials:
         self._is_tried = False  # a phase was decided
         self._age = 0  # forwards so far
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
-        self._known: dict[int, Belief] = {}  # by the binary length of the number of sequences
+        self._size = 0  # octave of the last forward's sequences
+        self._known: dict[int, Belief] = {}  # by that
         self._arms: dict[int, Arms] = {}  # likewise
         self._sizes: dict[int, int] = {}  # forwards of this phase, likewise
 
@@ -73,7 +74,7 @@ class Trials:
         self._carried = (0.0, 0) if sequences else (seconds, prefill_rows)
         if not sequences:
             return
-        size = sequences.bit_length()
+        size = self._size = octave(sequences, self._size)
         arms = self._arms.setdefault(size, Arms())
         self._sizes[size] = self._sizes.get(size, 0) + 1
         self._passed, self._left, self._idle = self._passed + 1, self._left - 1, self._idle + 1

@@ -39,6 +39,14 @@ def test_where_they_pay_they_are_asked_for_but_for_a_few_forwards_to_compare(seq
     assert not all(asked)
 
 
+def test_one_sequence_less_now_and_then_is_the_same_case() -> None:
+    """Engines have powers of two of them, and one that reads its prompt: that is known as all of them."""
+    trials = Trials()
+    for sequences in (8, 7) * 200:
+        decode(trials, 10, lambda _: 1.3, sequences=sequences, first=10)
+    assert len(trials._known) == 1
+
+
 def test_where_they_do_not_pay_they_are_asked_for_ever_more_seldom() -> None:
     asked = decode(Trials(), 20_000, lambda _: 0.8)
     assert np.mean(asked[:1000]) < 0.35

@@ -5,13 +5,29 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["Arms", "Belief", "Comparison", "Forwards"]
+__all__ = ["Arms", "Belief", "Comparison", "Forwards", "octave"]
 
 _KEPT = 0.99  # share of the sums kept per forward: about 100 forwards count
 _ALIKE = 1.5  # the variance of a mean of forwards that follow each other, over that of independent ones
 _DRIFT = 0.03  # by which what is compared changes from one comparison to the next
 _UNLIKELY = 2.0  # standard errors at which what a comparison finds is clipped: something else was done meanwhile
+_ALONE = 0.75  # octaves from a number of sequences to what still counts as about as many
+_ROUNDING = 1e-9  # share of a sum of squares below which what is left of it is rounding
 _DISTURBED = 20.0  # times the usual at which the seconds of a forward are clipped: something else was done
+
+
+def octave(sequences: int, last: int) -> int:
+    """The binary logarithm of a number of sequences, rounded: of about as many; ``last`` if that is near as well.
+
+    Where one sequence more or less would make another octave, forwards would be of one and the other in turns, and too
+    few in a row of either to tell anything.
+
+    Args:
+        sequences: how many.
+        last: the octave of forwards before.
+    """
+    exact = math.log2(max(1, sequences))
+    return last if abs(exact - last) < _ALONE else round(exact)
 
 
 @dataclass(slots=True)
@@ -31,7 +47,7 @@ class Forwards:
 
     def add(self, seconds: float, tokens: float, prefill: float) -> None:
         """Add a forward."""
-        if self.count:
+        if self.seconds > 0:
             seconds = min(seconds, _DISTURBED * self.seconds / self.count)
         self.count = _KEPT * self.count + 1.0
         self.seconds = _KEPT * self.seconds + seconds
@@ -105,10 +121,11 @@ class Arms:
             return None
         (products, squares), (more_products, more_squares) = one.beside_prefill(), other.beside_prefill()
         both = squares + more_squares
-        row = max(0.0, (products + more_products) / both) if both > 0 else 0.0
+        varies = both > _ROUNDING * (one.prefill_2 + other.prefill_2)
+        row = max(0.0, (products + more_products) / both) if varies else 0.0
         rows = (one.prefill + other.prefill) / (one.tokens + other.tokens)
         (here, here_error), (there, there_error) = (arm.seconds_per_token(row, rows) for arm in (one, other))
-        if min(here, there) <= 0:  # a clock that stood still
+        if not 0 < min(here, there) <= max(here, there) < math.inf:  # a clock that stood still
             return None
         return Comparison(math.log(here / there), math.hypot(here_error, there_error))
 

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from wedlm_core.engine.windows.comparison import Arms, Belief
+from wedlm_core.engine.windows.comparison import Arms, Belief, octave
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 __all__ = ["MaskRace"]
@@ -26,6 +26,7 @@ _FAR, _COUNTED_FAR = 0.15, 16  # logarithm of rates from which fewer forwards of
 _LEAST_COUNTED = 10  # forwards either way of which a comparison tells something
 _LATE = 4  # forwards of a visit that are not known yet as it ends, where forwards overlap
 _PRIOR_ERROR = 0.15  # of the logarithm of a rate with masks over one without, before any comparison
+_UNSEEN = 4  # plans behind a visit without any forward to compare, after which it is given up: others run beside
 _REMEMBERED = 16384  # forwards after which what is known of it counts e times less
 _ELSEWHERE = 0.05  # by which it differs between numbers of sequences
 # Error of a comparison besides that of its forwards, with forwards behind the visit and without: machines that are
@@ -120,6 +121,7 @@ class MaskRace:
         self._phase = _Phase.WATCHING
         self._first = False  # whether what comes first has masks, of a comparison
         self._is_given_up = False  # the comparison has to end
+        self._unseen = 0  # plans in a row behind a visit before which there was no forward that counts
         self._expected = 0.0  # in the last plan, where it matters
         self._masks: bool | None = None  # whether the windows have masks; None where few have, or it does not matter
         self._settled = 0  # forwards since that changed
@@ -142,10 +144,15 @@ class MaskRace:
         Args:
             sequences: that the plan is for.
         """
+        forwards = self._forwards
         self._count(sequences)
         if self._phase is _Phase.VISITING:
             self._is_given_up = self._is_given_up or self.visits > _LATE
             self._phase, self._masks, self.visits = _Phase.RETURNED, None, 0
+            self._unseen = 0
+        elif self._phase is _Phase.RETURNED:
+            self._unseen = 0 if forwards else self._unseen + 1
+            self._is_given_up = self._is_given_up or self._unseen > _UNSEEN
         counted = self._has_counted and self._masks is self._first
         return self._phase is _Phase.RETURNED and (counted or self._is_given_up)
 
@@ -252,7 +259,7 @@ class MaskRace:
         self.visits = max(0, self.visits - 1)
         if not sequences:
             return
-        self._follow_key(_octave(sequences), elsewhere)
+        self._follow_key(octave(sequences, self._key[0]), elsewhere)
         self.elsewhere, self._settled, self._tokens = elsewhere, self._settled + 1, self._tokens + tokens
         self._forwards += 1
         if self._masks is None or self._settled <= _SETTLING or is_over or self._is_given_up:
@@ -263,9 +270,9 @@ class MaskRace:
         """Say that forwards from now to the next plan are neither what comes first nor of a visit."""
         self._masks, self._settled = None, 0
 
-    def _follow_key(self, octave: int, elsewhere: bool) -> None:
+    def _follow_key(self, about: int, elsewhere: bool) -> None:
         """Only forwards of about as many sequences, with the same sources of drafts, are compared."""
-        key = octave, elsewhere
+        key = about, elsewhere
         if key == self._key:
             return
         self._key, self._settled = key, 0
@@ -298,7 +305,7 @@ class MaskRace:
         return max(_COUNTED[masks], min(_MOST_COUNTED, as_dear))
 
     def _of(self, sequences: int, elsewhere: bool) -> _Bias:
-        key = _octave(sequences), elsewhere
+        key = octave(sequences, self._key[0]), elsewhere
         if key not in self._biases:
             alike = (item for item in self._biases.items() if item[0][1] == elsewhere)
             near = min(alike, key=lambda item: abs(item[0][0] - key[0]), default=None)
@@ -306,8 +313,3 @@ class MaskRace:
                 value=near[1].value, variance=near[1].variance + _ELSEWHERE**2
             )  # fmt: skip
         return self._biases[key]
-
-
-def _octave(sequences: int) -> int:
-    """Of about as many sequences; engines have powers of two of them, or a few less."""
-    return round(math.log2(max(1, sequences)))

@@ -3,15 +3,20 @@
 A plan takes as long as it does, a third of a millisecond and more, whether a forward takes a tenth of one or a hundred.
 So plans have a budget in seconds: each step adds a share of what it took, and a plan takes out what it took. What was
 saved lets plans follow each other for a while where a job changes; where forwards are long, the budget never binds.
+Some plans are due whatever was saved. What they take beyond it is owed, but never more than a few plans: else a load
+that makes such plans due again and again would leave the next one without any.
 """
 
 from __future__ import annotations
+
+import math
 
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 __all__ = ["Pace"]
 
 _SAVED = 16  # plans at most that may follow each other after a time of fewer
+_OWED = 2  # plans at most that are owed
 _SECOND_LOOK = 4  # patience behind a plan that was due at once: more plans would cost what they are made to tell
 _STEP_GAIN, _PLAN_GAIN = 0.25, 0.05  # weight in the mean of the steps since the last plan, and of that plan
 
@@ -49,25 +54,29 @@ class Pace:
             whole: whether it was made anew, and is what plans are taken to last. The first loads what others find.
         """
         self._plans += whole
-        if self._plans <= 1:
+        if self._plans <= 1 or not 0 < seconds < math.inf:
             return
-        if self._plan_seconds:
-            seconds = min(seconds, self._tuning.disturbed * self._plan_seconds)
+        most, known = self._tuning.disturbed, self._plan_seconds
+        if known:
+            seconds = min(seconds, most * known)
+        else:
+            known = seconds
+            self._saved = _SAVED * known  # a job that begins has much to learn
         if whole:
-            known = self._plan_seconds or seconds
-            self._plan_seconds = known + _PLAN_GAIN * (seconds - known)
-        self._saved -= seconds
+            known = min(known, most * seconds)  # those before this one were disturbed
+            self._plan_seconds = known + max(_PLAN_GAIN, 1 / self._plans) * (seconds - known)
+        self._saved = max(self._saved - seconds, -_OWED * self._plan_seconds)
 
     def _save(self) -> None:
         """Let plans have their share of the seconds since this was asked last."""
         steps, seconds, self.seconds = self.age - self._counted, self.seconds, 0.0
         self._counted = self.age
-        if steps <= 0 or not seconds:
+        if steps <= 0 or not 0 < seconds < math.inf:
             return
-        first, each = not self._step_seconds, seconds / steps
-        self._step_seconds = each if first else self._step_seconds + _STEP_GAIN * (each - self._step_seconds)
-        most = _SAVED * self._plan_seconds
-        self._saved = most if first else min(self._saved + self._tuning.plan_share * seconds, most)
+        each = seconds / steps
+        known = self._step_seconds or each
+        self._step_seconds = known + _STEP_GAIN * (each - known)
+        self._saved = min(self._saved + self._tuning.plan_share * seconds, _SAVED * self._plan_seconds)
 
     def forwards_of(self, plans: int) -> float:
         """Forwards that take as long as so many plans; 0 while nothing is known of either."""
@@ -78,10 +87,13 @@ class Pace:
     @property
     def is_due(self) -> bool:
         """Whether it is time to plan; what is tried ends in time, whatever plans have taken."""
-        if self.age < self.wait:
-            return False
+        return self.age >= self.wait and (self.affords_plan or self._is_trying)
+
+    @property
+    def affords_plan(self) -> bool:
+        """Whether a plan may be made that was not waited for: nothing is owed, or nothing is known of forwards."""
         self._save()
-        return self._saved >= 0 or self._is_trying or not self._step_seconds
+        return self._saved >= 0 or not self._step_seconds
 
     @property
     def is_timed(self) -> bool:

@@ -253,8 +253,13 @@ class WindowPlanner:
         self._correction.record(alike, seconds, expected, times=2 if self._timing else 1)  # of which there are few
 
     def is_due(self, running: int) -> bool:
-        """Whether it is time to :meth:`plan` for so many running sequences; for far fewer than before at once."""
-        return self._new_windows is None or self._pace.is_due or 2 * running <= self._planned_for
+        """Whether it is time to :meth:`plan` for so many running sequences; for far fewer than before at once.
+
+        If nothing is owed for plans: where short requests come together, again and again, each burst has some of these.
+        """
+        if self._new_windows is None or self._pace.is_due:
+            return True
+        return 2 * running <= self._planned_for and self._pace.affords_plan
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.

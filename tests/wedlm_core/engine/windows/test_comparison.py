@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from wedlm_core.engine.windows.comparison import Arms, Belief, Forwards
+from wedlm_core.engine.windows.comparison import Arms, Belief, Forwards, octave
 
 
 def test_what_is_compared_is_seconds_per_token_once_there_are_forwards_enough() -> None:
@@ -33,6 +33,46 @@ def test_a_clock_that_stood_still_compares_nothing(stood_still: tuple[bool, ...]
         for _ in range(20):
             arms.arm(kind).add(0.0 if kind in stood_still else 1e-3, 8.0, 0.0)
     assert arms.compare() is None
+
+
+def test_a_clock_that_stood_still_for_a_forward_is_trusted_again() -> None:
+    arm = Forwards()
+    for seconds in (0.0, 1e-3, 1e-3, 1e-3):
+        arm.add(seconds, 8.0, 0.0)
+    assert arm.seconds == pytest.approx(3e-3, rel=0.03)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf])
+def test_a_clock_that_broke_compares_nothing(seconds: float) -> None:
+    arms = Arms()
+    for kind in (True, False):
+        for number in range(20):
+            arms.arm(kind).add(seconds if kind and not number else 1e-3, 8.0, 0.0)
+    assert arms.compare() is None
+
+
+def test_prompts_that_never_vary_have_no_price() -> None:
+    """What is left of their squares is rounding, of either sign: a quotient of that made any price."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        arms = Arms()
+        for kind in (True, False):
+            tokens, prompts = float(rng.integers(1, 64)), float(rng.integers(1, 600))
+            for _ in range(50):
+                arms.arm(kind).add(1e-4 * tokens * float(rng.uniform(0.9, 1.1)), tokens, prompts)
+        found = arms.compare()
+        assert found is not None
+        assert found.ratio == pytest.approx(0.0, abs=0.1)
+
+
+def test_about_as_many_sequences_are_alike_and_one_more_or_less_changes_nothing() -> None:
+    assert [octave(2**n, 0) for n in range(7)] == list(range(7))
+    assert octave(0, 5) == 0
+    for count in range(5, 300):
+        own = octave(count, 0)
+        assert octave(count - 1, own) == octave(count + 1, own) == octave(count, own) == own
+        for last in range(10):
+            assert abs(octave(count, last) - math.log2(count)) < 0.75
 
 
 def test_forwards_are_compared_as_if_each_token_came_with_as_many_rows_of_prompts() -> None:

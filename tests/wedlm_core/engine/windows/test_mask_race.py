@@ -34,7 +34,7 @@ class Raced:
 def race(
     forwards: int, expected: float, true: Callable[[int], float], *, speed: Callable[[int], float] = lambda _: 1.0,
     elsewhere: Callable[[int], bool] = lambda _: False, seed: int = 0, prompts: bool = False,
-    decoding: Callable[[int], int] = lambda _: SEQUENCES, overhead: float = 0.0,
+    decoding: Callable[[int], int] | None = None, overhead: float = 0.0, sequences: int = SEQUENCES,
 ) -> Raced:  # fmt: skip
     """Plan and decode; logarithms of commits per second with masks over those without, expected and true."""
     rng, found, masks, plan_at = np.random.default_rng(seed), MaskRace(), False, 0
@@ -42,14 +42,14 @@ def race(
     had, visits = [], []
     for forward in range(forwards):
         if forward >= plan_at:
-            bias = found.bias(SEQUENCES)
-            if found.arrive(SEQUENCES):
-                found.learn(SEQUENCES, expected)
-                bias = found.bias(SEQUENCES)
+            bias = found.bias(sequences)
+            if found.arrive(sequences):
+                found.learn(sequences, expected)
+                bias = found.bias(sequences)
             masks = expected + bias > 0
-            found.follow(SEQUENCES, expected + bias, masks)
-            if found.is_due(SEQUENCES):
-                found.begin(SEQUENCES)
+            found.follow(sequences, expected + bias, masks)
+            if found.is_due(sequences):
+                found.begin(sequences)
                 masks = not masks
             plan_at = forward + max(EVERY, found.to_come)
         had.append(masks)
@@ -58,10 +58,11 @@ def race(
         rows = 40 * int(rng.poisson(tokens / 80)) if prompts else 0
         seconds = tokens * 1e-4 * (math.exp(-true(forward)) if masks else 1.0) + 2e-5 * rows
         noise = speed(forward) * float(rng.uniform(0.85, 1.15))
+        own = sequences if decoding is None else decoding(forward)
         if rng.random() < 0.05:  # a step of prefill alone
             found.record(1e-3, 0, 0, 60, elsewhere=elsewhere(forward))
-        found.record(seconds * noise, tokens, decoding(forward), rows, elsewhere=elsewhere(forward))
-    return Raced(masks=np.array(had), visits=np.array(visits), bias=found.bias(SEQUENCES))
+        found.record(seconds * noise, tokens, own, rows, elsewhere=elsewhere(forward))
+    return Raced(masks=np.array(had), visits=np.array(visits), bias=found.bias(sequences))
 
 
 def visits_of(found: Raced) -> list[int]:
@@ -249,6 +250,43 @@ def test_one_sequence_less_that_decodes_is_the_same_case() -> None:
     found = race(4000, 0.1, lambda _: -0.1, decoding=lambda _: SEQUENCES - 1)
     assert found.bias < -0.1
     assert found.share(np.arange(4000) >= 1000) < 0.2
+
+
+@pytest.mark.parametrize(("sequences", "every"), [(12, 10), (12, 40), (6, 20), (3, 10)])
+def test_one_less_now_and_then_is_the_same_case_beside_any_number_of_them(sequences: int, every: int) -> None:
+    """12 are nearer to 16 and 11 to 8: each such forward began the comparison anew, which never came to an end."""
+    found = race(
+        8000, 0.1, lambda _: -0.2, sequences=sequences, decoding=lambda forward: sequences - (forward % every == 0)
+    )
+    assert found.bias < -0.1
+    assert found.share(np.arange(8000) >= 2000) < 0.2
+
+
+def test_a_plan_for_one_less_is_of_the_same_case() -> None:
+    found = MaskRace()
+    found.record(1e-3, 12, 12, 0, elsewhere=False)
+    found._of(12, False).value = 0.1
+    assert found.bias(11) == found.bias(12) == 0.1
+    found.record(1e-3, 11, 11, 0, elsewhere=False)
+    assert found.bias(11) == found.bias(12) == 0.1
+
+
+def test_a_comparison_that_only_forwards_of_others_follow_is_given_up() -> None:
+    """Requests with fixed windows came in behind a visit: plans for what it had yet to see went on beside them."""
+    found = visiting()
+    while found.visits:
+        found.record(1e-3, 80, SEQUENCES, 0, elsewhere=False)
+    for _ in range(3):
+        assert not found.arrive(SEQUENCES)
+        found.follow(SEQUENCES, 0.02, True)
+    found.record(1e-3, 80, SEQUENCES, 0, elsewhere=False)
+    plans = 0
+    while not found.arrive(SEQUENCES) and plans < 100:
+        found.follow(SEQUENCES, 0.02, True)
+        plans += 1
+    assert 3 < plans < 8, "one that counts begins the wait anew"
+    found.learn(SEQUENCES, 0.02)
+    assert not found.is_comparing
 
 
 def test_forwards_that_no_plan_is_for_are_not_of_a_visit_that_was_left_open() -> None:

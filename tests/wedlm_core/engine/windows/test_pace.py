@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
@@ -49,6 +50,47 @@ def test_plans_that_change_nothing_take_less(step: float) -> None:
 
 def test_where_forwards_are_long_each_plan_is_made_that_is_due() -> None:
     assert planned(Pace(), 800, 0.1) == list(range(0, 800, LEAST))
+
+
+def test_a_job_that_begins_has_plans_to_learn_by() -> None:
+    step = 1e-4
+    found = planned(Pace(), 400, step)
+    assert found[:10] == [LEAST * n for n in range(10)], "a plan each time, five times as long as the forwards between"
+    assert len(found) < 20
+
+
+def test_plans_that_were_due_whatever_was_saved_leave_some_time_for_the_next() -> None:
+    """Each burst of short requests had some; of the hours that they owed, no other load got any plan."""
+    pace, step = Pace(), 1e-4
+    planned(pace, 5000, step)
+    for _ in range(1000):
+        pace.hurry()
+        assert planned(pace, 1, step) == [0]
+    found = planned(pace, 5000, step)
+    assert found[0] < 3 * PLAN / (DEFAULT_TUNING.plan_share * step)
+    assert len(found) * PLAN > 0.7 * DEFAULT_TUNING.plan_share * 5000 * step
+
+
+@pytest.mark.parametrize("disturbed", [1, 2, 3])
+def test_a_disturbance_while_a_job_begins_does_not_last(disturbed: int) -> None:
+    pace, step = Pace(), 1e-3
+    for number in range(4):
+        pace.wait = 0
+        assert planned(pace, 1, step, plan=1.0 if number == disturbed else PLAN) == [0]
+    assert pace.forwards_of(1) < 5 * PLAN / step
+    assert len(planned(pace, 2000, step)) > 40
+    assert pace.forwards_of(1) == pytest.approx(PLAN / step, rel=0.5)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 0.0])
+def test_a_clock_that_jumps_is_not_believed(seconds: float) -> None:
+    pace = Pace()
+    planned(pace, 100, 1e-3)
+    for _ in range(5):
+        pace.record_plan(seconds, whole=True)
+        pace.seconds += seconds
+    assert len(planned(pace, 2000, 1e-3)) > 40
+    assert len(planned(pace, 2000, 1e-3, same=True)) > 2
 
 
 def test_after_a_quiet_time_some_plans_follow_each_other() -> None:

@@ -252,6 +252,29 @@ def test_plans_take_a_small_share_of_the_time_of_small_forwards(drafts: int) -> 
     assert made > 5
 
 
+def test_bursts_of_short_requests_have_few_plans_and_the_job_behind_them_enough() -> None:
+    """Half as many sequences, and half of these, were planned for at once in each of them, whatever plans took."""
+    now, step, plan = itertools.count(), 1.5e-4, 5e-4
+    table = table_of(COUNT)
+    planner = WindowPlanner(table, WIDE, 1 << 20, clock=lambda: plan * next(now))  # each plan asks for it twice
+    slots, dear = np.arange(COUNT), StepCost.linear(fixed=1e-3, per_row=1e-3)
+
+    def plans(running: list[int]) -> int:
+        made = 0
+        for count in running:
+            observe_heads(planner, table, drafts=1)
+            planner.record_step(step)
+            before = planner._pace.age
+            planner.plan(slots[:count], dear, 1 << 20)
+            made += planner._pace.age < before
+        return made
+
+    plans([COUNT] * 2000)
+    burst = [COUNT] * 20 + [COUNT // 2] * 4 + [COUNT // 4] * 4
+    assert plans(burst * 100) * plan < 0.044 * len(burst) * 100 * step
+    assert plans([COUNT] * 2000) * plan > 0.005 * 2000 * step
+
+
 def test_what_comes_second_is_timed_ever_more_seldom_however_few_rows_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of a few sequences do not double the rows of a forward: they were timed in every plan."""
     planner, table = planned()
