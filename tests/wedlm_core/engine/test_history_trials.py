@@ -42,7 +42,7 @@ def test_where_they_pay_they_are_asked_for_but_for_a_few_forwards_to_compare(seq
 def test_one_sequence_less_now_and_then_is_the_same_case() -> None:
     """Engines have powers of two of them, and one that reads its prompt: that is known as all of them."""
     trials = Trials()
-    for sequences in (8, 7) * 200:
+    for sequences in (12, 11) * 200:
         decode(trials, 10, lambda _: 1.3, sequences=sequences, first=10)
     assert len(trials._known) == 1
 
