@@ -44,7 +44,7 @@ def test_one_sequence_less_now_and_then_is_the_same_case() -> None:
     trials = Trials()
     for sequences in (12, 11) * 200:
         decode(trials, 10, lambda _: 1.3, sequences=sequences, first=10)
-    assert len(trials._known) == 1
+    assert len(trials._arms) == 1
 
 
 def test_where_they_do_not_pay_they_are_asked_for_ever_more_seldom() -> None:
