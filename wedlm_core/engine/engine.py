@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import replace
@@ -88,6 +88,8 @@ class Engine:
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
+        if self._history is not None:
+            self._history.running = lambda: self._recalling(s for s in self._sequences.values() if s.slot >= 0)
         self._done: list[Generation] = []
         self._arrivals = 0
         self._seconds_apart = 0.0  # of a step, that it would not take anyway
@@ -332,8 +334,12 @@ class Engine:
         table.rows[slots] = self._runner.state.setup(requests, slots, groups, stops, words)
         self._constraints.open(sequences, self._runner.state)
         if self._history is not None:
-            own = (s for s in sequences if self._decodings[s.request.params.strategy].verifies)
-            self._history.open([s for s in own if s.request.params.adaptive])
+            self._history.open(self._recalling(sequences))
+
+    def _recalling(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """Those of them that get drafts from history."""
+        own = (s for s in sequences if s.request.params.adaptive)
+        return [s for s in own if self._decodings[s.request.params.strategy].verifies]
 
     def _plan_windows(self) -> None:
         """Let the planner set the windows of adaptive sequences."""

@@ -6,12 +6,15 @@ kept only where they still pay. Rows of all sequences are bought together, the l
 expected commits per second.
 
 Where drafts from history do not pay, the engine stops asking (:mod:`wedlm_core.engine.history_trials`), and takes no
-text in until it asks again: then those of the sequences that run, and the last of those that have ended.
+text in until it asks again: then those of the sequences that run, and the last of those that have ended. In a long
+pause it does not even know them until these last ones come: to keep a text takes 3 us, and it may have twenty tokens.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +35,7 @@ LEAST_ACCEPTANCE = 0.05
 
 _MOST_DRAFTS = 32  # of a sequence in a forward
 _MOST_ENDED = 512  # texts that wait to be taken in, the last ones: a trial without them would not show what they bring
+_EARLY = 1.25  # times as many forwards before a trial as that many texts are thought to take, by those before
 _MOST_ENDED_TOKENS = 1 << 18  # of these texts: as Python's numbers they take 10 MB
 
 
@@ -63,7 +67,10 @@ class HistoryDrafts:
 
     Attributes:
         placed: whether any window has drafts from history, so that :meth:`draft` is due in a pause as well.
+        running: gives the sequences that :meth:`open` is for and that have a slot.
     """
+
+    running: Callable[[], Iterable[Sequence]] = staticmethod(tuple)
 
     def __init__(self, table: SlotTable, planner: WindowPlanner, *, max_window: int, max_bytes: int) -> None:
         self._table, self._planner = table, planner
@@ -78,6 +85,8 @@ class HistoryDrafts:
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
         self._trials, self._asks = Trials(), True
         self._resting = 0  # forwards to come that tell nothing
+        self._away = 0  # forwards before these whose texts do not matter either
+        self._forwards, self._ends = 0, 0  # seen so far, and texts that ended in them
         self._learns_last = False  # the forward behind the last that was asked for any says if these were right
         # Tokens that are output of the last one, its sequences, and its rows of prompts.
         self._forward: tuple[int, int, int] | None = None
@@ -86,7 +95,7 @@ class HistoryDrafts:
 
     def open(self, sequences: list[Sequence]) -> None:
         """Remember the prompts of new sequences, whose windows are adaptive and verified."""
-        if not self._places or not sequences:
+        if not self._places or not sequences or self._away:
             return
         if self._history is None:
             self._history = History(
@@ -117,6 +126,7 @@ class HistoryDrafts:
         if self._history is None or slot < 0 or slot not in self._prompts:
             return
         prompt = self._prompts.pop(slot)
+        self._ends += 1
         self._table.recalls[slot] = False
         if slot in self._waiting:
             self._waiting.remove(slot)
@@ -146,20 +156,41 @@ class HistoryDrafts:
             emit_D: how much of its commits is output.
             prefill_rows: rows of prompts in it.
         """
+        if self._away:
+            self._away -= 1
+            if not self._away:
+                self.open(list(self.running()))
+            return False
         if not self._prompts:
             self._forward = None
             return False
+        self._forwards += 1
         if self._resting:
             self._resting -= 1
             return False
         self._forward = None
         if not self._learns_last and not self._asks and (far := self._trials.rest()):
             self._resting = far - 1
+            self._leave()
             return False
         self._forward, before = (int(np.add.reduce(emit_D)), len(emit_D), prefill_rows), self._asks
         self._asks = self._trials.asks
         self._learns_last = self._learns_last or (before and not self._asks)
         return self._asks or self._learns_last
+
+    def _leave(self) -> None:
+        """Forget who runs and what ended, up to forwards whose texts may be taken in, if these are known to be few."""
+        if self.placed or self._ends <= _MOST_ENDED:
+            return
+        before = math.ceil(_EARLY * _MOST_ENDED * self._forwards / self._ends)
+        if before >= self._resting:
+            return
+        self._table.recalls[list(self._prompts)] = False
+        self._prompts.clear()
+        self._waiting.clear()
+        self._ended.clear()
+        self._ended_tokens = 0
+        self._away, self._resting = self._resting - before, before
 
     @property
     def asks(self) -> bool:

@@ -21,7 +21,8 @@ _UNCOUNTED = 16  # of a phase: windows have yet to follow, texts are taken in, k
 _HOPELESS = 6  # of a trial, after which it ends if none of them gained anything
 _IDLE = 48  # in a row that gained nothing, after which drafts that paid, or gained in a trial, are no longer asked for
 _PAUSE, _LONGEST_PAUSE = 192, 4096  # forwards without, twice as many after each trial that fails
-_TRIAL_SHARE = 0.005  # of the time that trials may cost: a pause is as much longer
+_TRIAL_SHARE = 0.003  # of the time that trials may cost: a pause is as much longer
+_MOST_AFFORDED = 4 * _LONGEST_PAUSE  # forwards of such a pause at most: only small models have trials as dear
 _CHECK = 128  # forwards without at most, now and then where they pay, to compare anew
 _CHECKED, _MOST_CHECKED = 256, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
@@ -176,7 +177,7 @@ class Trials:
             return 0
         lost = self._spent_seconds - self._spent_tokens * without.seconds / without.tokens
         paid = int(lost / _TRIAL_SHARE / (without.seconds / without.count))
-        return min(_LONGEST_PAUSE, 2 * self._age, paid)
+        return min(_MOST_AFFORDED, 2 * self._age, paid)
 
     def _begin(self, *, asks: bool, forwards: int) -> None:
         self._at_first = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from functools import cache
@@ -234,6 +235,80 @@ def test_forwards_that_tell_nothing_count_until_the_next_trial(pause: int) -> No
     for _ in range(2 * pause):
         assert not drafts.wakes(one, 0)
     assert (drafts._trials._left, drafts._resting) == left
+
+
+def test_in_a_long_pause_no_text_is_kept_until_those_come_that_a_trial_would_take_in() -> None:
+    drafts, table, sequence = resting(1 << 20)
+    later = Sequence(request=sequence.request, arrival=1, head=True, widest=4, slot=1)
+    drafts.running = lambda: [later]
+    drafts._trials._is_steady = drafts._asks = False
+    one = np.array([1])
+
+    def pause(forwards: int) -> None:
+        drafts._trials._begin(asks=False, forwards=forwards)
+        drafts._resting = 0
+        assert not drafts.wakes(one, 0)
+
+    for number in range(600):  # one in two forwards
+        drafts.close(0, (number,))
+        drafts.open([sequence])
+        drafts._resting = 2
+        assert not drafts.wakes(one, 0)
+        assert not drafts.wakes(one, 0)
+    pause(1300)
+    assert drafts._prompts, "the texts of all forwards that are left may be wanted"
+    pause(5000)
+    assert not drafts._prompts
+    assert not drafts._waiting
+    assert not drafts._ended
+    assert not table.recalls.any()
+    left = 4999 - 96 - math.ceil(1.25 * 512 * 1202 / 600)
+    for forward in range(left):
+        assert not drafts._prompts, forward
+        drafts.open([sequence])
+        drafts.close(0, (1,))
+        drafts.record_step(1e-3)
+        assert not drafts.wakes(one, 0)
+    assert drafts._prompts == {1: later.request.prompt_token_ids}
+    assert list(np.flatnonzero(table.recalls)) == [1]
+    drafts.close(1, (7,))
+    assert [output for _, output in drafts._ended] == [(7,)]
+
+
+def test_a_pause_through_which_few_texts_end_is_one_of_all_of_them() -> None:
+    drafts, _, _ = resting(1 << 20)
+    drafts._trials._begin(asks=False, forwards=16_000)
+    drafts._trials._is_steady = drafts._asks = False
+    for _ in range(10_000):
+        assert not drafts.wakes(np.array([1]), 0)
+        assert drafts._prompts
+
+
+def test_who_runs_when_a_long_pause_ends_gets_drafts_again_and_the_same_tokens() -> None:
+    folder, expected = resolve("tiny"), tokens(run(engine_of(history_drafts=False), requests("autoregressive", 0.0)))
+    config = EngineConfig(max_window=16, step_cost=COST, max_num_seqs=4)
+    engine = Engine(load_model(folder), Tokenizer.load(folder), config)
+    drafts = engine._history
+    assert drafts is not None
+    drafts._trials = Given()
+    run(engine, [replace(one, request_id=f"first/{one.request_id}") for one in requests("verified", 0.0)], 4)
+    drafts._trials._begin(asks=False, forwards=150)
+    drafts._trials._is_steady = False
+    drafts._forwards, drafts._ends = 513, 513 * 40  # so it leaves, for about 40 forwards
+    for one in requests("verified", 0.0):
+        engine.add(one)
+    away, running, done = 0, 0, []
+    while engine.has_work():
+        done += engine.step()
+        away += drafts._away > 0
+        if away and not drafts._away and not drafts._trials.asks:
+            running, drafts._trials.asks = len(drafts._prompts), True
+            before = sum(one.stats.history_drafts_accepted for one in done)
+    assert 30 < away < 45
+    assert running > 1, "some end in that forward"
+    assert tokens(done) == expected
+    assert before == 0
+    assert sum(one.stats.history_drafts_accepted for one in done) > 0
 
 
 def test_too_little_memory_is_refused_at_once() -> None:

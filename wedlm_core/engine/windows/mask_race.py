@@ -37,7 +37,7 @@ _MACHINE = 0.03, 0.1
 _BAND = 1.25, 3.0
 _RECORDED = 128  # forwards before a visit from which on they are recorded: to compare all would take 1% of the smallest
 _BEFORE = 64  # forwards before the first visit: how often masks are right is not known sooner
-_FIRST_SHARES = 6  # times the share of the time that the first visit may cost: later ones tell less
+_FIRST_SHARES = 10  # times the share of the time that the first visit may cost: later ones tell less
 _LEAST_COST = 0.04  # of a visit, as a logarithm of rates: what is expected of what comes second may be wrong
 # Committed per sequence and forward, without masks and with: for what the first visit costs, and for how many forwards
 # there are until the next one.

@@ -78,9 +78,13 @@ class Pace:
         self._step_seconds = known + _STEP_GAIN * (each - known)
         self._saved = min(self._saved + self._tuning.plan_share * seconds, _SAVED * self._plan_seconds)
 
+    def seconds_of(self, plans: int) -> float:
+        """What so many plans take; 0 before any was timed."""
+        return plans * self._plan_seconds
+
     def forwards_of(self, plans: int) -> float:
         """Forwards that take as long as so many plans; 0 while nothing is known of either."""
-        return plans * self._plan_seconds / self._step_seconds if self._step_seconds else 0.0
+        return self.seconds_of(plans) / self._step_seconds if self._step_seconds else 0.0
 
     # ---- forwards -------------------------------------------------------------------------------------
 

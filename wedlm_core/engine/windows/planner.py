@@ -30,6 +30,7 @@ from wedlm_core.kernels.cpu.purchase import Prices
 __all__ = ["WindowPlanner"]
 
 _PLANS_OF_VISIT = 3  # one that begins it, one that ends it, and one that learns what it told
+_PLANS_OF_PROBE = 2  # one that ends it, and the next, which is due sooner as that one changed windows
 
 
 class WindowPlanner:
@@ -317,8 +318,9 @@ class WindowPlanner:
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         self._timing = False
         tried = self._load is not None and self._probes.place(
-            slots_S, masks_S, widest_S, self._load, self._seconds_per_commit, waited=waited, lasts=lasts
-        )
+            slots_S, masks_S, widest_S, self._load, self._seconds_per_commit, waited=waited, lasts=lasts,
+            overhead=self._pace.seconds_of(_PLANS_OF_PROBE),
+        )  # fmt: skip
         if tried:
             table.masks[slots_S] = table.keep_valid[slots_S] = masks_S
             self.by_masks_2SW[:, self._probes.slots] = self.by_masks_2SW[:, [self._nobody]]
@@ -410,8 +412,9 @@ class WindowPlanner:
             self._probes.stop()
         else:
             tried = self._probes.place(
-                slots_S, masks_N[:-1], widest_S, load, chosen.seconds_per_commit, waited=waited, lasts=lasts
-            )
+                slots_S, masks_N[:-1], widest_S, load, chosen.seconds_per_commit, waited=waited, lasts=lasts,
+                overhead=self._pace.seconds_of(_PLANS_OF_PROBE),
+            )  # fmt: skip
         most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
         if self._overlap:  # more drafts than masks would go beyond the rows that were paid for
             most_N = np.where(masks_N > 0, masks_N, most_N)

@@ -48,7 +48,7 @@ class Probes:
 
     def place(
         self, slots_S: IntArray, masks_S: IntArray, widest_S: IntArray, load: Load, seconds_per_commit: float,
-        *, waited: int, lasts: int,
+        *, waited: int, lasts: int, overhead: float = 0.0,
     ) -> bool:  # fmt: skip
         """Give masks to sequences that have none, if it is time to; True in that case.
 
@@ -60,19 +60,21 @@ class Probes:
             seconds_per_commit: as things are.
             waited: forwards since the last call.
             lasts: forwards until the next.
+            overhead: seconds that a probe takes besides those of its forwards: plans begin and end it.
         """
         self.stop()
         tuning, sequences = self._tuning, len(masks_S)
         idle = np.flatnonzero((masks_S < 2) & (widest_S >= tuning.probe_masks))
         self._commits += tuning.probe_share * waited * sequences / self.patience
-        if not len(idle) or self._commits < lasts * tuning.probe_cost * sequences:
+        besides = overhead / seconds_per_commit
+        if not len(idle) or self._commits < lasts * tuning.probe_cost * sequences + besides:
             return False
         rows = load.other_rows + sequences + 2.0 * masks_S.sum()
         most = min(len(idle), int(load.most_rows - rows) // (2 * tuning.probe_masks))
         if most < 1:
             return False
         count, seconds = self._how_many(load, rows, masks_S, most)
-        price = lasts * seconds / seconds_per_commit
+        price = lasts * seconds / seconds_per_commit + besides
         if self._commits < price:
             return False
         self._commits = min(self._commits - price, price)

@@ -40,7 +40,7 @@ class PlannerTuning:
     rival_interval: int = 4096  # forwards after which windows are closed, or opened, to time that: it costs 0.1%.
     # A forward with windows counts as often as a sequence has rows in it: so many without take as long
     rival_within: float = 0.6  # share of the best rate that is expected of it: by less the cost of rows is not wrong
-    visit_share: float = 0.005  # of the time that visits to what comes second may cost; 0 is no visits
+    visit_share: float = 0.003  # of the time that visits to what comes second may cost; 0 is no visits
     plan_share: float = 0.02  # of the time that plans may take, once a few have followed each other
     quiet_share: float = 0.001  # the same while plans change nothing, where that makes them rarer than patience does
     most_patience: int = 8  # of that interval at most, while plans change nothing: else they take a tenth of a step

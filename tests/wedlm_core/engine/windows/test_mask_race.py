@@ -13,6 +13,7 @@ from testing.engine.planner_simulation import FixedWindow, Planned, Scenario, si
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.windows.comparison import Forwards
 from wedlm_core.engine.windows.mask_race import MaskRace
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
 
 SEQUENCES, EVERY = 8, 8  # sequences, and forwards between plans
 
@@ -78,7 +79,7 @@ def test_visits_that_need_dear_plans_are_longer_and_come_seldom() -> None:
     assert 3 * len(few) < len(many)
     assert min(few) > 2 * max(many)
     taken = len(few) * 20.0 + 0.04 * sum(few)  # forwards
-    assert 0.5 * 0.005 * 40_000 < taken < 1.5 * 0.005 * 40_000
+    assert taken == pytest.approx(DEFAULT_TUNING.visit_share * 40_000, rel=0.5)
 
 
 def test_what_a_comparison_has_yet_to_see_is_known() -> None:

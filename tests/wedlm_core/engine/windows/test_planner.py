@@ -326,12 +326,16 @@ def test_forwards_of_other_decodings_do_not_correct_the_cost_of_forwards() -> No
 
 
 def probing(
-    cost: StepCost, right: int = 0, source: DraftSource = DraftSource.MASK
+    cost: StepCost, right: int = 0, source: DraftSource = DraftSource.MASK, plan: float = 0.0
 ) -> tuple[int, list[int], WindowPlanner]:
-    """Probes, how many sequences each had, and the planner, of 4,000 forwards whose probed drafts bring so much."""
-    table, slots = SlotTable(COUNT, WIDE), np.arange(COUNT)
+    """Probes, how many sequences each had, and the planner, of 4,000 forwards whose probed drafts bring so much.
+
+    A plan takes ``plan`` seconds.
+    """
+    table, slots, now = SlotTable(COUNT, WIDE), np.arange(COUNT), itertools.count()
     table.adaptive[:], table.widest[:], table.limit[:], table.rows[:] = True, WIDE, 10**6, 1
-    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(visit_share=0.0, rival_within=9.0))
+    tuning = PlannerTuning(visit_share=0.0, rival_within=9.0)
+    planner = WindowPlanner(table, WIDE, 1 << 20, tuning, clock=lambda: plan * next(now))  # asked for twice
     planner._acceptance.by_kind = lambda slots_S: np.zeros((2, len(slots_S), WIDE))  # type: ignore[method-assign]
     planner.admit(slots, COUNT)
     one, empty, found = np.ones(COUNT, np.int64), np.zeros((COUNT, 0)), []
@@ -357,6 +361,13 @@ def test_probes_take_their_share_of_the_time_whatever_rows_cost() -> None:
         probing(StepCost.linear(fixed=1e-3, per_row=row, floor_rows=floor)) for row, floor in ((1e-7, 8), (1e-3, 1))
     )
     assert free > 3 * dear > 0
+
+
+def test_probes_that_take_dear_plans_are_rarer() -> None:
+    """Beside small forwards the plans that begin and end one took longer than the probe."""
+    cost = StepCost.linear(fixed=1e-3, per_row=1e-5)
+    (cheap, _, _), (dear, _, _) = (probing(cost, plan=plan) for plan in (0.0, 1e-3))
+    assert 0.6 * cheap > dear > 0
 
 
 def test_more_sequences_are_probed_together_where_that_costs_as_much_as_one() -> None:
