@@ -10,7 +10,8 @@ from dataclasses import replace
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.decode.random_model import random_decoder
-from benchmarks.decode.structured_outputs import LONG_KEYS, WAYS, Subject, decode, large_tokenizer, number_of
+from benchmarks.decode.structured_outputs import LONG_KEYS, WAYS, Subject, large_tokenizer, number_of, passage
+from benchmarks.decode.turns import Passage, take_turns
 from benchmarks.gpu.decoding import eagerly
 from benchmarks.gpu.section import Report, Scene, goal
 from wedlm_core import EngineConfig
@@ -19,7 +20,6 @@ from wedlm_core.engine import Engine
 from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.types import Generation
 
 __all__ = ["structured"]
 
@@ -47,8 +47,8 @@ def structured(scene: Scene) -> Report:
         if batch <= 8:
             over_constrained.append((_ratio(found, WAYS[0], WAYS[2]), f"{batch} sequences"))
         for way in found[0]:
-            speeds = [1 / one[way][0] for one in found]
-            done = [generation for one in found for generation in one[way][1]]
+            speeds = [1 / one[way].seconds_per_token for one in found]
+            done = [generation for one in found for generation in one[way].done]
             tokens = sum(len(one.token_ids) for one in done)
             rows.append({
                 "sequences": batch, "decoding": way, "tokens/s": f"{statistics.median(speeds):.0f}",
@@ -71,22 +71,28 @@ def structured(scene: Scene) -> Report:
     return Report(title="Structured output", notes=notes, rows=rows, goals=goals)
 
 
-_Found = Mapping[str, tuple[float, list[Generation]]]
+_Found = Mapping[str, Passage]
 
 
 def _round(engine: Engine, batch: int, turn: int, ids: Iterator[int]) -> _Found:
-    """Seconds per token, and outputs, of each way."""
+    """Each way, one after the other."""
     numbers = range(2 * batch)
     prompts = [tuple(10 + (number + turn + 7 * i) % 900 for i in range(_PROMPT)) for number in numbers]
     one = Subject(engines=dict.fromkeys(WAYS, engine), prompts=prompts, answers=(), schema=LONG_KEYS)
-    found = {WAYS[2]: decode(one, WAYS[2], numbers, batch, {}, ids)}
-    lengths = {number_of(done): len(done.token_ids) for done in found[WAYS[2]][1]}
 
-    def constrained() -> tuple[float, list[Generation]]:
-        return decode(one, WAYS[0], numbers, batch, lengths, ids)
+    def decode(way: str, lengths: Mapping[int, int]) -> Passage:
+        through = passage(one, way, numbers, batch, lengths, ids)
+        take_turns([through])
+        return through
+
+    found = {WAYS[2]: decode(WAYS[2], {})}
+    lengths = {number_of(done): len(done.token_ids) for done in found[WAYS[2]].done}
+
+    def constrained() -> Passage:
+        return decode(WAYS[0], lengths)
 
     plainly = eagerly(engine, constrained) if turn % 2 else None  # first in every other round: what comes later is warm
-    found |= {WAYS[0]: constrained(), WAYS[1]: decode(one, WAYS[1], numbers, batch, lengths, ids)}
+    found |= {WAYS[0]: constrained(), WAYS[1]: decode(WAYS[1], lengths)}
     plainly = plainly or eagerly(engine, constrained)
     if plainly is not None:
         found[_EAGER] = plainly
@@ -94,7 +100,7 @@ def _round(engine: Engine, batch: int, turn: int, ids: Iterator[int]) -> _Found:
 
 
 def _ratio(found: Sequence[_Found], way: str, other: str) -> float:
-    return statistics.median(one[other][0] / one[way][0] for one in found)
+    return statistics.median(one[other].seconds_per_token / one[way].seconds_per_token for one in found)
 
 
 def _engine(scene: Scene, most: int) -> Engine:

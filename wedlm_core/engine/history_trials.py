@@ -27,12 +27,16 @@ _CHECK = 128  # forwards without at most, now and then where they pay, to compar
 _CHECKED, _MOST_CHECKED = 256, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
 _COUNTED = 12  # forwards either way that a difference takes to be clear
-_GIVEN_UP = 48  # forwards of a trial before it fails: how far drafts are to be trusted is learned in it
+# Forwards of a trial before it fails: how far drafts are to be trusted is learned in it, and in the first of them, when
+# there is little text that could repeat, not soon.
+_GIVEN_UP, _FIRST_GIVEN_UP = 48, 128
+_FIRST_TRIALS = 2  # that are such
 _PRIOR = 0.3  # standard error of the logarithm of seconds per token with drafts over those without, before any trial
 _REMEMBERED = 1 << 16  # forwards after which what trials said counts e times less: of pauses more than of trials
 _MACHINE = 0.03  # and of each comparison, besides that of its forwards: machines that are shared change their speed
 # Standard errors by which it is clear that drafts pay, and that they do not: a trial that fails takes time for nothing.
 _SURE, _FUTILE = 2.0, 1.5
+_LIKELY = 1.0  # by which they pay in a check, for the next one to come later: half of the time they would be missed
 _CLEAR = 3.0  # by which drafts pay whatever was found before
 _VAGUE = 0.2  # standard error from which on nothing is clear: some forward was disturbed
 _UNKNOWN = Belief.unknown(_PRIOR, remembered=_REMEMBERED)  # nothing changes it
@@ -54,7 +58,7 @@ class Trials:
         self._idle, self._has_gained = 0, False  # forwards in a row without any gain; one of this phase had some
         self._spent_seconds, self._spent_tokens = 0.0, 0  # in this phase
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
-        self._is_tried = False  # a phase was decided
+        self._decided = 0  # comparisons that were, the first of them with the first forwards
         self._age = 0  # forwards so far
         self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
         self._size = 0  # octave of the last forward's sequences
@@ -95,7 +99,8 @@ class Trials:
         if found is None or found.error > _VAGUE:
             return False
         known = self._with(self._known.get(size, _UNKNOWN), found)
-        return _pays(known, _SURE) or (_fails(known) and not (self.asks and self._passed < _GIVEN_UP))
+        least = _FIRST_GIVEN_UP if self._decided <= _FIRST_TRIALS else _GIVEN_UP
+        return _pays(known, _SURE) or (_fails(known) and not (self.asks and self._passed < least))
 
     @staticmethod
     def _with(known: Belief, found: Comparison | None) -> Belief:
@@ -147,14 +152,15 @@ class Trials:
             self._begin(asks=True, forwards=_TRIED)
             return
         known = self._learned(size)
+        self._decided += 1
         if not hopeless and _pays(known):
-            self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and _pays(known, _SURE) else _CHECKED
-            self._is_steady, self._is_tried, self._pause = True, True, _PAUSE
+            self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and _pays(known, _LIKELY) else _CHECKED
+            self._is_steady, self._pause = True, _PAUSE
             self._begin(asks=True, forwards=self._checked)
             return
         clear = hopeless or _fails(known)
         pause = max(self._pause, self._affordable(self._arms[size].without) if clear and not self._is_steady else 0)
-        self._is_steady, self._is_tried = False, True
+        self._is_steady = False
         self._begin(asks=False, forwards=pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
@@ -164,7 +170,7 @@ class Trials:
         known, alone = self._with(self._known.get(size, _UNKNOWN), found), self._with(_UNKNOWN, found)
         if _pays(known) != _pays(alone) and (_pays(alone, _CLEAR) or _fails(alone)):
             known = alone
-        if self._is_tried:  # at first there is little that could repeat
+        if self._decided:  # at first there is little that could repeat
             self._known[size] = known
         return known
 
