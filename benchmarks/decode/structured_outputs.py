@@ -89,6 +89,7 @@ WAYS = ("verified, constrained", "autoregressive", "autoregressive, constrained"
 _VOCABULARY = 151_936
 _FEWEST_ROWS = 128  # of a round
 _MORE_ROWS = {"tiny": 8}  # times as many for a model that decodes these within a few tenths of a second
+_SEVERAL = 4  # times as many of these again where several sequences run: else a job is what its beginning costs
 _MOST = 32  # sequences at once
 
 
@@ -226,7 +227,9 @@ def race(name: str, subject: Subject, batch: int, rounds: int, ids: Iterator[int
 
 def rows_of_round(model: str, batch: int) -> int:
     """Prompts that one round decodes: long enough for times to mean something, and for more than a job's beginning."""
-    return max(_FEWEST_ROWS * _MORE_ROWS.get(model, 1), 16 * batch)
+    if model in _MORE_ROWS:
+        return _FEWEST_ROWS * _MORE_ROWS[model] * (1 if batch == 1 else _SEVERAL)
+    return max(_FEWEST_ROWS, 16 * batch)
 
 
 def races(batches: Sequence[int], rounds: int) -> list[tuple[object, ...]]:

@@ -52,7 +52,7 @@ def test_where_they_pay_a_little_they_are_not_compared_half_of_the_time() -> Non
     assert np.mean(shares) > 0.82
 
 
-def test_the_first_trials_last_until_it_is_learned_how_far_drafts_are_trusted() -> None:
+def test_the_first_trial_lasts_until_it_is_learned_how_far_drafts_are_trusted() -> None:
     """Text that repeats in each row was given up behind 48 forwards, in which few drafts are bought, for a thousand."""
     for seed in range(4):
         rng, trials, asked = np.random.default_rng(seed), Trials(), []
