@@ -27,8 +27,8 @@ _CHECK = 128  # forwards without at most, now and then where they pay, to compar
 _CHECKED, _MOST_CHECKED = 256, 2048  # of so many forwards with drafts, at first and later
 _BASELINE = 96  # forwards of a pause before a trial that are recorded: of more nothing is kept
 _COUNTED = 12  # forwards either way that a difference takes to be clear
-# Forwards of a trial before it fails: how far drafts are to be trusted is learned in it, and in the first one, when there
-# is little text that could repeat, not soon.
+# Forwards of a trial before it fails: how far drafts are to be trusted is learned in it, and in the first one, for
+# which there is little text that could repeat, not soon.
 _GIVEN_UP, _FIRST_GIVEN_UP = 48, 128
 _PRIOR = 0.3  # standard error of the logarithm of seconds per token with drafts over those without, before any trial
 _REMEMBERED = 1 << 16  # forwards after which what trials said counts e times less: of pauses more than of trials
