@@ -25,6 +25,7 @@ from pipeline.sinks.staged import data_checksum
 from pipeline.storage.open import open_storage
 from testing.pipeline.noted_engines import noted_engine, noted_slow_engine, notes_of
 from testing.repository import ROOT
+from wedlm_core import EngineConfig
 
 ROWS = 96
 
@@ -73,7 +74,9 @@ def test_a_fixed_number_a_range_and_two_pools_give_the_same_bytes(qwen3_folder: 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_range_on_a_fixed_cluster_takes_as_many_as_fit(qwen3_folder: Path, tmp_path: Path) -> None:
-    config = config_of(tmp_path, "fit", qwen3_folder, actors={"min": 1, "max": 64}, units_in_flight=2)
+    # A row at a time: the second actor may take seconds to start, beside other processes.
+    one = EngineConfig(max_num_seqs=1)
+    config = config_of(tmp_path, "fit", qwen3_folder, actors={"min": 1, "max": 64}, units_in_flight=2, engine=one)
     assert go(config, noted_slow_engine).total.rows == ROWS
     assert len(notes_of(config.output)) == 2
 
