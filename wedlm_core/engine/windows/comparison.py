@@ -11,7 +11,7 @@ _KEPT = 0.99  # share of the sums kept per forward: about 100 forwards count
 _ALIKE = 1.5  # the variance of a mean of forwards that follow each other, over that of independent ones
 _DRIFT = 0.03  # by which what is compared changes from one comparison to the next
 _UNLIKELY = 2.0  # standard errors at which what a comparison finds is clipped: something else was done meanwhile
-_ALONE = 0.75  # octaves from a number of sequences to what still counts as about as many
+_NEAR = 0.75  # octaves from a number of sequences to what still counts as about as many
 _ROUNDING = 1e-9  # share of a sum of squares below which what is left of it is rounding
 _DISTURBED = 20.0  # times the usual at which the seconds of a forward are clipped: something else was done
 
@@ -27,7 +27,7 @@ def octave(sequences: int, last: int) -> int:
         last: the octave of forwards before.
     """
     exact = math.log2(max(1, sequences))
-    return last if abs(exact - last) < _ALONE else round(exact)
+    return last if abs(exact - last) < _NEAR else round(exact)
 
 
 @dataclass(slots=True)

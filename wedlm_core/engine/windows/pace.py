@@ -91,9 +91,8 @@ class Pace:
     @property
     def is_due(self) -> bool:
         """Whether it is time to plan; what is tried ends in time, whatever plans have taken."""
-        return self.age >= self.wait and (self.affords_plan or self._is_trying)
+        return self.age >= self.wait and (self.affords_plan() or self._is_trying)
 
-    @property
     def affords_plan(self) -> bool:
         """Whether a plan may be made that was not waited for: nothing is owed, or nothing is known of forwards."""
         self._save()

@@ -260,7 +260,7 @@ class WindowPlanner:
         """
         if self._new_windows is None or self._pace.is_due:
             return True
-        return 2 * running <= self._planned_for and self._pace.affords_plan
+        return 2 * running <= self._planned_for and self._pace.affords_plan()
 
     def plan(self, slots_R: IntArray, cost: StepCost, spare_tokens: int) -> bool:
         """Plan for the running slots where it is time to; True if the table's windows were rewritten.
