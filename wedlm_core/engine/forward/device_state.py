@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
 import numpy as np
@@ -16,9 +16,10 @@ from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
-from wedlm_core.decoding.window import WindowParams, empty_windows
+from wedlm_core.decoding.window import empty_windows
+from wedlm_core.engine.forward.first_windows import FirstWindows, Places, window_params
 from wedlm_core.engine.forward.shared_lists import SharedLists
-from wedlm_core.engine.forward.transfer import get, put, put_line, to_device
+from wedlm_core.engine.forward.transfer import get, put, to_device
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
 from wedlm_core.kernels.cpu.recall_step import Windows
 from wedlm_core.model.draw import SlotColumns
@@ -29,8 +30,6 @@ __all__ = ["DeviceState"]
 _NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
 _STOP_IDS = 16  # stop tokens of a sequence that the device knows (to clip windows); the host tests all
 _PARTS = {"min_tokens": ("stop_ids",), "logit_bias": ("bias_ids", "bias_values"), "bad_words": ("bad_words",)}
-_FIRST_WINDOWS = 4096  # that are remembered
-_OF = {p.field: p.of for p in PARAMETERS}
 _PLACE_OF = {one.field: place for place, one in enumerate(OPTIONAL)}
 _ADJUSTS = np.array([one in ADJUSTMENTS for one in OPTIONAL])
 _READS_HISTORY = np.array([one in ADJUSTMENTS and one.reads_history for one in OPTIONAL])
@@ -81,9 +80,6 @@ class DeviceState:
         self._host_windows_3S: IntArray = np.zeros((3, slots), dtype=np.int64)
         if device.type == "cpu":
             self._windows_3S = torch.from_numpy(self._host_windows_3S)
-        self._first_windows: dict[tuple[float, ...], tuple[int, int]] = {}  # by all that they depend on
-        self._blank = empty_windows(1, self.windows.token_SL.shape[1], torch.device("cpu"))
-        self._blank.token_SL.fill_(mask_token_id)
         self.uses = np.zeros((slots, 2 + len(OPTIONAL)), dtype=np.bool_)
         self.sampled, self.suppresses, self.optional = self.uses[:, 0], self.uses[:, 1], self.uses[:, 2:]
         self.filtered = self.optional[:, : len(FILTERS)]
@@ -111,7 +107,16 @@ class DeviceState:
             tokens_SL=self.tokens_SL,
         )
         stops_SK = torch.full((slots, _STOP_IDS), -1, dtype=torch.int64, device=device)
-        self.params = _window_params(self._windows_3S, self.columns, stops_SK)
+        self.params = window_params(self._windows_3S, self.columns, stops_SK)
+        places = Places(
+            windows=self.windows,
+            context_S=self.context_S,
+            seed_S=self.columns["seed"],
+            suppress_S=self.suppress_S,
+            suppresses=self.suppresses,
+            tokens_SL=self.tokens_SL,
+        )
+        self._first_windows = FirstWindows(decodings, mask_token_id, self._host_windows_3S, self.columns, places)
 
     def set_pages(self, slot: int, pages: Seq[int]) -> None:
         """Write a slot's page table (called when its pages change).
@@ -226,8 +231,6 @@ class DeviceState:
     ) -> IntArray:
         """Give new sequences their slots: parameters, prompt and first window (:meth:`set_windows` goes before).
 
-        The first windows are made on the host, which so knows their rows without asking the device.
-
         Args:
             requests: of the sequences.
             slots: of each.
@@ -238,74 +241,26 @@ class DeviceState:
         Returns:
             int64 per request: decode rows of its first decode forward.
         """
-        slots_S = np.array(slots, dtype=np.int64)
-        if not self._set_own(requests, slots_S, stop_ids):
-            self._set_params(requests, slots_S, stop_ids)
+        if not self._are_set(requests, slots, stop_ids):
+            self._set_params(requests, np.array(slots, dtype=np.int64), stop_ids)
             self._set_adjustments(requests, slots, stop_ids, bad_words or [()] * len(slots))
-        prompts = [request.prompt_token_ids for request in requests]
-        for slot, prompt in zip(slots, prompts, strict=True):
-            put_line(self.tokens_SL, slot, np.array(prompt, dtype=np.int64))
-        group_S = np.array(groups, dtype=np.int64)
-        first_S = [self._first_window(n, slot, r) for n, slot, r in zip(groups, slots, requests, strict=True)]
-        length_S, lead_S = np.array(first_S, dtype=np.int64).T
-        heads_G, suppresses_G = np.array([[d.head, d.suppresses] for d in self.decodings], dtype=np.bool_).T
-        has_head_S = heads_G[group_S]
-        last_S = np.array([prompt[-1] for prompt in prompts], dtype=np.int64)
-        window, blank = self.windows, self._blank
-        put(window.token_SL, slots_S, blank.token_SL.numpy())
-        put(window.filled_SL, slots_S, blank.filled_SL.numpy())
-        put(window.entropy_SL, slots_S, blank.entropy_SL.numpy())
-        put(window.early_SL, slots_S, blank.early_SL.numpy())
-        for column, values in (
-            (window.length_S, length_S),
-            (window.lead_S, lead_S),
-            (window.head_S, np.where(has_head_S, last_S, blank.head_S.numpy())),
-            (window.emitted_S, blank.emitted_S.numpy()),
-            (window.valid_S, blank.valid_S.numpy()),
-            (self.context_S, np.array([len(prompt) for prompt in prompts], dtype=np.int64) - has_head_S),
-            (self.suppress_S, suppresses_G[group_S]),
-        ):
-            put(column, slots_S, values)
-        self.suppresses[slots_S] = suppresses_G[group_S]
-        return length_S + has_head_S
+        return self._first_windows.open(requests, slots, groups)
 
-    def _first_window(self, number: int, slot: int, request: Request) -> tuple[int, int]:
-        """Places and filled ones of a first window: none is filled before, so all follows from few numbers."""
-        params = request.params
-        known = {"entropy_threshold": _OF["entropy_threshold"](request), "position_penalty": params.position_penalty,
-                 "max_tokens": params.max_tokens}  # fmt: skip
-        key = (number, *self._host_windows_3S[:, slot].tolist(), *known.values())
-        found = self._first_windows.get(key)
-        if found is None:
-            fresh = empty_windows(1, self.windows.token_SL.shape[1], torch.device("cpu"))
-            columns = {name: torch.tensor([value], dtype=self.columns[name].dtype) for name, value in known.items()}
-            windows_31 = torch.from_numpy(self._host_windows_3S[:, slot, None])
-            stops_1K = torch.full((1, _STOP_IDS), -1, dtype=torch.int64)
-            self.decodings[number].refill(fresh, _window_params(windows_31, columns, stops_1K), self.mask_token_id)
-            if len(self._first_windows) >= _FIRST_WINDOWS:
-                self._first_windows.clear()
-            found = self._first_windows[key] = int(fresh.length_S.numpy()[0]), int(fresh.lead_S.numpy()[0])
-        return found
-
-    def _set_own(self, requests: Seq[Request], slots_S: IntArray, stop_ids: Seq[Seq[int]]) -> bool:
-        """Write what requests have of their own, where all else is what was set last; False where it is not.
+    def _are_set(self, requests: Seq[Request], slots: Seq[int], stop_ids: Seq[Seq[int]]) -> bool:
+        """Whether all but what requests have of their own was set by the sequences before them.
 
         Rows of a job share their parameters, and a slot's next sequence has mostly those of the one before.
         """
-        known = [self._set[slot] for slot in slots_S.tolist()]
-        same = all(
-            one is not None and one[0] is request.params and one[1] == ids
-            for one, request, ids in zip(known, requests, stop_ids, strict=True)
-        )
-        if not same or self._adjusted[slots_S].any():  # adjustments know the prompt
-            return False
-        for p in PARAMETERS:
-            if p.own:
-                put(self.columns[p.field], slots_S, np.array([p.of(one) for one in requests], dtype=_NUMPY[p.dtype]))
+        for request, slot, ids in zip(requests, slots, stop_ids, strict=True):
+            one = self._set[slot]
+            if one is None or one[0] is not request.params or one[1] != ids:
+                return False
+            if self._adjusted[slot]:  # adjustments know the prompt
+                return False
         return True
 
     def _set_params(self, requests: Seq[Request], slots_S: IntArray, stop_ids: Seq[Seq[int]]) -> None:
-        """Write the parameters of new sequences, one column of the table after the other."""
+        """Write the parameters that requests share, one column of the table after the other."""
         uses: BoolArray = np.array(
             [[getattr(request.params, one.field) != one.off for one in OPTIONAL] for request in requests],
             dtype=np.bool_,
@@ -314,7 +269,7 @@ class DeviceState:
         self.optional[slots_S] = uses
         self._reads_history[slots_S] = np.logical_or.reduce(uses[:, _READS_HISTORY], axis=1)
         for p in PARAMETERS:
-            if p.field not in _PLACE_OF or touched[_PLACE_OF[p.field]]:
+            if not p.own and (p.field not in _PLACE_OF or touched[_PLACE_OF[p.field]]):
                 values = np.array([p.of(request) for request in requests], dtype=_NUMPY[p.dtype])
                 put(self.columns[p.field], slots_S, values)
         known = [[*ids[:_STOP_IDS], *[-1] * (_STOP_IDS - len(ids))] for ids in stop_ids]
@@ -368,16 +323,3 @@ def _words(words: Seq[Seq[int]]) -> dict[str, np.ndarray]:
     for line, word in zip(table, words, strict=True):
         line[-len(word) :] = word
     return {"bad_words": table}
-
-
-def _window_params(windows_3S: Tensor, columns: Mapping[str, Tensor], stops_SK: Tensor) -> WindowParams:
-    masks_S, keep_valid_S, keep_stale_S = windows_3S
-    return WindowParams(
-        masks_S=masks_S,
-        keep_valid_S=keep_valid_S,
-        keep_stale_S=keep_stale_S,
-        threshold_S=columns["entropy_threshold"],
-        penalty_S=columns["position_penalty"],
-        limit_S=columns["max_tokens"],
-        stop_SK=stops_SK,
-    )
