@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,11 +20,12 @@ from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import StepDetail
 from wedlm_core.engine.generations import Generations
 from wedlm_core.engine.measure import cached_or_measured_cost
+from wedlm_core.engine.opening import Opening
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
 from wedlm_core.engine.parts import parts_of
 from wedlm_core.engine.scheduling.admission import check_request
 from wedlm_core.engine.scheduling.counters import EngineSnapshot
-from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, Emission, IntArray, StepOutcome
 from wedlm_core.engine.scoring import Scorer
@@ -81,15 +81,16 @@ class Engine:
             parts.limits.max_model_len,
         )
         self._runner, self._overlapping_launch, self._limits = parts.runner, parts.overlapping_launch, parts.limits
-        self._decodings, self._groups = parts.decodings, parts.groups
+        self._decodings = parts.decodings
         self._table, self._planner = parts.table, parts.planner
         self._history, self._constraints = parts.history, parts.constraints
+        self._opening = Opening(parts, self._plan_windows)
         self._generations = Generations(self._table, self.tokenizer, model.config.vocab_size)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
         if self._history is not None:
-            self._history.running = lambda: self._recalling(s for s in self._sequences.values() if s.slot >= 0)
+            self._history.running = lambda: self._opening.recalling(s for s in self._sequences.values() if s.slot >= 0)
         self._done: list[Generation] = []
         self._arrivals = 0
         self._seconds_apart = 0.0  # of a step, that it would not take anyway
@@ -303,43 +304,7 @@ class Engine:
     def _set_up(self, sequences: list[Sequence]) -> None:
         """Fill the table and the device state of sequences that just got a slot."""
         with self._apart():
-            self._open_slots(sequences)
-
-    def _open_slots(self, sequences: list[Sequence]) -> None:
-        """:meth:`_set_up`, which times it."""
-        table, now = self._table, time.perf_counter()
-        groups, stops = [], []
-        for sequence in sequences:
-            params, slot = sequence.request.params, sequence.slot
-            ids = tuple(dict.fromkeys((*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids))))
-            table.set_stop_ids(slot, ids)
-            table.context[slot] = context_length(sequence)
-            table.set_limit(slot, params.max_tokens)
-            if params.top_logprobs:
-                table.tops.open(slot, params.max_tokens, params.top_logprobs)
-            table.adaptive[slot], table.widest[slot] = params.adaptive, sequence.widest
-            windows = (table.masks, table.keep_valid, table.keep_stale)
-            for array in windows:
-                array[slot] = -1 if params.adaptive else params.window
-            sequence.started_at = now
-            table.head[slot], table.watched[slot] = sequence.head, sequence.stops is not None
-            table.group[slot] = self._groups[params.strategy]
-            groups.append(int(table.group[slot]))
-            stops.append(ids)
-        slots = [s.slot for s in sequences]
-        if not self._planner.admit(np.array(slots), len(self._scheduler.running)):
-            self._plan_windows()
-        self._runner.state.set_windows(table)
-        requests, words = [s.request for s in sequences], [s.bad_words for s in sequences]
-        table.rows[slots] = self._runner.state.setup(requests, slots, groups, stops, words)
-        self._constraints.open(sequences, self._runner.state)
-        if self._history is not None:
-            self._history.open(self._recalling(sequences))
-
-    def _recalling(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Those of them that get drafts from history."""
-        own = (s for s in sequences if s.request.params.adaptive)
-        return [s for s in own if self._decodings[s.request.params.strategy].verifies]
+            self._opening.open(sequences, len(self._scheduler.running))
 
     def _plan_windows(self) -> None:
         """Let the planner set the windows of adaptive sequences."""

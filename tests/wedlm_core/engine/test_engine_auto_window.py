@@ -144,8 +144,8 @@ def test_what_sequences_take_once_is_no_host_time_of_a_step(parts: tuple, monkey
     monkeypatch.setattr("wedlm_core.engine.engine.step_clock", lambda _: lambda: seconds[0])
     engine = Engine(*parts, EngineConfig(step_cost=FREE, max_num_seqs=2))
     monkeypatch.setattr(engine._planner, "record_host_time", known.append)
-    for name in ("_open_slots", "_finish"):
-        monkeypatch.setattr(engine, name, taking_a_second(getattr(engine, name), seconds))
+    for part, name in ((engine._opening, "open"), (engine, "_finish")):
+        monkeypatch.setattr(part, name, taking_a_second(getattr(part, name), seconds))
     prompts = [engine.tokenizer.encode(f"Count from {i} to {i + 3}.") for i in range(5)]
     run(engine, requests_of(prompts, SamplingParams(max_tokens=16)))
     assert seconds[0] >= 8.0, "five ended, and began in three steps at least"

@@ -1,0 +1,106 @@
+"""Sequences that just got a slot: what the slot table, the device, the planner and drafts have to know of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from wedlm_core.engine.parts import Parts
+from wedlm_core.engine.scheduling.scheduler import context_length
+from wedlm_core.engine.scheduling.sequence import Sequence
+from wedlm_core.types import SamplingParams
+
+__all__ = ["Opening"]
+
+_SHARED = 64  # parameters of jobs that are remembered
+
+
+class _Shared(NamedTuple):
+    """What the rows of a job have in common: they share their parameters, which are kept so that no others are they.
+
+    Attributes:
+        params: the parameters.
+        stop_ids: tokens that end an output.
+        group: number of the decoding.
+        verifies: whether the decoding does.
+        adaptive: the planner chooses the windows.
+        window: masks of the first window where it is fixed, else -1.
+    """
+
+    params: SamplingParams
+    stop_ids: tuple[int, ...]
+    group: int
+    verifies: bool
+    adaptive: bool
+    window: int
+
+
+class Opening:
+    """Opens the slots of new sequences.
+
+    Args:
+        parts: of the engine.
+        plan_windows: lets the planner set the windows of adaptive sequences.
+    """
+
+    def __init__(self, parts: Parts, plan_windows: Callable[[], None]) -> None:
+        self._table, self._planner, self._state = parts.table, parts.planner, parts.runner.state
+        self._constraints, self._history = parts.constraints, parts.history
+        self._decodings, self._groups, self._eos = parts.decodings, parts.groups, parts.eos_token_ids
+        self._plan_windows = plan_windows
+        self._shared: dict[int, _Shared] = {}  # by the identity of parameters
+
+    def open(self, sequences: list[Sequence], running: int) -> None:
+        """Fill the table and the device state of sequences that just got a slot; ``running`` ones with them."""
+        table, now = self._table, time.perf_counter()
+        known = [self._shared_of(sequence.request.params) for sequence in sequences]
+        for sequence, one in zip(sequences, known, strict=True):
+            slot, params = sequence.slot, one.params
+            table.set_stop_ids(slot, one.stop_ids)
+            table.set_limit(slot, params.max_tokens)
+            if params.top_logprobs:
+                table.tops.open(slot, params.max_tokens, params.top_logprobs)
+            table.context[slot], table.group[slot] = context_length(sequence), one.group
+            table.adaptive[slot], table.widest[slot] = one.adaptive, sequence.widest
+            table.masks[slot] = table.keep_valid[slot] = table.keep_stale[slot] = one.window
+            table.head[slot], table.watched[slot] = sequence.head, sequence.stops is not None
+            sequence.started_at = now
+        slots = [one.slot for one in sequences]
+        if not self._planner.admit(np.array(slots), running):
+            self._plan_windows()
+        state = self._state
+        state.set_windows(table)
+        table.rows[slots] = state.setup(
+            [one.request for one in sequences],
+            slots,
+            [one.group for one in known],
+            [one.stop_ids for one in known],
+            [one.bad_words for one in sequences],
+        )
+        self._constraints.open(sequences, state)
+        if self._history is not None:
+            self._history.open(self.recalling(sequences))
+
+    def recalling(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """Those of them that get drafts from history."""
+        pairs = ((one, self._shared_of(one.request.params)) for one in sequences)
+        return [one for one, shared in pairs if shared.adaptive and shared.verifies]
+
+    def _shared_of(self, params: SamplingParams) -> _Shared:
+        found = self._shared.get(id(params))
+        if found is None:
+            own = () if params.ignore_eos else self._eos
+            if len(self._shared) >= _SHARED:
+                self._shared.clear()
+            found = self._shared[id(params)] = _Shared(
+                params=params,
+                stop_ids=tuple(dict.fromkeys((*params.stop_token_ids, *own))),
+                group=self._groups[params.strategy],
+                verifies=self._decodings[params.strategy].verifies,
+                adaptive=params.adaptive,
+                window=-1 if params.adaptive else params.window,
+            )
+        return found
