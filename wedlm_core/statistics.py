@@ -302,10 +302,6 @@ class Totals(Mapping[str, np.ndarray]):
         found["emitted"] = self.emitted[slot].tolist()
         return found
 
-    def clear(self, slot: int) -> None:
-        """Set the totals of a slot to 0."""
-        self.counts[:, slot], self.nats[:, slot], self.emitted[slot] = 0, 0.0, 0
-
 
 def accumulate(totals: Mapping[str, np.ndarray], slots_D: IntArray, forward: ForwardFacts) -> None:
     """Add a forward to the totals of its slots, in place; the slots are different ones."""

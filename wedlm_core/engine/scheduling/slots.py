@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from wedlm_core.engine.scheduling.top_tokens import TopTokenTable
 from wedlm_core.kernels.cpu.account import Observed, cut, keep
+from wedlm_core.kernels.cpu.opening import clear_slot
 from wedlm_core.statistics import (
     BoolArray,
     CommitStats,
@@ -20,6 +22,9 @@ from wedlm_core.statistics import (
 )
 
 __all__ = ["BoolArray", "Emission", "FloatArray", "IntArray", "Kept", "SlotTable", "StepOutcome"]
+
+
+_Columns = TypeVar("_Columns", IntArray, BoolArray)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +80,14 @@ class SlotTable:
     """
 
     def __init__(self, slots: int, widest: int, stop_ids: int = 16) -> None:
-        def integers(*shape: int) -> IntArray:
-            return np.zeros((slots, *shape), dtype=np.int64)
-
-        self.context, self.cached, self.rows, self.capacity = integers(), integers(), integers(), integers()
-        self.widest, self.masks, self.keep_valid, self.keep_stale = integers(), integers(), integers(), integers()
-        self.adaptive = np.zeros(slots, dtype=np.bool_)
-        self.generated, self.limit, self.group = integers(), integers(), integers()
-        self.head, self.watched = np.zeros(slots, dtype=np.bool_), np.zeros(slots, dtype=np.bool_)
-        self.constrained, self.held = np.zeros(slots, dtype=np.bool_), np.zeros(slots, dtype=np.bool_)
-        self.recalls = np.zeros(slots, dtype=np.bool_)
+        self._integers = np.zeros((12, slots), dtype=np.int64)
+        self._flags = np.zeros((6, slots), dtype=np.bool_)
+        self.context, self.cached, self.rows, self.capacity, *others = _lines(self._integers)
+        self.widest, self.masks, self.keep_valid, self.keep_stale, *others = others
+        self.generated, self.limit, self.group, self._stop_counts = others
+        self.adaptive, self.head, self.watched, self.constrained, self.held, self.recalls = _lines(self._flags)
         self.source = np.zeros((slots, widest - 1), dtype=np.int8)
         self.stop_ids = np.full((slots, stop_ids), -1, dtype=np.int64)
-        self._stop_counts = integers()
         self.output = np.zeros((slots, 0), dtype=np.int32)
         self.logprob = np.zeros((slots, 0), dtype=np.float32)
         self.tops = TopTokenTable(slots)
@@ -96,10 +96,11 @@ class SlotTable:
     def clear(self, slot: int) -> None:
         """Reset a slot for a new sequence."""
         self.tops.release(slot)
-        self.totals.clear(slot)
-        for name, array in vars(self).items():
-            if name not in ("totals", "tops"):
-                array[slot] = -1 if name == "stop_ids" else 0
+        totals = self.totals
+        clear_slot(
+            slot, self._integers, self._flags, self.source, self.stop_ids, self.output, self.logprob,
+            totals.counts, totals.nats, totals.emitted,
+        )  # fmt: skip
 
     def set_stop_ids(self, slot: int, ids: tuple[int, ...]) -> None:
         """Stop tokens of a slot; the table widens when a request brings more than it has room for."""
@@ -157,3 +158,8 @@ class SlotTable:
     def stats(self, slot: int, *, tokens: int, host: HostCounts) -> CommitStats:
         """The finished sequence's statistics; ``tokens`` is N_gen after any cut by a stop string."""
         return commit_stats(self.totals, slot, counted=int(self.generated[slot]), tokens=tokens, host=host)
+
+
+def _lines(columns: _Columns) -> list[_Columns]:
+    """The columns of a matrix, each contiguous."""
+    return list(columns)

@@ -1,14 +1,34 @@
-"""Writes what the windows of new sequences start with to the columns of their slots, in one pass.
+"""Makes slots ready for new sequences: each kernel writes a dozen columns of them in one pass.
 
-A slot's first window is a few numbers in a dozen columns: as many operations on arrays take several times as long as a
-small model's row of decode.
+As many operations on arrays take several times as long: a slot has a few numbers in each column.
 """
 
 from __future__ import annotations
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["open_windows"]
+__all__ = ["clear_slot", "open_windows"]
+
+
+@kernel
+def clear_slot(slot, integers, flags, source, stop_ids, output, logprob, counts, nats, emitted):  # type: ignore[no-untyped-def]
+    """Reset what the host keeps of a slot.
+
+    Args:
+        slot: its number.
+        integers: int64 ``[columns, slots]``, set to 0 as all others but the stop tokens.
+        flags: bool ``[columns, slots]``.
+        source: int8 ``[slots, places]``.
+        stop_ids: int64 ``[slots, K]``, set to -1.
+        output: int32 ``[slots, N]``.
+        logprob: float32 ``[slots, N]``.
+        counts: int64 ``[COUNTS, slots]``.
+        nats: float64 ``[NATS, slots]``.
+        emitted: int64 ``[slots, places]``.
+    """
+    integers[:, slot], flags[:, slot], source[slot, :], stop_ids[slot, :] = 0, False, 0, -1
+    output[slot, :], logprob[slot, :] = 0, 0.0
+    counts[:, slot], nats[:, slot], emitted[slot, :] = 0, 0.0, 0
 
 
 @kernel
