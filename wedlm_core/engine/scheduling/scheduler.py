@@ -17,12 +17,10 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine.scheduling.counters import EngineCounters
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
-from wedlm_core.kernels.cpu.survey import all_decode, any_short
+from wedlm_core.kernels.cpu.survey import any_short, booked_rows, spend_rows
 from wedlm_core.kv.pages import PageManager
 
 __all__ = ["ForwardPlan", "Scheduler"]
-
-_LAST_GROUP = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +144,8 @@ class Scheduler:
         """Move waiting sequences to running while a slot, pages and the row budget allow."""
         if not self.waiting:
             return
-        table, slots_R = self.table, self.running_slots()
-        booked = int(np.where(table.adaptive[slots_R], table.rows[slots_R], most_rows_of(table, slots_R)).sum())
+        table = self.table
+        booked = int(booked_rows(self.running_slots(), table.adaptive, table.rows, table.widest, table.head))
         fresh: list[Sequence] = []
         while self.waiting:
             sequence = self.waiting[0]
@@ -201,45 +199,21 @@ class Scheduler:
 
     def _pack(self) -> ForwardPlan:
         """Spend the row budget: decoding sequences by age, then prefill chunks by age."""
-        table, budget = self.table, self.config.max_batch_rows
+        table, config = self.table, self.config
         slots_R = self.running_slots()
-        own_3R = np.empty((3, len(slots_R)), dtype=np.int64)
-        if all_decode(
-            slots_R, table.context, table.cached, table.rows, table.held, table.group, budget, *own_3R
-        ):  # nothing to choose or to sort
-            slots_S, cached_S, decode_S = own_3R
-            return ForwardPlan(
-                sequences=self.running.copy(),
-                slots_S=slots_S,
-                cached_S=cached_S,
-                prefill_S=np.zeros(len(slots_R), dtype=np.int64),
-                decode_S=decode_S,
-            )
-        cached_R, rows_R = table.cached[slots_R], table.rows[slots_R]
-        pending_R = table.context[slots_R] - cached_R
-        ready_R = (pending_R == 0) & ~table.held[slots_R]
-        decode_R = np.where(ready_R & (np.cumsum(rows_R * ready_R) <= budget), rows_R, 0)
-        prefill_R = np.zeros(len(slots_R), dtype=np.int64)
-        left = budget - int(decode_R.sum())
-        for i in np.flatnonzero(pending_R):  # only sequences whose prefill is under way
-            chunk = min(int(pending_R[i]), self.config.prefill_chunk or left, left)
-            if chunk <= 0:
-                break
-            prefill_R[i] = chunk
-            left -= chunk
-            if chunk == pending_R[i] and rows_R[i] <= left:
-                decode_R[i] = rows_R[i]
-                left -= int(rows_R[i])
-        chosen = np.flatnonzero(prefill_R + decode_R)
-        key = np.where(decode_R[chosen] > 0, table.group[slots_R[chosen]], _LAST_GROUP)
-        chosen = chosen[np.argsort(key, kind="stable")]
-        slots_S = slots_R[chosen]
+        plan_7R = np.empty((7, len(slots_R)), dtype=np.int64)
+        count, in_order = spend_rows(
+            slots_R, table.context, table.cached, table.rows, table.held, table.group, config.max_batch_rows,
+            config.prefill_chunk or 0, plan_7R,
+        )  # fmt: skip
+        slots_S, cached_S, prefill_S, decode_S, places_S = plan_7R[:5, :count]
+        running = self.running
         return ForwardPlan(
-            sequences=[self.running[i] for i in chosen.tolist()],
+            sequences=running[:count] if in_order else [running[place] for place in places_S.tolist()],
             slots_S=slots_S,
-            cached_S=cached_R[chosen],
-            prefill_S=prefill_R[chosen],
-            decode_S=decode_R[chosen],
+            cached_S=cached_S,
+            prefill_S=prefill_S,
+            decode_S=decode_S,
         )
 
 
@@ -251,8 +225,3 @@ def context_length(sequence: Sequence) -> int:
 def most_rows(sequence: Sequence) -> int:
     """Decode rows the sequence can need in one forward at most: 2W, and the head."""
     return 2 * sequence.widest + sequence.head
-
-
-def most_rows_of(table: SlotTable, slots_S: IntArray) -> IntArray:
-    """:func:`most_rows` by slot."""
-    return 2 * table.widest[slots_S] + table.head[slots_S]

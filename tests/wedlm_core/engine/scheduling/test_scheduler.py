@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import subprocess
 import sys
@@ -11,10 +10,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing.engine.scheduling_oracle import spent_rows
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length, most_rows
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.kernels.cpu.survey import booked_rows
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.types import Request, SamplingParams
 
@@ -70,31 +71,50 @@ class Machine:
                 self.unfinished -= 1
 
 
-class NoShortcut(Scheduler):
-    """Packs every forward the long way: the oracle of forwards in which all running sequences decode."""
-
-    def _all_decode(self, *_: object) -> bool:
-        return False
-
-
 def check_equal(plan: ForwardPlan, scheduler: Scheduler) -> None:
-    """A plan is that of the long way, from the same queues and the same table."""
-    oracle = copy.copy(scheduler)
-    oracle.__class__ = NoShortcut
-    check_same(plan, oracle._pack())
-    slot = scheduler.running[0].slot
-    scheduler.table.held[slot] = True  # as while a forward of it is in flight
-    check_same(scheduler._pack(), oracle._pack())
-    scheduler.table.held[slot] = False
-
-
-def check_same(plan: ForwardPlan, other: ForwardPlan) -> None:
-    assert plan.sequences == other.sequences
-    for name in ("slots_S", "cached_S", "prefill_S", "decode_S"):
-        found, want = getattr(plan, name), getattr(other, name)
+    """A plan is that of arrays, from the same queues and the same table."""
+    table, config, slots_R = scheduler.table, scheduler.config, scheduler.running_slots()
+    places, *columns = spent_rows(table, slots_R, config.max_batch_rows, config.prefill_chunk)
+    assert plan.sequences == [scheduler.running[place] for place in places.tolist()]
+    for name, want in zip(("slots_S", "cached_S", "prefill_S", "decode_S"), (slots_R[places], *columns), strict=True):
+        found = getattr(plan, name)
         np.testing.assert_array_equal(found, want, name)
-        assert found.dtype == want.dtype == np.int64
+        assert found.dtype == np.int64
         assert found.flags.writeable, "kernels would be compiled a second time"
+        assert found.flags.c_contiguous, "as well"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    running=st.integers(0, 9),
+    groups=st.sampled_from([1, 2, 4]),
+    budget=st.integers(9, 60),
+    chunk=st.sampled_from([None, 1, 3, 20]),
+    decoding=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    held=st.sampled_from([0.0, 0.3]),
+)
+def test_rows_are_spent_as_arrays_say(
+    seed: int, running: int, groups: int, budget: int, chunk: int | None, decoding: float, held: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    config = EngineConfig(max_num_seqs=12, max_batch_rows=budget, max_window=4, page_size=4, prefill_chunk=chunk)
+    machine = Machine(config, 40, seed)
+    scheduler, table, slots = machine.scheduler, machine.table, rng.permutation(12)[:running]
+    table.context[:] = rng.integers(1, 20, 12)
+    table.cached[:] = np.where(rng.random(12) < decoding, table.context, rng.integers(0, table.context + 1))
+    table.rows[:], table.group[:] = rng.integers(0, 9, 12), rng.integers(0, groups, 12)
+    table.held[:] = rng.random(12) < held
+    table.adaptive[:], table.widest[:] = rng.random(12) < 0.5, rng.integers(0, 5, 12)
+    for arrival, slot in enumerate(slots.tolist()):
+        machine.add(arrival, 3, 3, 2, True)
+        sequence = scheduler.waiting.pop()
+        sequence.slot = slot
+        scheduler.running.append(sequence)
+    check_equal(scheduler._pack(), scheduler)
+    most = 2 * table.widest[slots] + table.head[slots]
+    booked = booked_rows(scheduler.running_slots(), table.adaptive, table.rows, table.widest, table.head)
+    assert booked == np.where(table.adaptive[slots], table.rows[slots], most).sum()
 
 
 def check_plan(machine: Machine, plan: ForwardPlan) -> None:
