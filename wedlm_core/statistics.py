@@ -12,6 +12,7 @@ A leaf: imports no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -457,15 +458,20 @@ STATISTICS: tuple[Statistic, ...] = (
 
 def _number(value: float | None) -> float | None:
     """None for what is no number: strategies without a next-token head report NaN."""
-    return value if value is not None and np.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _without_last_zeros(counts: list[int]) -> tuple[int, ...]:
-    last = max((place for place, count in enumerate(counts) if count), default=-1)
-    return tuple(counts[: last + 1])
+    last = len(counts)
+    while last and not counts[last - 1]:
+        last -= 1
+    return tuple(counts[:last])
+
+
+_FIELDS = {s.name: s.of for s in STATISTICS if s.of is not None}
 
 
 def commit_stats(totals: Totals, slot: int, *, counted: int, tokens: int, host: HostCounts) -> CommitStats:
     """The statistics of the sequence in ``slot``; the other arguments are attributes of :class:`Finished`."""
     done = Finished(total=totals.of(slot), counted=counted, tokens=tokens, host=host)
-    return CommitStats(**{s.name: s.of(done) for s in STATISTICS if s.of is not None})
+    return CommitStats(**{name: of(done) for name, of in _FIELDS.items()})
