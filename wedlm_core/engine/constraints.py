@@ -113,18 +113,21 @@ class Constraints:
 
     def open(self, sequences: Iterable[Sequence], state: DeviceState) -> None:
         """Draft the first windows of new sequences, whose slots are set up."""
-        own = [one for one in sequences if one.grammar is not None]
-        if not own:
-            return
-        slots_G = np.array([one.slot for one in own], dtype=np.int64)
-        self._table.constrained[slots_G] = True
-        for one in own:
-            assert one.grammar is not None
-            one.constraint = None if self._walkers.enter(one.slot, one.grammar) else one.grammar.constraint()
-        most_G = np.minimum(2 * self._table.widest[slots_G], self._table.left(slots_G))
-        proposed = Proposed.first(slots_G, most_G, self._table.masks[slots_G])
-        walked = int(np.count_nonzero(self._walkers.walks[slots_G]))
-        self._write(proposed, self._draft(own, proposed, walked)[0], self._wide_S, state)
+        own, most, masks, walked = list[Sequence](), list[int](), list[int](), 0
+        table = self._table
+        for one in sequences:
+            if one.grammar is None:
+                continue
+            slot, walks = one.slot, self._walkers.enter(one.slot, one.grammar)
+            one.constraint = None if walks else one.grammar.constraint()
+            walked += walks
+            table.constrained[slot] = True
+            own.append(one)
+            most.append(min(2 * int(table.widest[slot]), int(table.limit[slot] - table.generated[slot])))
+            masks.append(int(table.masks[slot]))
+        if own:
+            proposed = Proposed.first([one.slot for one in own], most, masks)
+            self._write(proposed, self._draft(own, proposed, walked)[0], self._wide_S, state)
 
     def accept(
         self,

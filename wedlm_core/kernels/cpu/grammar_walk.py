@@ -9,6 +9,7 @@ a line of bits says which ones may.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,13 +82,15 @@ class Proposed(NamedTuple):
     theirs_GD: Array
 
     @classmethod
-    def first(cls, slots: Array, most: Array, masks: Array) -> Proposed:
+    def first(cls, slots: Sequence[int], most: Sequence[int], masks: Sequence[int]) -> Proposed:
         """Of new sequences: nothing is committed, nothing proposed."""
-        numbers_10G = np.zeros((10, len(slots)), dtype=np.int64)
-        numbers_10G[[SLOT, _MOST, _PLANNED]] = slots, most, masks
-        numbers_10G[[_ROWS, GOES_ON]], numbers_10G[PLACE] = 1, np.arange(len(slots))
-        nothing = np.zeros((len(slots), 1), dtype=np.int64)
-        return cls(numbers_10G, nothing, nothing)
+        count = len(slots)
+        lines: list[Sequence[int]] = [[0] * count] * 10
+        lines[SLOT], lines[_MOST], lines[_PLANNED] = slots, most, masks
+        lines[_ROWS] = lines[GOES_ON] = [1] * count
+        lines[PLACE] = range(count)
+        nothing = np.zeros((count, 1), dtype=np.int64)
+        return cls(np.array(lines, dtype=np.int64), nothing, nothing)
 
     def offer(self, paying_G: Array, theirs_GD: Array) -> Proposed:
         """The same, and what history proposes in the place of masks."""

@@ -48,7 +48,7 @@ def test_windows_change_as_arrays_say(seed: int) -> None:
     table = table_of(rng)
     places, count = table.source.shape[1], int(rng.integers(1, SLOTS))
     slots, decoding = rng.permutation(SLOTS)[:count], count + 2
-    proposed = Proposed.first(slots, np.full(count, 9), np.full(count, 9))
+    proposed = Proposed.first(slots.tolist(), [9] * count, [9] * count)
     proposed.numbers_10G[8:] = rng.random(count) < 0.8, rng.permutation(decoding)[:count]
     drafted = Drafted.empty(count, places)
     drafted.lead[:] = rng.integers(0, places + 1, count) * (rng.random(count) < 0.7)
