@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,14 +15,13 @@ from wedlm_core.types import SamplingParams
 
 __all__ = ["Opening"]
 
-_SHARED = 64  # parameters of jobs that are remembered
+_SHARED = 64  # that are remembered
 
 
 class _Shared(NamedTuple):
-    """What the rows of a job have in common: they share their parameters, which are kept so that no others are they.
+    """What rows of a job have in common.
 
     Attributes:
-        params: the parameters.
         stop_ids: tokens that end an output.
         group: number of the decoding.
         verifies: whether the decoding does.
@@ -30,7 +29,6 @@ class _Shared(NamedTuple):
         window: masks of the first window where it is fixed, else -1.
     """
 
-    params: SamplingParams
     stop_ids: tuple[int, ...]
     group: int
     verifies: bool
@@ -51,14 +49,14 @@ class Opening:
         self._constraints, self._history = parts.constraints, parts.history
         self._decodings, self._groups, self._eos = parts.decodings, parts.groups, parts.eos_token_ids
         self._plan_windows = plan_windows
-        self._shared: dict[int, _Shared] = {}  # by the identity of parameters
+        self._shared: dict[tuple[Hashable, ...], _Shared] = {}  # by the parameters that it follows from
 
     def open(self, sequences: list[Sequence], running: int) -> None:
         """Fill the table and the device state of sequences that just got a slot; ``running`` ones with them."""
         table, now = self._table, time.perf_counter()
         known = [self._shared_of(sequence.request.params) for sequence in sequences]
         for sequence, one in zip(sequences, known, strict=True):
-            slot, params = sequence.slot, one.params
+            slot, params = sequence.slot, sequence.request.params
             table.set_stop_ids(slot, one.stop_ids)
             table.set_limit(slot, params.max_tokens)
             if params.top_logprobs:
@@ -90,13 +88,13 @@ class Opening:
         return [one for one, shared in pairs if shared.adaptive and shared.verifies]
 
     def _shared_of(self, params: SamplingParams) -> _Shared:
-        found = self._shared.get(id(params))
+        key = (params.strategy, params.window_size, params.stop_token_ids, params.ignore_eos)
+        found = self._shared.get(key)
         if found is None:
             own = () if params.ignore_eos else self._eos
             if len(self._shared) >= _SHARED:
                 self._shared.clear()
-            found = self._shared[id(params)] = _Shared(
-                params=params,
+            found = self._shared[key] = _Shared(
                 stop_ids=tuple(dict.fromkeys((*params.stop_token_ids, *own))),
                 group=self._groups[params.strategy],
                 verifies=self._decodings[params.strategy].verifies,
