@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, LISTS, AdjustmentTables
 from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS
+from wedlm_core.decoding.parameters import LIST_FIELDS, OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import empty_windows
 from wedlm_core.engine.forward.first_windows import FirstWindows, Places, window_params
@@ -32,7 +34,17 @@ _STOP_IDS = 16  # stop tokens of a sequence that the device knows (to clip windo
 _PARTS = {"min_tokens": ("stop_ids",), "logit_bias": ("bias_ids", "bias_values"), "bad_words": ("bad_words",)}
 _PLACE_OF = {one.field: place for place, one in enumerate(OPTIONAL)}
 _ADJUSTS = np.array([one in ADJUSTMENTS for one in OPTIONAL])
+_WRITTEN = attrgetter(*(p.field for p in PARAMETERS if not p.own), *sorted(LIST_FIELDS), "top_logprobs")
+"""What is written of parameters to the columns and lists of a slot."""
 _READS_HISTORY = np.array([one in ADJUSTMENTS and one.reads_history for one in OPTIONAL])
+
+
+class _Set(NamedTuple):
+    """Parameters of a slot's last sequence, :data:`_WRITTEN` of them, and its stop ids."""
+
+    params: SamplingParams
+    written: tuple[Any, ...]
+    stop_ids: Seq[int]
 
 
 class DeviceState:
@@ -87,7 +99,7 @@ class DeviceState:
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
         self._special = np.zeros(slots, dtype=np.bool_)
-        self._set: list[tuple[SamplingParams, Seq[int]] | None] = [None] * slots  # parameters and stop ids of each
+        self._set: list[_Set | None] = [None] * slots  # what was written of each
         self.allowed: Callable[[], AllowedTokens] | None = None
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}
@@ -241,23 +253,27 @@ class DeviceState:
         Returns:
             int64 per request: decode rows of its first decode forward.
         """
-        if not self._are_set(requests, slots, stop_ids):
-            self._set_params(requests, np.array(slots, dtype=np.int64), stop_ids)
-            self._set_adjustments(requests, slots, stop_ids, bad_words or [()] * len(slots))
+        words = bad_words or [()] * len(slots)
+        own = zip(requests, slots, stop_ids, words, strict=True)
+        changed = [one for one in own if not self._is_set(*one[:3])]
+        if changed:
+            changed_requests, changed_slots, ids, changed_words = zip(*changed, strict=True)
+            self._set_params(changed_requests, np.array(changed_slots, dtype=np.int64), ids)
+            self._set_adjustments(changed_requests, changed_slots, ids, changed_words)
         return self._first_windows.open(requests, slots, groups)
 
-    def _are_set(self, requests: Seq[Request], slots: Seq[int], stop_ids: Seq[Seq[int]]) -> bool:
-        """Whether all but what requests have of their own was set by the sequences before them.
+    def _is_set(self, request: Request, slot: int, stop_ids: Seq[int]) -> bool:
+        """Note the parameters of a slot's new sequence; whether they are written already, as that before it had them.
 
-        Rows of a job share their parameters, and a slot's next sequence has mostly those of the one before.
+        Most sequences of a slot have the parameters of the one before: rows of a job share theirs, or have others that
+        differ in what the host reads, as a grammar.
         """
-        for request, slot, ids in zip(requests, slots, stop_ids, strict=True):
-            one = self._set[slot]
-            if one is None or one[0] is not request.params or one[1] != ids:
-                return False
-            if self._adjusted[slot]:  # adjustments know the prompt
-                return False
-        return True
+        params, before = request.params, self._set[slot]
+        written = before.written if before is not None and before.params is params else _WRITTEN(params)
+        self._set[slot] = _Set(params, written, stop_ids)
+        if before is None or before.written != written or before.stop_ids != stop_ids:
+            return False
+        return not self._adjusted[slot]  # adjustments know the prompt
 
     def _set_params(self, requests: Seq[Request], slots_S: IntArray, stop_ids: Seq[Seq[int]]) -> None:
         """Write the parameters that requests share, one column of the table after the other."""
@@ -280,8 +296,6 @@ class DeviceState:
             self.tops[slots_S] = tops
             put(self.tops_S, slots_S, tops)
         self._special[slots_S] = np.logical_or.reduce(uses, axis=1) | (tops > 0)
-        for slot, request, ids in zip(slots_S.tolist(), requests, stop_ids, strict=True):
-            self._set[slot] = request.params, ids
 
     def _set_adjustments(
         self,
@@ -291,11 +305,12 @@ class DeviceState:
         bad_words: Seq[Seq[Seq[int]]],
     ) -> None:
         """Write what adjustments read of new sequences, where any of them, or of those before them, has one."""
-        uses = np.logical_or.reduce(self.optional[slots][:, _ADJUSTS], axis=1)
-        if not uses.any() and not self._adjusted[slots].any():
+        own_S = np.array(slots, dtype=np.int64)
+        uses = np.logical_or.reduce(self.optional[own_S][:, _ADJUSTS], axis=1)
+        if not uses.any() and not self._adjusted[own_S].any():
             return
-        self._adjusted[slots] = uses
-        slots_S = to_device(np.array(slots, dtype=np.int64), self.device)
+        self._adjusted[own_S] = uses
+        slots_S = to_device(own_S, self.device)
         lengths = np.array([len(request.prompt_token_ids) for request in requests], dtype=np.int64)
         tables = self.adjustments
         tables.uses_S.index_copy_(0, slots_S, to_device(uses, self.device))

@@ -67,6 +67,44 @@ def test_every_parameter_is_in_its_slot_and_nowhere_else() -> None:
     assert state.params.threshold_S.tolist() == [0, 0.75, 0, 0.75]
 
 
+PLAIN = SamplingParams(temperature=1.0)
+OTHER = {one.field: one.example for one in OPTIONAL} | {
+    "max_tokens": 9, "temperature": 0.5, "entropy_threshold": 0.75, "position_penalty": 2.0, "logprobs": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_one_other_value_is_written_over_what_the_sequence_before_had(field: str) -> None:
+    assert {p.field for p in PARAMETERS if not p.own} <= OTHER.keys()
+    given: dict[str, Any] = {field: OTHER[field]}
+    other = replace(PLAIN, **given)
+    for last, before in ((other, PLAIN), (PLAIN, other)):
+        state, fresh = blank_state(), blank_state()
+        for one, kinds in ((state, (before, last)), (fresh, (last,))):
+            for params in kinds:
+                request = Request(request_id="0", prompt_token_ids=(1, 2), params=params, seed=5)
+                one.setup([request], [2], [0], [()], [[[7]] if params.bad_words else []])
+        for name in ("uses", "tops", "_special", "_adjusted"):
+            np.testing.assert_array_equal(getattr(state, name), getattr(fresh, name), err_msg=name)
+        for name, column in fresh.columns.items():
+            assert torch.equal(state.columns[name], column), name
+
+
+def test_parameters_that_differ_in_what_the_host_reads_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[tuple[int, ...]]()
+
+    def note(state: DeviceState, requests: list[Request], slots_S: np.ndarray, stop_ids: list[tuple[int, ...]]) -> None:
+        written.append(tuple(slots_S.tolist()))
+
+    monkeypatch.setattr(DeviceState, "_set_params", note)
+    state = blank_state()
+    for stop, ids in ((("a",), (3,)), (("b",), (3,)), (("b",), (4,)), (("c",), (4,))):
+        params = [replace(PLAIN, stop=stop), replace(PLAIN, max_tokens=5, stop=stop)]
+        requests = [Request(request_id="0", prompt_token_ids=(1, 2), params=one, seed=5) for one in params]
+        state.setup(requests, [3, 1], [0, 0], [ids, (3,)])
+    assert written == [(3, 1), (3,)]
+
+
 KINDS = [
     SamplingParams(),
     SamplingParams(temperature=1.0, top_p=0.5, max_tokens=9),
