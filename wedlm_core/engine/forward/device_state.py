@@ -80,7 +80,11 @@ class DeviceState:
     ) -> None:
         self.device, self.decodings, self.mask_token_id = device, decodings, mask_token_id
         slots, table_pages = config.max_num_seqs, -(-max_positions // config.page_size)
-        self.windows = empty_windows(slots, 2 * config.max_window, device)
+        self.windows = windows = empty_windows(slots, 2 * config.max_window, device)
+        self._window_parts = windows.token_SL, windows.filled_SL, windows.lead_S, windows.length_S
+        self._window_arrays: list[np.ndarray] | None = None
+        if device.type == "cpu":
+            self._window_arrays = [part.numpy() for part in self._window_parts]
         self.tokens_SL = torch.zeros(slots, max_positions + 1, dtype=torch.int64, device=device)
         self.context_S = torch.zeros(slots, dtype=torch.int64, device=device)
         self.pages_SP = torch.zeros(slots, table_pages, dtype=torch.int64)
@@ -188,11 +192,9 @@ class DeviceState:
 
     def windows_of(self, slots_D: IntArray) -> Windows:
         """Windows of these slots, to be changed: on a CPU those of all slots as they are; else waits for the device."""
-        windows = self.windows
-        parts = windows.token_SL, windows.filled_SL, windows.lead_S, windows.length_S
-        if self.device.type == "cpu":
-            return Windows(slots_D, *(part.numpy() for part in parts))
-        return Windows(np.arange(len(slots_D)), *(get(part, slots_D) for part in parts))
+        if self._window_arrays is not None:
+            return Windows(slots_D, *self._window_arrays)
+        return Windows(np.arange(len(slots_D)), *(get(part, slots_D) for part in self._window_parts))
 
     def set_windows_of(self, slots_D: IntArray, windows: Windows) -> None:
         """Bring what :meth:`windows_of` gave to the device; none of these slots has a forward in flight."""
