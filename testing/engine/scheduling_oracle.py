@@ -1,4 +1,4 @@
-"""How the row budget of a forward is spent, in arrays: the readable form of :func:`..survey.spend_rows`."""
+"""How the row budget of a forward is spent, in arrays: the readable form of ``spend_rows``."""
 
 from __future__ import annotations
 
