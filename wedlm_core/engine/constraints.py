@@ -19,8 +19,7 @@ from wedlm_core.engine.automata import Automata, WalkedLines
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.free_choices import FreeChoices, FreeSequence
-from wedlm_core.engine.grammar_offers import offers_of
-from wedlm_core.engine.history_drafts import Suggestions
+from wedlm_core.engine.history_drafts import LEAST_ACCEPTANCE, Suggestions
 from wedlm_core.engine.mask_lines import Executor, Filler, MaskLines, executor_of, filler, mask_lines
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.sequence import Sequence
@@ -28,6 +27,7 @@ from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, S
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import explain
 from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.kernels.cpu.grammar_offers import offer_history, saved_commits
 from wedlm_core.kernels.cpu.grammar_rows import collect_commits
 from wedlm_core.kernels.cpu.grammar_walk import ENDS_EARLY, REFUSED, Drafted, Proposed
 from wedlm_core.kernels.cpu.grammar_windows import note_windows, write_windows
@@ -39,6 +39,7 @@ __all__ = ["Constraints", "refusal"]
 
 # A state of 1,024 tokens takes 1.5 us, one of 151,936 up to 1,000: then threads pay, and so does trying the next best.
 _LARGE_VOCABULARY = 16_384
+_NO_TOKENS_DP = np.empty((0, 0), dtype=np.int32)
 _REASONS = {
     REFUSED: "no token that the grammar allows was left to choose",
     ENDS_EARLY: "the output ended before it was complete",
@@ -160,23 +161,23 @@ class Constraints:
         if not count:
             return {}
         proposed = Proposed(
-            np.empty((10, count), dtype=np.int64), outcome.token_DC, np.empty((count, 0), dtype=np.int64)
-        )
+            np.empty((10, count), dtype=np.int64), outcome.token_DC,
+            _NO_TOKENS_DP if found is None else found.token_DP,
+        )  # fmt: skip
         walked = collect_commits(
             slots_D, rows_D, emit_D, ended_D, outcome.count_D, outcome.next_valid_D, table.constrained,
             self._walkers.walks, table.keep_valid, table.keep_stale, table.widest, table.limit, table.generated,
             table.masks, proposed.numbers_10G,
         )  # fmt: skip
-        offers = None
+        numbers_10G, planner, offered = proposed.numbers_10G, self._planner, 0
+        by_masks = outcome.next_valid_D, planner.by_masks_2SW, planner.row_price
         if found is not None:
-            valid_G = outcome.next_valid_D[proposed.places]
-            offers = offers_of(found, self._planner, proposed.slots, valid_G, proposed.kept)
-            proposed = proposed.offer(offers.paying_G, offers.token_GD)
+            offered = offer_history(numbers_10G, found.acceptance_DP, *by_masks, LEAST_ACCEPTANCE)
         drafted, failed = self._draft(sequences, proposed, walked)
-        if offers is not None and found is not None:
-            goes_on_G = proposed.goes_on
-            goes_on_G[[*failed]] = False
-            found.saved_seconds += offers.saved_seconds(self._planner, drafted, goes_on_G)
+        if found is not None and offered:
+            results_8G, source_GL = drafted.numbers_8G, drafted.source_GL
+            saved = saved_commits(numbers_10G, results_8G, source_GL, found.acceptance_DP, *by_masks)
+            found.saved_seconds += planner.seconds_of(saved)
         self._write(proposed, drafted, outcome.next_rows_D, state)
         return {int(proposed.places[g]): reason for g, reason in failed.items()}
 
@@ -289,7 +290,7 @@ def _ask_matchers(sequences: list[Sequence], proposed: Proposed, drafted: Drafte
             failed[g], drafted.outcome[g] = refusal(sequences[place], reason), REFUSED
         elif goes_on:
             if paying:
-                offered = Proposals(proposed.theirs_GD[g, :paying].tolist(), paying, DraftSource.HISTORY)
+                offered = Proposals(proposed.theirs_DP[place, :paying].tolist(), paying, DraftSource.HISTORY)
             else:
                 # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
                 behind = [*before, *chosen[len(before) + 1 : rows]][count:]

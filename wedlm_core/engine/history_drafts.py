@@ -263,6 +263,9 @@ class HistoryDrafts:
         prices = self._planner.prices
         if prices is None or self._history is None:
             return
+        if not self.placed and self._table.constrained[slots_D].all():
+            self._gained(found, 0.0)  # grammars have placed what was taken
+            return
         forward = Committed(slots_D, lives_D, outcome.count_D, outcome.offered_D, outcome.next_valid_D)
         windows = state.windows_of(slots_D)
         placed = place(
@@ -272,8 +275,11 @@ class HistoryDrafts:
         )  # fmt: skip
         state.set_windows_of(slots_D, windows)
         self.placed = placed.placed or (self.placed and bool((self._table.source == DraftSource.HISTORY).any()))
+        self._gained(found, placed.saved_seconds)
+
+    def _gained(self, found: Suggestions | None, placed_seconds: float) -> None:
         if found is not None:
-            self._trials.gained(found.saved_seconds + placed.saved_seconds)
+            self._trials.gained(found.saved_seconds + placed_seconds)
 
     def _put_away(self) -> None:
         """Take in no more from now on: who runs is taken in anew behind the pause."""

@@ -72,7 +72,7 @@ class Pair:
         proposed = Proposed(
             np.array([list(row) for row in numbers]),
             _table(chosen[::-1]),
-            _table([list(one.tokens) for one in offered]),
+            _table([list(one.tokens) for one in offered[::-1]]).astype(np.int32),
         )
         drafted = Drafted.empty(count, self.table.source.shape[1])
         assert not self.automata.walk(proposed, drafted, np.arange(count))

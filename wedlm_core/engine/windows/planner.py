@@ -14,7 +14,7 @@ import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
-from wedlm_core.engine.windows.acceptance import Acceptance, FloatArray
+from wedlm_core.engine.windows.acceptance import Acceptance
 from wedlm_core.engine.windows.allocation import Allocation, Rival, allocate
 from wedlm_core.engine.windows.long_run import LongRun, long_run
 from wedlm_core.engine.windows.mask_race import MaskRace
@@ -340,10 +340,6 @@ class WindowPlanner:
         The rows of prefill that come with commits are not spared: they come earlier too.
         """
         return commits * self._seconds_per_commit
-
-    def mask_acceptance(self, slots_G: IntArray, valid_G: BoolArray) -> FloatArray:
-        """``[G, W]``: probability that masks' drafts up to each offset are all accepted, as of the last plan."""
-        return self.by_masks_2SW[valid_G.astype(np.int64), slots_G]
 
     @property
     def prices(self) -> Prices | None:

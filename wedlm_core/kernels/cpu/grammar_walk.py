@@ -19,9 +19,9 @@ from wedlm_core.kernels.cpu.views import array_at, numbers_at
 from wedlm_core.statistics import DraftSource
 
 __all__ = [
-    "CHANGED", "DONE", "ENDS_EARLY", "GOES_ON", "LEAD", "MASKS", "NO_LINE", "NO_TEXT", "OUTCOME", "PLACE", "PLACES",
-    "REFUSED", "SLOT", "TABLES", "Drafted", "Proposed", "allowed_bits", "draft_windows", "follows", "forced_text",
-    "insert_text",
+    "CHANGED", "DONE", "ENDS_EARLY", "GOES_ON", "KEPT", "LEAD", "MASKS", "NO_LINE", "NO_TEXT", "OUTCOME", "PAYING",
+    "PLACE", "PLACES", "REFUSED", "SLOT", "TABLES", "Drafted", "Proposed", "allowed_bits", "draft_windows", "follows",
+    "forced_text", "insert_text",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -60,7 +60,7 @@ PLACES = np.dtype([(name, np.int64) for name in ("slots", "places", *_OF_SLOTS)]
   -2 - t where only token t may.
 """
 
-SLOT, _EMITTED, _COMMITTED, _ROWS, _KEPT, _MOST, _PLANNED, _PAYING, GOES_ON, PLACE = range(10)
+SLOT, _EMITTED, _COMMITTED, _ROWS, KEPT, _MOST, _PLANNED, PAYING, GOES_ON, PLACE = range(10)
 LEAD, MASKS, OUTCOME, CHANGED, _MISSING = range(5)
 _MASK, _GRAMMAR, _HISTORY = int(DraftSource.MASK), int(DraftSource.GRAMMAR), int(DraftSource.HISTORY)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -74,12 +74,12 @@ class Proposed(NamedTuple):
             of masks that may become drafts; drafts and masks at most; masks that are planned; drafts that history
             proposes in the place of masks, 0 where it does not; whether the sequence goes on; its place in the forward.
         token_DC: int64, what the forward's rows chose.
-        theirs_GD: int64, what history proposes.
+        theirs_DP: int32, what history proposes to the sequences of the forward.
     """
 
     numbers_10G: Array
     token_DC: Array
-    theirs_GD: Array
+    theirs_DP: Array
 
     @classmethod
     def first(cls, slots: Sequence[int], most: Sequence[int], masks: Sequence[int]) -> Proposed:
@@ -90,12 +90,7 @@ class Proposed(NamedTuple):
         lines[_ROWS] = lines[GOES_ON] = [1] * count
         lines[PLACE] = range(count)
         nothing = np.zeros((count, 1), dtype=np.int64)
-        return cls(np.array(lines, dtype=np.int64), nothing, nothing)
-
-    def offer(self, paying_G: Array, theirs_GD: Array) -> Proposed:
-        """The same, and what history proposes in the place of masks."""
-        self.numbers_10G[_PAYING] = paying_G
-        return self._replace(theirs_GD=theirs_GD)
+        return cls(np.array(lines, dtype=np.int64), nothing, nothing.astype(np.int32))
 
     @property
     def slots(self) -> Array:
@@ -110,7 +105,7 @@ class Proposed(NamedTuple):
     @property
     def kept(self) -> Array:
         """int64 ``[G]``."""
-        return self.numbers_10G[_KEPT]
+        return self.numbers_10G[KEPT]
 
     @property
     def places(self) -> Array:
@@ -344,9 +339,9 @@ def _draft(tables, places, wanted, chosen, theirs, drafts, sources, state, last,
     accepts = array_at(tables.accepts, (tables.states,), np.uint8)
     ends, lines = array_at(tables.ends, (tables.states,), np.uint8), numbers_at(tables.line, tables.states)
     offered, committed = wanted[_ROWS] - 1 - wanted[_COMMITTED], wanted[_COMMITTED]
-    left, source, count = min(wanted[_KEPT], offered), _MASK, 0
-    if wanted[_PAYING] > 0:
-        offered, left, source = wanted[_PAYING], wanted[_PAYING], _HISTORY
+    left, source, count = min(wanted[KEPT], offered), _MASK, 0
+    if wanted[PAYING] > 0:
+        offered, left, source = wanted[PAYING], wanted[PAYING], _HISTORY
     while True:
         number = first + state
         if _is_inside(tables, text, done):
@@ -420,8 +415,9 @@ def draft_windows(records, places_1, numbers, chosen, theirs, results, drafts, s
         count, ends, at, behind = 0, False, state, last
         if how == DONE and goes_on:
             how, count, ends, at, behind = _draft(
-                tables, places, numbers[:, g], tokens_chosen, theirs[g], drafts[g], sources[g], state, last, text, done
-            )
+                tables, places, numbers[:, g], tokens_chosen, theirs[numbers[PLACE, g]], drafts[g], sources[g], state,
+                last, text, done,
+            )  # fmt: skip
         results[OUTCOME, g] = how
         if how >= NO_TEXT:
             results[_MISSING, g], results[_MISSING + 1, g] = at, behind
