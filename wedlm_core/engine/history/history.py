@@ -222,8 +222,7 @@ class History:
         if keep and self._logs.end[slot] > self._output[slot]:
             self._make_room()
             first = max(0, int(self._output[slot]) - self._tuning.orders[-1])
-            kernels.copy_log(self._logs, slot, first, self._slots)
-            kernels.extend(self._logs, self._slots, _ROW_END)
+            kernels.copy_row(self._logs, slot, first, self._slots)
         self._release(slot)
         self._open[slot] = False
 
@@ -265,9 +264,11 @@ class History:
 
     def _place(self, slot: int, tokens: int) -> None:
         """An empty log for so many tokens, or as many as there is room for."""
-        wanted = max(_LEAST_BITS, (tokens - 1).bit_length())
-        bits = min(wanted, self._regions.largest())
-        start = self._regions.allocate(bits) if bits > _LEAST_BITS else None
+        bits = wanted = max(_LEAST_BITS, (tokens - 1).bit_length())
+        start = self._regions.allocate(wanted) if wanted > _LEAST_BITS else None
+        if start is None:
+            bits = self._regions.largest()
+            start = self._regions.allocate(bits) if _LEAST_BITS < bits < wanted else None
         if start is None:
             start, bits = int(self._home[slot]), _LEAST_BITS
         self._start_log(slot, start, bits)

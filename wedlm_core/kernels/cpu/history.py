@@ -26,7 +26,7 @@ __all__ = [
     "Memory",
     "Offer",
     "append",
-    "copy_log",
+    "copy_row",
     "extend",
     "propose",
 ]
@@ -157,11 +157,12 @@ def extend(logs, log, tokens):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def copy_log(logs, source, first, target):  # type: ignore[no-untyped-def]
-    """Write what a log holds from position ``first`` on behind another one."""
+def copy_row(logs, source, first, target):  # type: ignore[no-untyped-def]
+    """Write what a log holds from position ``first`` on behind another one, and that the row ends there."""
     start, size, end = logs.start[source], 1 << logs.bits[source], logs.end[source]
     for p in range(max(first, end - size), end):
         _write(logs, target, logs.token[start + (p & (size - 1))])
+    _write(logs, target, ROW_END)
 
 
 @kernel
