@@ -10,7 +10,8 @@ round, so that a busy moment of the machine meets all of them; a figure is a med
 second behind the one before, whose threads may look for more work until then. A prefill is a pass of one new token; a
 decode step is the difference to a pass of ``--new`` tokens, divided by its further tokens.
 
-``--only`` names the engines to run, where memory does not hold all. Ratios are to the first line of a table.
+``--only`` names the engines to run, where memory does not hold all; if one of them does not start, nothing is run.
+Ratios are to the first line of a table.
 
 ``--clock cpu`` takes processor time in place of the wall clock, and needs ``--threads 1``. It leaves out most of what
 other processes on a busy machine do to a pass.
@@ -208,17 +209,22 @@ def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Conte
         for name, numbers in kinds.items():
             if not wanted(name):
                 continue
-            if python is None:
-                missing[name] = f"no interpreter given (--{option.replace('_', '-')})"
-                continue
             try:
+                if python is None:
+                    raise RuntimeError(f"no interpreter given (--{option.replace('_', '-')})")
                 peer = Peer(python, file, folder, args.threads, numbers, args.clock)
             except (RuntimeError, OSError) as error:
                 missing[name] = str(error)
+                print(name, "is missing:", error, flush=True)
                 continue
             peers.append(peer)
             found[name] = peer
             print(name, peer.about, flush=True)
+    if args.only is not None and missing:  # a run takes a quarter of an hour, and these are what it is for
+        for peer in peers:
+            peer.close()
+        name, why = next(iter(missing.items()))
+        raise SystemExit(f"--only {name!r}: it does not start ({why}). Give an interpreter that has its packages")
     return found, missing, peers
 
 
