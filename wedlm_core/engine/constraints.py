@@ -39,7 +39,6 @@ __all__ = ["Constraints", "refusal"]
 
 # A state of 1,024 tokens takes 1.5 us, one of 151,936 up to 1,000: then threads pay, and so does trying the next best.
 _LARGE_VOCABULARY = 16_384
-_NO_TOKENS_DP = np.empty((0, 0), dtype=np.int32)
 _REASONS = {
     REFUSED: "no token that the grammar allows was left to choose",
     ENDS_EARLY: "the output ended before it was complete",
@@ -162,7 +161,7 @@ class Constraints:
             return {}
         proposed = Proposed(
             np.empty((10, count), dtype=np.int64), outcome.token_DC,
-            _NO_TOKENS_DP if found is None else found.token_DP,
+            np.empty((len(slots_D), 0), dtype=np.int32) if found is None else found.token_DP,
         )  # fmt: skip
         walked = collect_commits(
             slots_D, rows_D, emit_D, ended_D, outcome.count_D, outcome.next_valid_D, table.constrained,

@@ -262,20 +262,26 @@ class DeviceState:
             changed_requests, changed_slots, ids, changed_words = zip(*changed, strict=True)
             self._set_params(changed_requests, np.array(changed_slots, dtype=np.int64), ids)
             self._set_adjustments(changed_requests, changed_slots, ids, changed_words)
+            for request, slot, own_ids, _ in changed:
+                self._set[slot] = _Set(request.params, _WRITTEN(request.params), own_ids)
         return self._first_windows.open(requests, slots, groups)
 
     def _is_set(self, request: Request, slot: int, stop_ids: Seq[int]) -> bool:
-        """Note the parameters of a slot's new sequence; whether they are written already, as that before it had them.
+        """Whether the parameters of a slot's new sequence are written already, as that before it had them.
 
         Most sequences of a slot have the parameters of the one before: rows of a job share theirs, or have others that
-        differ in what the host reads, as a grammar.
+        differ in what the host reads, as a grammar. Where they have to be written, nothing is known of the slot until
+        all are: whatever interrupts that, the next sequence is not taken for one that has its parameters.
         """
         params, before = request.params, self._set[slot]
-        written = before.written if before is not None and before.params is params else _WRITTEN(params)
-        self._set[slot] = _Set(params, written, stop_ids)
-        if before is None or before.written != written or before.stop_ids != stop_ids:
-            return False
-        return not self._adjusted[slot]  # adjustments know the prompt
+        if before is not None and before.stop_ids == stop_ids and not self._adjusted[slot]:  # those know the prompt
+            if before.params is params:
+                return True
+            if before.written == _WRITTEN(params):
+                self._set[slot] = before._replace(params=params)
+                return True
+        self._set[slot] = None
+        return False
 
     def _set_params(self, requests: Seq[Request], slots_S: IntArray, stop_ids: Seq[Seq[int]]) -> None:
         """Write the parameters that requests share, one column of the table after the other."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -114,7 +116,7 @@ KINDS = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_a_slot_is_what_its_last_request_makes_it_whoever_had_it_before(seed: int) -> None:
     rng, number = np.random.default_rng(seed), 0
@@ -130,6 +132,10 @@ def test_a_slot_is_what_its_last_request_makes_it_whoever_had_it_before(seed: in
             request = Request(request_id=str(number), prompt_token_ids=prompt, params=params, seed=number)
             last[slot] = request, last[slot][1] if again and rng.random() < 0.8 else [2, 3][: rng.integers(0, 3)]
             new.append(last[slot])
+        if rng.random() < 0.3:  # first others come, with the same parameters or any, and are interrupted
+            kinds = [replace(new[0][0], params=KINDS[rng.integers(len(KINDS))]), new[0][0]]
+            others = [(kinds[rng.integers(2)], [2, 3][: rng.integers(0, 3)]) for _ in slots]
+            interrupt(state, others, slots, rng)
         state.setup([one for one, _ in new], slots, [0] * len(slots), [ids for _, ids in new], bad_of(new))
     fresh = blank_state()
     own = list(last.values())
@@ -148,6 +154,22 @@ def test_a_slot_is_what_its_last_request_makes_it_whoever_had_it_before(seed: in
     for name in ("prompt_S", "uses_S"):
         found, wanted = getattr(state.adjustments, name), getattr(fresh.adjustments, name)
         assert torch.equal(found[adjusted_S], wanted[adjusted_S]), name
+
+
+def interrupt(
+    state: DeviceState, new: list[tuple[Request, list[int]]], slots: list[int], rng: np.random.Generator
+) -> None:
+    """Begin to set slots up, and be interrupted before or behind a part of it, if it comes to that."""
+    name, is_behind = ("_set_params", "_set_adjustments")[rng.integers(2)], rng.random() < 0.5
+    part = getattr(state, name)
+
+    def interrupted(*args: Any) -> None:
+        if is_behind:
+            part(*args)
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt), mock.patch.object(state, name, interrupted):
+        state.setup([one for one, _ in new], slots, [0] * len(slots), [ids for _, ids in new], bad_of(new))
 
 
 def bad_of(new: list[tuple[Request, list[int]]]) -> list[list[list[int]]]:
