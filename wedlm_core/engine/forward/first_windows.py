@@ -123,7 +123,7 @@ class FirstWindows:
             self._decodings[number].refill(fresh, params, self._mask)
             if len(self._sizes) >= _SIZES:
                 self._sizes.clear()
-            found = self._sizes[key] = int(fresh.length_S[0]), int(fresh.lead_S[0])
+            found = self._sizes[key] = int(fresh.length_S.numpy()[0]), int(fresh.lead_S.numpy()[0])
         return found
 
 
