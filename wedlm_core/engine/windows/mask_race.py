@@ -56,8 +56,8 @@ class _Phase(Enum):
 class _Bias(Belief):
     """What is known of about as many sequences, beside drafts from elsewhere or without.
 
-    It is of the logarithm of what masks bring over what is expected of them; beside drafts from elsewhere, where no one
-    expects anything of them, over the rate without masks.
+    It is of the logarithm of what masks bring over what is expected of them; beside drafts from elsewhere, where they
+    are expected to bring nothing, or to lose as much as alone, over that.
 
     Attributes:
         forwards: that were seen.
@@ -134,9 +134,14 @@ class MaskRace:
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
         self._rest = 0  # forwards to come that are only counted, as no visit is due soon
 
-    def bias(self, sequences: int) -> float:
-        """The logarithm of commits per second with masks over what is expected of them."""
-        return self._of(sequences, self.elsewhere).value
+    def bias(self, sequences: int, *, elsewhere: bool | None = None) -> float:
+        """The logarithm of commits per second with masks over what is expected of them.
+
+        Args:
+            sequences: that run.
+            elsewhere: whether drafts come from elsewhere too; None as in the last forward.
+        """
+        return self._of(sequences, self.elsewhere if elsewhere is None else elsewhere).value
 
     def arrive(self, sequences: int) -> bool:
         """Say that windows are planned anew, which ends a visit; True where :meth:`learn` is due.

@@ -430,15 +430,28 @@ class WindowPlanner:
         def chosen(bias: float) -> Allocation:
             return allocate(run, widest_N, load, weight_N, self._tuning, bias=bias)
 
-        compares, own = self._race.arrive(sequences), self._race.bias(sequences)
-        # What masks are expected to bring is of masks alone: beside drafts from elsewhere it says nothing.
-        expected = chosen(0.0).masks_over_none if self._race.elsewhere else None
-        found = chosen(own - (expected or 0.0))
+        race = self._race
+        compares, own = race.arrive(sequences), race.bias(sequences)
+        shift = self._shift(chosen(0.0).masks_over_none, sequences) if race.elsewhere else 0.0
+        found = chosen(own - shift)
         if not compares:
             return found
         ratio = found.masks_over_none
-        self._race.learn(sequences, None if ratio is None else ratio - own)
-        return chosen(self._race.bias(sequences) - (expected or 0.0))
+        race.learn(sequences, None if ratio is None else ratio - own)
+        return chosen(race.bias(sequences) - shift)
+
+    def _shift(self, expected: float | None, sequences: int) -> float:
+        """By how much less is expected of masks beside drafts from elsewhere, as a logarithm of rates.
+
+        What masks bring alone says nothing of what they add to these. Where they lose alone, they do not gain there.
+
+        Args:
+            expected: of masks alone, over none, before correction; None if unknown.
+            sequences: that the plan is for.
+        """
+        if expected is None:
+            return 0.0
+        return expected - min(0.0, expected + self._race.bias(sequences, elsewhere=False))
 
     def _second(self, chosen: Allocation, sequences: int) -> Rival | None:
         """What comes second, where it is to be done for some forwards: to compare, or to time its rows."""

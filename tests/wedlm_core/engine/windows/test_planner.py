@@ -98,6 +98,36 @@ def test_beside_drafts_from_elsewhere_masks_have_to_show_what_they_bring() -> No
     assert table.masks.all()
 
 
+@pytest.mark.parametrize("per_row", np.geomspace(1e-5, 1e-2, 25).tolist())
+@pytest.mark.parametrize("bias", [0.0, -0.1])
+def test_masks_that_lose_alone_are_not_tried_beside_drafts_from_elsewhere(per_row: float, bias: float) -> None:
+    """They were expected to make no difference there, and so taken where they cost a third of the speed."""
+    table, slots = table_of(COUNT), np.arange(COUNT)
+    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0, rival_within=9.0))
+    planner.wants_forward()
+    planner._race._of(COUNT, False).value = bias
+    cost, masks = StepCost.linear(fixed=1e-3, per_row=per_row), []
+    for elsewhere in (False, True):
+        observe_heads(planner, table)
+        planner.record_step(1e-3, elsewhere=elsewhere)
+        planner.plan(slots, cost, 1 << 20)
+        masks.append(int(table.masks.sum()))
+    alone, beside = masks
+    assert beside <= alone
+
+
+@pytest.mark.parametrize(
+    ("alone", "bias", "shift"), [(0.3, 0.0, 0.3), (0.3, -0.4, 0.4), (-0.3, 0.0, 0.0), (-0.3, 0.4, -0.3)]
+)
+def test_beside_drafts_from_elsewhere_masks_bring_nothing_or_what_they_lose_alone(
+    alone: float, bias: float, shift: float
+) -> None:
+    planner, _ = planned()
+    planner._race._of(COUNT, False).value = bias
+    assert planner._shift(alone, COUNT) == pytest.approx(shift)
+    assert planner._shift(None, COUNT) == 0.0
+
+
 def test_who_drafts_is_known_beside_other_decodings_too() -> None:
     """Their forwards tell nothing of masks, but history may stop to be asked meanwhile: masks stayed closed."""
     planner, table = planned()
