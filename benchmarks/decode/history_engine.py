@@ -29,7 +29,7 @@ from dataclasses import replace
 from benchmarks.common import positive, table, write_result
 from benchmarks.decode.fewer_sources import NO_MASKS
 from benchmarks.decode.narrow_numbers import SHAPES
-from benchmarks.decode.turns import Passage, take_turns
+from benchmarks.decode.turns import Passage, first_lengths, take_turns
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams
 from wedlm_core.engine import Engine
@@ -100,9 +100,7 @@ def prompts_of(workload: str, tokenizer: Tokenizer, wanted: int) -> list[tuple[i
 def passage(engine: Engine, way: str, prompts: Sequence[tuple[int, ...]], batch: int, ids: Iterator[int]) -> Passage:
     """The way of an engine through prompts, ``batch`` sequences at once."""
     params = SamplingParams(strategy=way.split(" ")[0].rstrip(","), max_tokens=96)
-    # The first are cut off one after the other. Outputs of one length would end together in a way that makes a token a
-    # forward, and not in others: no difference between the ways.
-    first = [replace(params, max_tokens=1 + number * _SPREAD // batch) for number in range(batch)]
+    first = [replace(params, max_tokens=length) for length in first_lengths(batch, _SPREAD)]
     requests = [
         Request(
             request_id=f"{number}/{next(ids)}",

@@ -1,10 +1,12 @@
 """What a grammar costs and brings: constrained verified decoding beside autoregressive, with the grammar and without.
 
-    python -m benchmarks.decode.structured_outputs [--batches 1 8 32] [--rounds 5] [--no-large-vocabulary]
+    python -m benchmarks.decode.structured_outputs [--models tiny "tiny as 25m" 25m] [--batches 1 8 32] [--rounds 5]
+        [--no-large-vocabulary]
 
 The ways of decoding the same prompts stand side by side in one process, on engines of their own, and run a few
 milliseconds each in turns; each round has other prompts, so that no way, and no earlier round, leaves its text to
-another's history. A ratio is taken within a round, the median over rounds is shown; the first round warms up. ``tiny``
+another's history, and its first sequences are cut, so that rows end at different times as they do in a job. A ratio is
+taken within a round, the median over rounds is shown; the first round warms up. ``tiny``
 extracts JSON from its held-out prompts; "tiny as 25m" is the same model with zeros beside its weights, which cost what
 those of 25 million parameters do (:mod:`benchmarks.decode.widened`); "25m" has random weights and fills a schema of
 long keys, so its masks propose nothing that is accepted, and what it gains is what is forced. The accuracy of ``tiny``
@@ -40,7 +42,7 @@ from benchmarks.common import positive, table, write_result
 from benchmarks.decode.fewer_sources import NO_MASKS
 from benchmarks.decode.narrow_numbers import SHAPES
 from benchmarks.decode.random_model import random_decoder
-from benchmarks.decode.turns import Passage, take_turns
+from benchmarks.decode.turns import Passage, first_lengths, take_turns
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
 from wedlm_core.engine import Engine
@@ -54,6 +56,7 @@ from wedlm_core.model.weights import load_model
 from wedlm_core.statistics import DraftSource
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.training.corpus import distinct
+from wedlm_core.types import FinishReason
 
 __all__ = ["main"]
 
@@ -90,7 +93,8 @@ _VOCABULARY = 151_936
 _FEWEST_ROWS = 128  # of a round
 _MORE_ROWS = {"tiny": 8}  # times as many for a model that decodes these within a few tenths of a second
 _SEVERAL = 4  # times as many of these again where several sequences run: else a job is what its beginning costs
-_MOST = 32  # sequences at once
+_MOST, _MOST_TOKENS = 32, 160  # sequences at once, and tokens of each
+_SUBJECTS = ("tiny", "tiny as 25m", "25m")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +106,14 @@ class Subject:
         prompts: different ones.
         answers: to them; empty where nothing is right.
         schema: of the outputs.
+        tokens: that an output has, about.
     """
 
     engines: Mapping[str, Engine]
     prompts: Sequence[tuple[int, ...]]
     answers: Sequence[str]
     schema: Mapping[str, Any]
+    tokens: int
 
 
 def engine_of(way: str, model: Decoder, tokenizer: Tokenizer, *, max_model_len: int | None = None) -> Engine:
@@ -132,7 +138,7 @@ def tiny(prompts: int, shape: str | None = None) -> Subject:
     model = load_model(folder)
     models = {way: load_model(folder) if shape is None else widened(model, SHAPES[shape]) for way in WAYS}
     engines = {way: engine_of(way, one, tokenizer) for way, one in models.items()}
-    return Subject(engines=engines, prompts=ids, answers=[p.answer for p in problems], schema=PERSON)
+    return Subject(engines=engines, prompts=ids, answers=[p.answer for p in problems], schema=PERSON, tokens=24)
 
 
 def random_25m(prompts: int) -> Subject:
@@ -146,14 +152,14 @@ def random_25m(prompts: int) -> Subject:
 
     engines = {way: engine(way) for way in WAYS}
     ids = np.random.default_rng(0).integers(10, 910, (prompts, 32))
-    return Subject(engines=engines, prompts=list(map(tuple, ids.tolist())), answers=(), schema=LONG_KEYS)
+    return Subject(engines=engines, prompts=list(map(tuple, ids.tolist())), answers=(), schema=LONG_KEYS, tokens=112)
 
 
-def params_of(way: str, wanted: StructuredOutputs, length: int) -> SamplingParams:
+def params_of(way: str, wanted: StructuredOutputs, length: int, most: int) -> SamplingParams:
     """One way of decoding a prompt; without the grammar, as many tokens as the output with it has."""
     if way == "autoregressive":
         return SamplingParams(strategy="autoregressive", max_tokens=length, ignore_eos=True)
-    return SamplingParams(strategy=way.partition(",")[0], max_tokens=160, structured_outputs=wanted)
+    return SamplingParams(strategy=way.partition(",")[0], max_tokens=most, structured_outputs=wanted)
 
 
 def passage(
@@ -161,12 +167,13 @@ def passage(
 ) -> Passage:  # fmt: skip
     """A way through these prompts with ``batch`` sequences at once."""
     wanted = StructuredOutputs(json=dict(subject.schema))
+    most = itertools.chain(first_lengths(batch, subject.tokens), itertools.repeat(_MOST_TOKENS))
     requests = [
         Request(
             request_id=f"{next(ids)}/{number}", prompt_token_ids=subject.prompts[number],
-            params=params_of(way, wanted, lengths.get(number, 0)), seed=number,
+            params=params_of(way, wanted, lengths.get(number, 0), own), seed=number,
         )
-        for number in numbers
+        for number, own in zip(numbers, most, strict=False)
     ]  # fmt: skip
     return Passage(engine=subject.engines[way], requests=requests, batch=batch)
 
@@ -187,7 +194,7 @@ def number_of(one: Generation) -> int:
 
 
 def right(subject: Subject, done: Sequence[Generation]) -> str:
-    """The share of outputs whose values are those of the answer."""
+    """The share of outputs whose values are those of the answer; those that are cut are left out."""
     if not subject.answers:
         return "-"
 
@@ -197,7 +204,8 @@ def right(subject: Subject, done: Sequence[Generation]) -> str:
         except ValueError:
             return False
 
-    return f"{sum(map(fits, done)) / len(done):.3f}"
+    whole = [one for one in done if one.finish_reason == FinishReason.STOP]
+    return f"{sum(map(fits, whole)) / len(whole):.3f}"
 
 
 def race(name: str, subject: Subject, batch: int, rounds: int, ids: Iterator[int]) -> list[tuple[object, ...]]:
@@ -232,15 +240,15 @@ def rows_of_round(model: str, batch: int) -> int:
     return max(_FEWEST_ROWS, 16 * batch)
 
 
-def races(batches: Sequence[int], rounds: int) -> list[tuple[object, ...]]:
-    """The table of speeds: both models, all batches, fresh engines for each."""
+def races(models: Sequence[str], batches: Sequence[int], rounds: int) -> list[tuple[object, ...]]:
+    """The table of speeds: these models, all batches, fresh engines for each."""
     lines: list[tuple[object, ...]] = []
-    subjects: Mapping[str, Callable[[int], Subject]] = {
-        "tiny": tiny, "tiny as 25m": functools.partial(tiny, shape="25m"), "25m": random_25m
-    }  # fmt: skip
-    for name, make in subjects.items():
+    makers = tiny, functools.partial(tiny, shape="25m"), random_25m
+    subjects: Mapping[str, Callable[[int], Subject]] = dict(zip(_SUBJECTS, makers, strict=True))
+    for name in models:
         for batch in batches:
-            lines += race(name, make((rounds + 1) * rows_of_round(name, batch)), batch, rounds, itertools.count())
+            prompts = (rounds + 1) * rows_of_round(name, batch)
+            lines += race(name, subjects[name](prompts), batch, rounds, itertools.count())
     return lines
 
 
@@ -373,13 +381,14 @@ def large_speeds(text: str, rounds: int, batch: int = 32) -> list[tuple[object, 
 def main() -> None:
     """Measure and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=_SUBJECTS, default=list(_SUBJECTS))
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32])
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--no-large-vocabulary", action="store_true", help="leave out the table of mask computation")
     args = parser.parse_args()
     if max(args.batches) > _MOST:
         raise SystemExit(f"--batches {max(args.batches)}: at most {_MOST} sequences run at once. Give fewer")
-    lines = races(args.batches, args.rounds)
+    lines = races(args.models, args.batches, args.rounds)
     header = ("model", "sequences", "way", "tokens/s", "over rounds", "tokens per forward", "rows per token",
               "share forced", "over autoregressive", "over constrained autoregressive",
               "over the best of fewer sources", "right")  # fmt: skip

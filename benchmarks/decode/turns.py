@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from wedlm_core import Generation, Request
 from wedlm_core.engine import Engine
 
-__all__ = ["Passage", "old_objects_kept", "take_turns"]
+__all__ = ["Passage", "first_lengths", "old_objects_kept", "take_turns"]
 
 _TURN_SECONDS = 0.02
 
@@ -65,6 +65,19 @@ class Passage:
                 self._entered += 1
             self.done += self.engine.step()
         self.seconds += time.perf_counter() - begin
+
+
+def first_lengths(batch: int, spread: int) -> list[int]:
+    """Tokens of the first sequences at most, so that they end one after the other.
+
+    Outputs of one length would begin and end together as long as all take a token a forward, and no longer once windows
+    were tried: their prompts are read in large forwards then, which no real job has, and no difference between ways.
+
+    Args:
+        batch: sequences at once.
+        spread: tokens over which their ends are spread.
+    """
+    return [1 + number * spread // batch for number in range(batch)]
 
 
 def take_turns(passages: Sequence[Passage]) -> None:

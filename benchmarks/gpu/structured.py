@@ -78,7 +78,7 @@ def _round(engine: Engine, batch: int, turn: int, ids: Iterator[int]) -> _Found:
     """Each way, one after the other."""
     numbers = range(2 * batch)
     prompts = [tuple(10 + (number + turn + 7 * i) % 900 for i in range(_PROMPT)) for number in numbers]
-    one = Subject(engines=dict.fromkeys(WAYS, engine), prompts=prompts, answers=(), schema=LONG_KEYS)
+    one = Subject(engines=dict.fromkeys(WAYS, engine), prompts=prompts, answers=(), schema=LONG_KEYS, tokens=112)
 
     def decode(way: str, lengths: Mapping[int, int]) -> Passage:
         through = passage(one, way, numbers, batch, lengths, ids)

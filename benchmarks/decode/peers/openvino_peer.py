@@ -1,8 +1,10 @@
 """OpenVINO GenAI. The model is converted to its format first, with wide weights.
 
-Needs the packages openvino-genai and optimum-intel[openvino] (2.2.0 was tried, with transformers 5.5.4; a torchvision of
-another build than torch keeps it from starting, and it is not needed). NUMBERS: ``float32`` computes in float32, ``float32_kv`` keeps keys
-and values in float32 too (16 bits otherwise); ``default`` leaves the choice to it (bfloat16 on CPUs that have it).
+Needs the packages openvino-genai and optimum-intel[openvino]; 2.2.0 was tried, with transformers 5.5.4. A torchvision
+of another build than torch keeps it from starting, and is not needed.
+
+NUMBERS: ``float32`` computes in float32, ``float32_kv`` keeps keys and values in float32 too (16 bits otherwise);
+``default`` leaves the choice to it (bfloat16 on CPUs that have it).
 """
 
 from __future__ import annotations
