@@ -15,6 +15,15 @@ _HISTORY = int(DraftSource.HISTORY)
 
 
 @kernel
+def _promised(numbers, g, valid, by_masks):  # type: ignore[no-untyped-def]
+    """Commits that are expected of masks' proposals to sequence g; arguments as of :func:`offer_history`."""
+    masks, promised = by_masks[1 if valid[numbers[PLACE, g]] else 0, numbers[SLOT, g]], 0.0
+    for j in range(min(numbers[KEPT, g], len(masks))):
+        promised += masks[j]
+    return promised
+
+
+@kernel
 def offer_history(numbers, acceptance, valid, by_masks, price, least):  # type: ignore[no-untyped-def]
     """Choose between what history and masks propose to G sequences of a forward.
 
@@ -33,16 +42,13 @@ def offer_history(numbers, acceptance, valid, by_masks, price, least):  # type: 
     """
     least, sequences = max(price, least), 0
     for g in range(numbers.shape[1]):
-        d, paying, gained, promised = numbers[PLACE, g], 0, 0.0, 0.0
+        d, paying, gained = numbers[PLACE, g], 0, 0.0
         for p in range(acceptance.shape[1]):  # it falls along a sequence
             if acceptance[d, p] < least:
                 break
             gained += acceptance[d, p]
             paying += 1
-        masks = by_masks[1 if valid[d] else 0, numbers[SLOT, g]]
-        for j in range(min(numbers[KEPT, g], len(masks))):
-            promised += masks[j]
-        numbers[PAYING, g] = paying if gained > promised else 0
+        numbers[PAYING, g] = paying if gained > _promised(numbers, g, valid, by_masks) else 0
         sequences += numbers[PAYING, g] > 0
     return sequences
 
@@ -71,8 +77,5 @@ def saved_commits(numbers, results, sources, acceptance, valid, by_masks, price)
         for p in range(min(results[LEAD, g], acceptance.shape[1])):
             if sources[g, p] == _HISTORY:
                 saved += acceptance[d, p] - price
-        masks = by_masks[1 if valid[d] else 0, numbers[SLOT, g]]
-        for j in range(min(numbers[KEPT, g], len(masks))):
-            saved -= masks[j]
-        saved += price * numbers[KEPT, g]
+        saved -= _promised(numbers, g, valid, by_masks) - price * numbers[KEPT, g]
     return saved
