@@ -9,14 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from testing.engine.planned import CHEAP, COUNT, WIDE, observe_heads, planned, table_of
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.engine.windows.tuning import PlannerTuning
 from wedlm_core.statistics import DraftSource
-
-COUNT, WIDE = 8, 32
-CHEAP = StepCost.linear(fixed=1e-3, per_row=1e-5, floor_rows=8)
 
 
 def windows(
@@ -74,70 +72,6 @@ def test_many_more_sequences_than_were_planned_for_are_planned_for_at_once() -> 
     assert not planner.admit(crowd[1:], 64)
     assert planner.plan(crowd, cost, 1 << 20)
     assert planner.admit(np.array([5]), 64)
-
-
-def test_beside_drafts_from_elsewhere_masks_have_to_show_what_they_bring() -> None:
-    """What is expected of them is of masks alone: where history makes sixteen tokens of a forward, they add nothing."""
-    table = table_of(COUNT)
-    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(visit_share=0.0, probe_share=0.0, rival_within=9.0))
-    slots = np.arange(COUNT)
-    planner.wants_forward()
-    observe_heads(planner, table)
-    planner.plan(slots, CHEAP, 1 << 20)
-    alone = table.masks.copy()
-    assert alone.all(), "hopeful at first"
-    for elsewhere, wanted in ((True, 0 * alone), (False, alone)):
-        observe_heads(planner, table)
-        planner.record_step(1e-3, elsewhere=elsewhere)
-        assert planner.plan(slots, CHEAP, 1 << 20), "at once"
-        np.testing.assert_array_equal(table.masks > 0, wanted > 0)
-    planner._race._of(COUNT, True).value = 0.2  # a visit found that
-    observe_heads(planner, table)
-    planner.record_step(1e-3, elsewhere=True)
-    planner.plan(slots, CHEAP, 1 << 20)
-    assert table.masks.all()
-
-
-@pytest.mark.parametrize("per_row", np.geomspace(1e-5, 1e-2, 25).tolist())
-@pytest.mark.parametrize("bias", [0.0, -0.1])
-def test_masks_that_lose_alone_are_not_tried_beside_drafts_from_elsewhere(per_row: float, bias: float) -> None:
-    """They were expected to make no difference there, and so taken where they cost a third of the speed."""
-    table, slots = table_of(COUNT), np.arange(COUNT)
-    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0, rival_within=9.0))
-    planner.wants_forward()
-    planner._race._of(COUNT, False).value = bias
-    cost, masks = StepCost.linear(fixed=1e-3, per_row=per_row), []
-    for elsewhere in (False, True):
-        observe_heads(planner, table)
-        planner.record_step(1e-3, elsewhere=elsewhere)
-        planner.plan(slots, cost, 1 << 20)
-        masks.append(int(table.masks.sum()))
-    alone, beside = masks
-    assert beside <= alone
-
-
-@pytest.mark.parametrize(
-    ("alone", "bias", "shift"), [(0.3, 0.0, 0.3), (0.3, -0.4, 0.4), (-0.3, 0.0, 0.0), (-0.3, 0.4, -0.3)]
-)
-def test_beside_drafts_from_elsewhere_masks_bring_nothing_or_what_they_lose_alone(
-    alone: float, bias: float, shift: float
-) -> None:
-    planner, _ = planned()
-    planner._race._of(COUNT, False).value = bias
-    assert planner._shift(alone, COUNT) == pytest.approx(shift)
-    assert planner._shift(None, COUNT) == 0.0
-
-
-def test_who_drafts_is_known_beside_other_decodings_too() -> None:
-    """Their forwards tell nothing of masks, but history may stop to be asked meanwhile: masks stayed closed."""
-    planner, table = planned()
-    planner.wants_forward()
-    for adaptive, elsewhere in ((COUNT, True), (1, False), (1, True), (COUNT, False)):
-        table.adaptive[:] = np.arange(COUNT) < adaptive
-        observe_heads(planner, table)
-        planner.record_step(1e-3, elsewhere=elsewhere)
-        assert planner._race.elsewhere is elsewhere
-        assert planner.is_due(COUNT)
 
 
 def test_for_half_as_many_sequences_is_planned_at_once() -> None:
@@ -204,41 +138,6 @@ def test_what_a_draft_has_to_bring_does_not_depend_on_prefill(prompt: int) -> No
     alone = float(cost(np.array([COUNT]), 0, COUNT)[0])
     assert planner.seconds_of(COUNT) == pytest.approx(alone, rel=0.05)
     assert planner.row_price == pytest.approx(COUNT * 0.1 / alone, rel=0.05)
-
-
-def planned(unread_row: float = 1.0, running: int = COUNT) -> tuple[WindowPlanner, SlotTable]:
-    """A planner of drafts that are never right, after a plan that gives no masks."""
-    table, slots = SlotTable(COUNT, WIDE), np.arange(running)
-    table.adaptive[:], table.widest[:], table.limit[:], table.rows[:] = True, WIDE, 10**6, 1
-    dear = StepCost.linear(fixed=1e-3, per_row=1e-3)
-    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0), unread_row=unread_row)
-    planner.admit(slots, running)
-    assert planner.plan(slots, dear, 1 << 20)
-    return planner, table
-
-
-def table_of(count: int) -> SlotTable:
-    """Sequences whose windows are planned, of no known end."""
-    table = SlotTable(count, WIDE)
-    table.adaptive[:], table.widest[:], table.limit[:], table.rows[:] = True, WIDE, 10**6, 1
-    return table
-
-
-def observe_heads(
-    planner: WindowPlanner, table: SlotTable, *, prefill_rows: int = 0, drafts: int = 0, ends: bool = False
-) -> None:
-    """A forward of heads, each with so many drafts that are wrong; with ``ends`` the last of its output."""
-    one, none, empty = np.ones(COUNT, np.int64), np.zeros(COUNT, np.int64), np.zeros((COUNT, 0))
-    yes = one.astype(np.bool_)
-    outcome = StepOutcome(
-        count_D=one, next_rows_D=one, context_D=one, drafts_D=none + drafts, agreed_D=none, offered_D=none + drafts,
-        valid_D=yes, next_valid_D=yes, token_DC=empty.astype(np.int64), early_DC=empty.astype(np.bool_),
-        entropy_DC=empty.astype(np.float32), logprob_DC=empty.astype(np.float32),
-    )  # fmt: skip
-    source_DC = np.zeros((COUNT, 2 * WIDE), np.int8)
-    planner.observe(
-        np.arange(COUNT), one + drafts, outcome, one, yes & ends, prefill_rows, source_DC
-    )  # fmt: skip
 
 
 def test_while_nothing_is_learned_a_plan_without_masks_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,35 +223,6 @@ def test_a_visit_outlives_a_sequence_where_one_runs_at_a_time(before: int, goes_
     planner._race.follow(before, 0.02, False)
     planner._race.begin(before)
     assert planner.admit(np.array([0]), 1) == goes_on, "with one left of many, a job ended in the visit"
-
-
-def test_outputs_of_other_decodings_tell_nothing_of_lengths() -> None:
-    """Rows of one token, decoded autoregressively, closed the windows of all that ran beside and after them."""
-    planner, table = planned()
-    table.adaptive[:], table.generated[:] = False, 1
-    for _ in range(20):
-        observe_heads(planner, table, ends=True)
-    table.adaptive[:] = True
-    assert planner._ended.lengths(77.0).tokens == 77.0
-    assert planner._ends == 0
-    assert planner._outputs == pytest.approx(planner._tuning.prior_commits), (
-        "their tokens count no more than their ends"
-    )
-    for _ in range(20):
-        observe_heads(planner, table, ends=True)
-    assert planner._ended.lengths(77.0).tokens == 1.0
-
-
-def test_forwards_of_other_decodings_do_not_correct_the_cost_of_forwards() -> None:
-    """They may do other work for as many rows: the published rule on a GPU takes twice as long."""
-    planner, table = planned()
-    for adaptive, counts in ((COUNT, True), (1, True), (0, False)):
-        table.adaptive[:] = np.arange(COUNT) < adaptive
-        asked = 0
-        for _ in range(64):
-            observe_heads(planner, table)
-            asked += planner.wants_forward()
-        assert (asked > 0) == counts
 
 
 def probing(
@@ -515,16 +385,3 @@ def test_rows_that_choose_no_token_cost_their_share(unread_row: float) -> None:
     for _ in range(3000):
         observe_heads(planner, table, prefill_rows=16)
     assert planner._prefill_rows / planner._commits == pytest.approx(16 * unread_row / COUNT, rel=0.2)
-
-
-def test_forwards_with_fixed_windows_among_them_tell_nothing_of_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their tokens come whether others have masks or not: what masks brought all of them is not what they bring."""
-    planner, table = planned()
-    seen: list[float] = []
-    monkeypatch.setattr(planner._race, "record", lambda seconds, *_, **__: seen.append(seconds))
-    planner.wants_forward()
-    for adaptive in (COUNT, COUNT - 1, 0):
-        table.adaptive[:] = np.arange(COUNT) < adaptive
-        observe_heads(planner, table)
-        planner.record_step(float(adaptive))
-    assert seen == [float(COUNT)]
