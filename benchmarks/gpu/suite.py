@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu.suite [--sections ceilings attention ...] [--minutes 7.8] [--output FOLDER]
         [--shape 8b] [--weight-dtype auto] [--rows 1 8 64 ...] [--batches 1 8 ...] [--contexts 1024 ...]
+        [--slice-steps N]
     python -m benchmarks.gpu.suite --device cpu --tiny        # runs the code, measures nothing of interest
 
 Each group of sections runs in its own process, so that a device fault in one does not end the others. The result shows
@@ -142,6 +143,7 @@ def _options(args: argparse.Namespace) -> list[str]:
         *(["--shape", args.shape] if args.shape != _SHAPES[0] else []),
         *(["--weight-dtype", args.weight_dtype] if args.weight_dtype != _WEIGHT_DTYPES[0] else []),
         *(part for name in _COUNTS for part in _option(name, getattr(args, name))),
+        *(["--slice-steps", str(args.slice_steps)] if args.slice_steps else []),
     ]
 
 
@@ -175,6 +177,8 @@ def _run_group(args: argparse.Namespace) -> int:
     results = Path(args.into)
     scale = scale_of(args.shape, args.weight_dtype, tiny=args.tiny)
     given: dict[str, Any] = {at: tuple(getattr(args, name)) for name, at in _COUNTS.items() if getattr(args, name)}
+    if args.slice_steps:
+        given["race_steps"] = args.slice_steps
     scale = replace(scale, **given)
     scene = Scene(device=device, scale=scale, clock=Clock(0), weight_dtype=args.weight_dtype)
     for number, name in enumerate(args.child):
@@ -251,7 +255,7 @@ def _count(text: str) -> int:
     """
     if not text.isascii() or not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(
-            f"{text!r}: rows, batches and contexts are whole numbers from 1 on, such as 1 8 64"
+            f"{text!r}: rows, batches, contexts and steps are whole numbers from 1 on, such as 1 8 64"
         )
     return int(text)
 
@@ -266,6 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=_count, nargs="+", help="sequences of one row each whose steps are measured")
     parser.add_argument("--batches", type=_count, nargs="+", help="sequences of the races, and of structured output")
     parser.add_argument("--contexts", type=_count, nargs="+", help="tokens before those that the races generate")
+    parser.add_argument("--slice-steps", type=_count, help="steps at least that a slice of the races is timed for")
     parser.add_argument("--minutes", type=float, default=7.8, help="limit of the whole run")
     parser.add_argument("--output", default=str(RESULTS), help="folder of the result")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)

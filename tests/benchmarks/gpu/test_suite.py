@@ -87,6 +87,15 @@ def test_the_name_of_the_result_says_what_was_measured(tmp_path: Path) -> None:
         assert [p for p in tmp_path.glob(f"gpu_suite_2*{end}.json") if p.stem.count("_") == 2 + end.count("_")]
 
 
+def test_slices_are_as_long_as_asked_for(tmp_path: Path) -> None:
+    done = suite("--device", "cpu", "--tiny", "--sections", "load", "--batches", "1", "--contexts", "64",
+                 "--slice-steps", "5", "--output", str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (text,) = tmp_path.glob("*.md")
+    assert "--contexts 64 --slice-steps 5`" in text.read_text()
+    assert "and 5 steps at least" in text.read_text()
+
+
 def test_a_toy_has_no_other_shape(tmp_path: Path) -> None:
     done = suite("--device", "cpu", "--tiny", "--shape", "0.6b", "--output", str(tmp_path))
     assert done.returncode == 2
