@@ -129,6 +129,7 @@ def test_a_graph_follows_its_inputs(kv_dtype: torch.dtype | None, page_size: int
             return backend.plan_device(rows, case.pool, case.heads).attend(0, q)  # type: ignore[attr-defined]
 
         side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())  # rows and pages are written there
         with torch.cuda.stream(side):
             forward()
         torch.cuda.synchronize()
