@@ -290,13 +290,19 @@ class Engine:
         self._consume(completed.plan, completed.outcome, [])
         if completed.seconds is not None and completed.plan.sequences:
             self._planner.record_step(completed.seconds)
-            self._correct_cost(completed.plan, completed.seconds)
+            self._correct_cost(completed.plan, completed.seconds, completed.rows)
 
-    def _correct_cost(self, plan: ForwardPlan, seconds: float) -> None:
-        """Tell the planner what a forward took, unless its cost was given: that is taken at its word."""
+    def _correct_cost(self, plan: ForwardPlan, seconds: float, rows: int | None = None) -> None:
+        """Tell the planner what a forward took, unless its cost was given: that is taken at its word.
+
+        Args:
+            plan: of the forward.
+            seconds: that it took.
+            rows: that it had; None is those of the plan.
+        """
         cost = None if self.config.step_cost is not None else self._step_cost
         if cost is not None and self._planner.wants_forward():
-            rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
+            rows = int(plan.prefill_S.sum() + plan.decode_S.sum()) if rows is None else rows
             self._planner.record_forward(
                 rows, int(plan.cached_S.sum()), len(plan.sequences), seconds, cost, unread=self._runner.unread_rows
             )
@@ -320,6 +326,8 @@ class Engine:
         The first call fixes it; safe in the middle of a run.
         """
         if self._step_cost is None:
+            if self._loop is not None:
+                self._loop.disturb()
             self._step_cost = self.config.step_cost or cached_or_measured_cost(
                 self._runner, self.pages, self._overlapping_launch
             )

@@ -106,23 +106,36 @@ def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) ->
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedForward:
-    """A forward whose outcome is known: its plan with exact counts, of the sequences that still live.
+    """A forward whose outcome is known.
 
-    ``seconds`` is the device's time since the forward before completed; None where the device was idle in between, or
-    a graph was captured.
+    Attributes:
+        plan: its plan, with exact counts, of the sequences that still live.
+        outcome: of these.
+        rows: that the device computed: what was planned for, before the outcome of the forward before was known.
+        seconds: the device's time since the forward before completed; None where that was no time of forwards.
     """
 
     plan: ForwardPlan
     outcome: StepOutcome
+    rows: int
     seconds: float | None
 
 
 @dataclass(kw_only=True)
 class _Launched:
-    """A forward in flight. ``plan`` holds bounds until :meth:`OverlapLoop._overlay` made it exact."""
+    """A forward in flight.
+
+    Attributes:
+        plan: holds bounds until :meth:`OverlapLoop._overlay` made it exact.
+        rows: by these bounds.
+        forward: as it was launched.
+        is_timed: whether the device did nothing else between the forward before and this one.
+    """
 
     plan: ForwardPlan
+    rows: int
     forward: InFlightForward
+    is_timed: bool
 
 
 class OverlapLoop:
@@ -149,6 +162,7 @@ class OverlapLoop:
         self._schedule, self._consume = schedule, consume
         self._in_flight: _Launched | None = None
         self._before: InFlightForward | None = None  # the one that completed last, if the device went on at once
+        self._is_disturbed = False  # the device does something else before the next forward
 
     def step(self) -> None:
         """Launch the next forward, then wait for the one before it.
@@ -166,7 +180,11 @@ class OverlapLoop:
             before, plan = None, self._schedule(True)
         if plan is None or not plan.sequences:
             return  # what completed was the last
-        self._in_flight = _Launched(plan=plan, forward=self._launch.launch(self._runner, plan, self._table))
+        forward = self._launch.launch(self._runner, plan, self._table)
+        rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
+        is_timed = not (self._is_disturbed or forward.captured)
+        self._in_flight = _Launched(plan=plan, rows=rows, forward=forward, is_timed=is_timed)
+        self._is_disturbed = False
         decoding_S = plan.slots_S[plan.decode_S > 0]
         self._table.held[decoding_S] = self._table.constrained[decoding_S]
         if before is not None:
@@ -177,17 +195,21 @@ class OverlapLoop:
         """Drop the forward in flight, if there is one: no sequence of it still lives."""
         self._in_flight = self._before = None
 
+    def disturb(self) -> None:
+        """Say that the device does something else before the next forward, whose time is not taken then."""
+        self._is_disturbed = True
+
     def _complete(self, launched: _Launched) -> None:
         outcome = launched.forward.wait()
         self._runner.profile.lap("wait")
         seconds = None
-        if self._before is not None and not launched.forward.captured:
+        if self._before is not None and launched.is_timed:
             seconds = launched.forward.copy.seconds_since(self._before.copy)
         self._before = launched.forward
         plan, alive_S = launched.plan, _alive(launched.plan)
         self._table.held[plan.slots_S[alive_S & (plan.decode_S > 0)]] = False
         outcome = take(outcome, alive_S[: len(outcome.count_D)])
-        self._consume(CompletedForward(plan=_only(plan, alive_S), outcome=outcome, seconds=seconds))
+        self._consume(CompletedForward(plan=_only(plan, alive_S), outcome=outcome, rows=launched.rows, seconds=seconds))
 
     def _overlay(self, launched: _Launched) -> None:
         """Make a launched plan exact, now that the forward before it has completed, and its bounds the table's."""

@@ -23,7 +23,10 @@ from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.engine import Engine, measure
 from wedlm_core.engine.bench import IN_FLIGHT
 from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
+from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.overlap import CompletedForward
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.errors import ConfigError
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.weights import load_model
@@ -274,3 +277,53 @@ def test_a_forward_in_which_a_graph_was_captured_says_nothing_of_what_forwards_c
     assert True in steady
     assert False in steady[1:]
     assert not any(a and b for a, b in pairwise(steady)), "every other forward is steady"
+
+
+def test_forwards_cost_what_their_planned_rows_cost(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device computes what was planned for: by the rows that sequences turned out to have, tables seem wrong."""
+    engine = engine_of(agreeing_folder, overlap=True)
+    launched: list[int] = []
+    launch = AsyncLaunch.launch
+
+    def watched(self: AsyncLaunch, runner: Runner, plan: ForwardPlan, table: SlotTable) -> InFlightForward:
+        launched.append(int(plan.prefill_S.sum() + plan.decode_S.sum()))
+        return launch(self, runner, plan, table)
+
+    seen: list[CompletedForward] = []
+    consume = engine._consume_completed
+    told: list[int] = []
+    monkeypatch.setattr(AsyncLaunch, "launch", watched)
+    assert engine._loop is not None
+    monkeypatch.setattr(engine._loop, "_consume", lambda completed: (seen.append(completed), consume(completed)))
+    monkeypatch.setattr(engine._planner, "wants_forward", lambda: True)
+    monkeypatch.setattr(engine._planner, "record_forward", lambda rows, *_, **__: told.append(rows))
+    monkeypatch.setattr(engine, "_step_cost", COST)
+    monkeypatch.setattr(engine, "config", replace(engine.config, step_cost=None))
+    run(engine, requests_like("verified", seed=3, count=4, max_tokens=30, window_size=4))
+    assert [completed.rows for completed in seen] == launched[: len(seen)]
+    assert any(completed.rows > completed.plan.decode_S.sum() + completed.plan.prefill_S.sum() for completed in seen)
+    assert told == [one.rows for one in seen if one.seconds is not None and one.plan.sequences]
+
+
+def test_a_forward_behind_a_measurement_says_nothing_of_what_forwards_cost(
+    agreeing_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seconds of measuring, in the middle of a job, made windows seem slow."""
+    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
+    engine = engine_of(agreeing_folder, overlap=True, step_cost=None, page_size=16, num_pages=200)
+    seen: list[float | None] = []
+    consume = engine._consume_completed
+    assert engine._loop is not None
+    monkeypatch.setattr(
+        engine._loop, "_consume", lambda completed: (seen.append(completed.seconds), consume(completed))
+    )
+    (request,) = requests_like("autoregressive", seed=1, count=1, max_tokens=20, ignore_eos=True, stop=())
+    engine.add(request)
+    for _ in range(6):
+        engine.step()
+    before = len(seen)
+    engine.measure_step_cost()
+    for _ in range(6):
+        engine.step()
+    timed = [seconds is not None for seconds in seen]
+    assert timed[before:] == [True, False, True, True, True, True], "the one in flight meanwhile, and the next"

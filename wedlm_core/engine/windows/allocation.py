@@ -26,6 +26,9 @@ BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 _MOST_SPARED = 0.999  # share of a forward: none is free
+# Rows that masks add, over those without, from which forwards tell what masks bring. Where a forward costs as much up
+# to the next tile, a quarter of the sequences may have all masks: twice the rows, and far more seconds.
+_TELLING = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,7 @@ class Allocation:
 
     Attributes:
         masks_S: int64, masks to forward per sequence.
+        more: rows that they add, over those without.
         rate: expected commits per second, prefill and the bias included.
         row_price: expected commits that one more row has to bring to be worth its time. Prefill has no part in it:
             prompts take as long whether drafts bring commits earlier or not.
@@ -44,6 +48,7 @@ class Allocation:
     """
 
     masks_S: IntArray
+    more: float
     rate: float
     row_price: float
     seconds_per_commit: float
@@ -53,8 +58,8 @@ class Allocation:
     @property
     def has_masks(self) -> bool | None:
         """Whether the windows have masks; None where they hardly do."""
-        masks = int(self.masks_S.sum())
-        return bool(masks) if not masks or masks >= len(self.masks_S) else None
+        masks = bool(self.masks_S.any())
+        return None if masks and self.more < _TELLING else masks
 
     @property
     def masks_over_none(self) -> float | None:
@@ -104,8 +109,8 @@ def allocate(
     spared = min(load.spared_alone, _MOST_SPARED * float(seconds_N[0]))
     seconds_N[0] -= spared
     with_prefill_N[0] -= spared
-    more_N = np.minimum(1.0, (rows_N - rows_N[0]) / (rows_N[0] - load.other_rows))
-    rates_N = commits_N / with_prefill_N * np.exp(bias * more_N)
+    more_N = (rows_N - rows_N[0]) / (rows_N[0] - load.other_rows)
+    rates_N = commits_N / with_prefill_N * np.exp(bias * np.minimum(1.0, more_N))
     rates_N[1:][(rows_N + load.prefill_rows * commits_N)[1:] > load.most_rows] = -np.inf
     taken = int((rates_N >= tuning.near_optimal * rates_N.max()).argmax())
     if rates_N[0] >= tuning.alone_within * rates_N.max():
@@ -127,8 +132,9 @@ def allocate(
         masks_S = _with_absent(chain.windows, masks_S, absent_S, row_price, tuning)
     second = rival(wide_N)
     return Allocation(
-        masks_S=masks_S, rate=float(rates_N[taken]), row_price=row_price, seconds_per_commit=seconds_per_commit,
-        rival=second, lasting_rival=second if taken else rival(wide_N & (chain.opened_N >= 0.9 * chain.opened_N[-1])),
+        masks_S=masks_S, more=float(more_N[taken]), rate=float(rates_N[taken]), row_price=row_price,
+        seconds_per_commit=seconds_per_commit, rival=second,
+        lasting_rival=second if taken else rival(wide_N & (chain.opened_N >= 0.9 * chain.opened_N[-1])),
     )  # fmt: skip
 
 

@@ -285,6 +285,18 @@ def test_what_comes_second_and_may_last_are_masks_for_nearly_all_who_would_have_
     assert found.masks_over_none == pytest.approx(np.log(lasting.rate / found.rate))
 
 
+@pytest.mark.parametrize(("easy", "has_masks"), [(1, None), (2, None), (6, True), (12, True)])
+def test_windows_of_few_sequences_tell_of_masks_where_they_add_many_rows(easy: int, has_masks: bool | None) -> None:
+    """A quarter of 64 sequences had windows of twice the rows, but not a mask each: they were never compared."""
+    hazards = np.full((24, WIDE), 0.05)
+    hazards[:easy] = 0.9
+    found = allocate(steady(hazards), np.full(24, 2), Load(cost=StepCost.linear(fixed=9.0, per_row=0.05)), tuning=EXACT)
+    assert (found.masks_S > 0).sum() == easy
+    assert found.more == pytest.approx(easy / 8, rel=0.2)
+    assert found.has_masks is has_masks
+    assert (found.masks_over_none is not None) is bool(has_masks)
+
+
 @pytest.mark.parametrize(("bias", "has_masks"), [(-1.0, False), (0.0, True), (1.0, True)])
 def test_a_bias_counts_for_masks_and_not_for_none(bias: float, has_masks: bool) -> None:
     load = Load(cost=StepCost.linear(fixed=8.0, per_row=0.2))
