@@ -152,6 +152,11 @@ class Trials:
             return
         known = self._learned(size)
         self._decided += 1
+        if not hopeless and _pays(known) and self._decided == 1:
+            # The first forwards had masks beside these drafts. From here on none have: that is to be tried.
+            self._is_steady = False
+            self._begin(asks=True, forwards=_TRIED)
+            return
         if not hopeless and _pays(known):
             self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and _pays(known, _LIKELY) else _CHECKED
             self._is_steady, self._pause = True, _PAUSE

@@ -66,6 +66,16 @@ def test_the_first_trial_lasts_until_it_is_learned_how_far_drafts_are_trusted() 
         assert np.mean(asked[700:]) > 0.9
 
 
+def test_what_pays_beside_masks_is_tried_alone_before_it_stays() -> None:
+    """The first forwards had masks, whose drafts were all right: history alone was kept for 256 forwards and more."""
+    for seed in range(4):
+        trials = Trials()
+        asked = decode(trials, 128, lambda _: 1.2, sequences=1, first=1000 * seed)
+        asked += decode(trials, 2000, lambda _: 0.6, sequences=1, first=1000 * seed + 128)
+        assert np.mean(asked[:600]) < 0.45
+        assert np.mean(asked[600:]) < 0.1
+
+
 def test_where_they_do_not_pay_they_are_asked_for_ever_more_seldom() -> None:
     asked = decode(Trials(), 20_000, lambda _: 0.8)
     assert np.mean(asked[:1000]) < 0.35
@@ -203,7 +213,7 @@ def with_prompts(trials: Trials, forwards: int, speed: float, seed: int, *, peri
     return asked / forwards
 
 
-@pytest.mark.parametrize(("speed", "least", "most"), [(0.8, 0.0, 0.2), (1.3, 0.85, 1.0)])
+@pytest.mark.parametrize(("speed", "least", "most"), [(0.8, 0.0, 0.2), (1.3, 0.83, 1.0)])
 def test_chance_decides_in_no_run(speed: float, least: float, most: float) -> None:
     """What prompts take in bursts told nothing of drafts, but hid a fifth: some runs in 20 kept what slowed them."""
     shares = [with_prompts(Trials(), 4000, speed, seed) for seed in range(20)]
