@@ -129,7 +129,9 @@ def allocate(
     seconds_per_commit = float(seconds_N[taken] / commits_N[taken])
     row_price = load.slope(float(rows_N[taken]), count) / seconds_per_commit
     if taken and absent_S.any():
-        masks_S = _with_absent(chain.windows, masks_S, absent_S, row_price, tuning)
+        # Where the next rows are dearer than those that were taken, none of these would be worth the price of those.
+        each = float(seconds_N[taken] - seconds_N[0]) / float(rows_N[taken] - rows_N[0])
+        masks_S = _with_absent(chain.windows, masks_S, absent_S, min(row_price, each / seconds_per_commit), tuning)
     second = rival(wide_N)
     return Allocation(
         masks_S=masks_S, more=float(more_N[taken]), rate=float(rates_N[taken]), row_price=row_price,

@@ -120,3 +120,18 @@ def test_windows_of_few_sequences_do_not_stay_that_lose() -> None:
 
     assert gain(0) < 0.96, "else this shows nothing"
     assert gain(2000) > 0.98
+
+
+@pytest.mark.parametrize("host", [0.0, 1e-4])
+def test_who_comes_next_has_masks_where_the_next_rows_are_dearer(host: float) -> None:
+    """One sequence runs, and its masks are all right: at the price of rows behind its own the next one had too few."""
+    cost = StepCost(
+        rows=(1, 2, 8, 16, 32, 48), seconds=(2.9e-3, 2.91e-3, 3.0e-3, 4.36e-3, 7.67e-3, 12.8e-3)
+    )  # 25M on a CPU
+    scenario = Scenario(batch=1, context=64, acceptance=(1.0,), stale=0.9, tokens=40, prompt=20,
+                        host_seconds=(host, 2 * host))  # fmt: skip
+    fixed, planned = (
+        simulate(scenario, policy, forwards=600, warm_up=60, cost=cost).rate
+        for policy in (FixedWindow(24), Planned(cost))
+    )
+    assert planned >= fixed
