@@ -156,6 +156,7 @@ class Trials:
             # The first forwards had masks beside these drafts. From here on none have: that is to be tried.
             self._is_steady = False
             self._begin(asks=True, forwards=_TRIED)
+            self._has_gained = True  # in the first forwards: some without any gain do not end it
             return
         if not hopeless and _pays(known):
             self._checked = min(2 * self._checked, _MOST_CHECKED) if checks and _pays(known, _LIKELY) else _CHECKED

@@ -76,6 +76,19 @@ def test_what_pays_beside_masks_is_tried_alone_before_it_stays() -> None:
         assert np.mean(asked[600:]) < 0.1
 
 
+def test_what_pays_in_one_forward_of_seven_is_not_given_up_for_a_few_without() -> None:
+    for seed in range(4):
+        rng, trials, asked = np.random.default_rng(seed), Trials(), []
+        for _ in range(1000):
+            asked.append(trials.asks)
+            gains = trials.asks and rng.random() < 0.15
+            tokens = 40 if gains else int(rng.integers(4, 8))
+            trials.record(7e-4 * float(rng.uniform(0.9, 1.1)), tokens, 1)
+            if gains:
+                trials.gained(1e-3)
+        assert np.mean(asked) > 0.8
+
+
 def test_where_they_do_not_pay_they_are_asked_for_ever_more_seldom() -> None:
     asked = decode(Trials(), 20_000, lambda _: 0.8)
     assert np.mean(asked[:1000]) < 0.35
