@@ -290,7 +290,8 @@ class Engine:
         self._consume(completed.plan, completed.outcome, [])
         if completed.seconds is not None and completed.plan.sequences:
             self._planner.record_step(completed.seconds)
-            self._correct_cost(completed.plan, completed.seconds, completed.rows)
+            if completed.rows is not None:
+                self._correct_cost(completed.plan, completed.seconds, completed.rows)
 
     def _correct_cost(self, plan: ForwardPlan, seconds: float, rows: int | None = None) -> None:
         """Tell the planner what a forward took, unless its cost was given: that is taken at its word.

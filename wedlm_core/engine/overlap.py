@@ -111,13 +111,14 @@ class CompletedForward:
     Attributes:
         plan: its plan, with exact counts, of the sequences that still live.
         outcome: of these.
-        rows: that the device computed: what was planned for, before the outcome of the forward before was known.
+        rows: that the device computed: what was planned for, before the outcome of the forward before was known. None
+            where sequences of it have ended since, which the plan no longer has.
         seconds: the device's time since the forward before completed; None where that was no time of forwards.
     """
 
     plan: ForwardPlan
     outcome: StepOutcome
-    rows: int
+    rows: int | None
     seconds: float | None
 
 
@@ -209,7 +210,8 @@ class OverlapLoop:
         plan, alive_S = launched.plan, _alive(launched.plan)
         self._table.held[plan.slots_S[alive_S & (plan.decode_S > 0)]] = False
         outcome = take(outcome, alive_S[: len(outcome.count_D)])
-        self._consume(CompletedForward(plan=_only(plan, alive_S), outcome=outcome, rows=launched.rows, seconds=seconds))
+        rows = launched.rows if alive_S.all() else None
+        self._consume(CompletedForward(plan=_only(plan, alive_S), outcome=outcome, rows=rows, seconds=seconds))
 
     def _overlay(self, launched: _Launched) -> None:
         """Make a launched plan exact, now that the forward before it has completed, and its bounds the table's."""

@@ -300,9 +300,31 @@ def test_forwards_cost_what_their_planned_rows_cost(agreeing_folder: Path, monke
     monkeypatch.setattr(engine, "_step_cost", COST)
     monkeypatch.setattr(engine, "config", replace(engine.config, step_cost=None))
     run(engine, requests_like("verified", seed=3, count=4, max_tokens=30, window_size=4))
-    assert [completed.rows for completed in seen] == launched[: len(seen)]
-    assert any(completed.rows > completed.plan.decode_S.sum() + completed.plan.prefill_S.sum() for completed in seen)
-    assert told == [one.rows for one in seen if one.seconds is not None and one.plan.sequences]
+    known = [(one, rows) for one, rows in zip(seen, launched, strict=False) if one.rows is not None]
+    assert [one.rows for one, _ in known] == [rows for _, rows in known]
+    assert any(rows > one.plan.decode_S.sum() + one.plan.prefill_S.sum() for one, rows in known)
+    assert told == [one.rows for one, _ in known if one.seconds is not None and one.plan.sequences]
+
+
+def test_a_forward_whose_sequences_ended_since_says_nothing_of_what_rows_cost(
+    agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are of all of them, its plan of those that are left."""
+    engine = engine_of(agreeing_folder, overlap=True)
+    seen: list[CompletedForward] = []
+    consume = engine._consume_completed
+    assert engine._loop is not None
+    monkeypatch.setattr(engine._loop, "_consume", lambda completed: (seen.append(completed), consume(completed)))
+    lasting = {"max_tokens": 20, "ignore_eos": True, "stop": (), "stop_token_ids": ()}
+    for request in requests_like("autoregressive", seed=1, count=2, **lasting):
+        engine.add(request)
+    for _ in range(6):
+        engine.step()
+    before = len(seen)
+    engine.abort("0")
+    for _ in range(3):
+        engine.step()
+    assert [one.rows for one in seen[before - 1 :]] == [2, None, 1, 1]
 
 
 def test_a_forward_behind_a_measurement_says_nothing_of_what_forwards_cost(
