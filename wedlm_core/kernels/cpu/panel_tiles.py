@@ -81,8 +81,9 @@ def _accumulate(builder: Any, numbers: str, factor: Any, part: Any, before: Any)
 def panel_tile(numbers: str, rows: int, halves: int) -> Any:
     """The micro-kernel of ``rows x (32 * halves)`` outputs, as an intrinsic.
 
-    For unit k it fetches the bytes at ``ahead + k * ahead_step``, as many as it reads of weights. Of "bfloat16_amx" it
-    takes both halves.
+    For unit k it fetches the bytes at ``ahead + k * ahead_step``, as many as it reads of weights: of both halves, which
+    few rows take as fast as memory brings them, into the L2 cache, as more can be on their way to it. Of
+    "bfloat16_amx" it takes both halves.
     """
     if numbers == "bfloat16_amx":
         return _tile_of_chains(rows)
@@ -112,7 +113,7 @@ def panel_tile(numbers: str, rows: int, halves: int) -> Any:
                     base, far = (builder.add(one, half_bytes) if h else one for one in (line, soon))
                     parts.append(builder.load(pointer(builder, stored, base, _INDEX(v * vector_bytes)), align=4))
                     if v * vector_bytes % _LINE_BYTES == 0:
-                        fetch(builder, pointer(builder, _BYTE, far, _INDEX(v * vector_bytes)))
+                        fetch(builder, pointer(builder, _BYTE, far, _INDEX(v * vector_bytes)), level=halves)
                 place, after = builder.shl(k, _INDEX(2)), []
                 for r in range(rows):
                     row = builder.add(x, builder.mul(x_step, _INDEX(r)))

@@ -16,7 +16,9 @@ Matrices are given by the address of their first element and the bytes from one 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,12 +31,14 @@ from wedlm_core.kernels.cpu.panel_tiles import HALF, features, panel_tile
 from wedlm_core.kernels.cpu.tile import address
 from wedlm_core.kernels.cpu.views import floats_at
 
-__all__ = ["PANEL", "depth_step", "has_digits", "line_units", "multiply_panels", "numbers_here", "numeric_kind",
-           "pieces", "row_step", "tile_rows"]  # fmt: skip
+__all__ = ["PANEL", "depth_step", "has_digits", "l1_ways", "line_units", "multiply_panels", "numbers_here",
+           "numeric_kind", "pieces", "row_step", "tile_rows"]  # fmt: skip
 
 PANEL = 64
 """Outputs of a panel."""
 _PAGE_UNITS, _GAP_UNITS = 1024, 80  # of a page, and between rows of whole pages: five cache lines
+_FEWEST_WAYS = 8
+_OF_A_CACHE = ("level", "type", "ways_of_associativity")  # files that describe one
 _AHEAD_BYTES = 2048  # of weights that are fetched as they are read: the processor stops at each page
 
 
@@ -82,7 +86,7 @@ def line_units(numbers: str) -> Any:
     """A kernel: units of four bytes from one row to the next, of rows of ``depth`` units.
 
     A tile reads a number of each of its rows, then the next of each. Rows of whole pages would compete for one set of
-    the L1 cache, which holds 12 lines at most. So such rows are some lines apart; those of matrix units are not.
+    the L1 cache (:func:`l1_ways`). So such rows are some lines apart; those of matrix units are not.
     """
     gap = 0 if numbers.endswith("_amx") else _GAP_UNITS
 
@@ -91,6 +95,17 @@ def line_units(numbers: str) -> Any:
         return depth + (gap if depth % _PAGE_UNITS == 0 else 0)
 
     return units
+
+
+@functools.cache
+def l1_ways() -> int:
+    """Lines that a set of the L1 cache of data holds; as many as the smallest have where the system does not say."""
+    found = []
+    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        with contextlib.suppress(OSError, ValueError):
+            level, kind, ways = ((folder / name).read_text().strip() for name in _OF_A_CACHE)
+            found += [int(ways)] if level == "1" and kind == "Data" else []
+    return min(found, default=_FEWEST_WAYS)
 
 
 def row_step(numbers: str) -> int:

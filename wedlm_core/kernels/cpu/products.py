@@ -11,6 +11,7 @@ from wedlm_core.kernels.cpu.digits import split_rows
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
 from wedlm_core.kernels.cpu.panels import (
     has_digits,
+    l1_ways,
     line_units,
     multiply_panels,
     numbers_here,
@@ -27,6 +28,8 @@ from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
 __all__ = ["PRODUCTS"]
 
+_ANY = 1 << 62  # more rows than any forward has
+
 
 @kernel
 def _copy_rows(x, out, first, last):  # type: ignore[no-untyped-def]
@@ -41,9 +44,11 @@ def _narrowing(numbers: str) -> Any:
     """A kernel that converts rows ``first .. last - 1`` of ``x`` and writes them at ``to``, see :func:`line_units`.
 
     It returns where the first of all rows is, or would be, and the bytes from row to row: of x itself where float32
-    needs no gaps or fills more than one tile, as copying takes longer than gaps save then.
+    needs no gaps. Nor does it where rows fill more than one tile and a set of the L1 cache holds a tile's: copying
+    takes longer then than gaps save.
     """
-    kind, units, together = numeric_kind(numbers), line_units(numbers), tile_rows(numbers)
+    kind, units = numeric_kind(numbers), line_units(numbers)
+    most = tile_rows(numbers) if tile_rows(numbers) <= l1_ways() else _ANY
     if has_digits(numbers):
 
         @kernel(label=f"_{numbers}")
@@ -58,7 +63,7 @@ def _narrowing(numbers: str) -> Any:
         @kernel(label=f"_{numbers}")
         def to_float32(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
             step = units(product.depth)
-            if rows > together or step == product.depth:
+            if rows > most or step == product.depth:
                 return x, 4 * product.depth
             _copy_rows(floats_at(x, rows, product.inputs), floats_at(to, rows, step), first, last)
             return to, 4 * step

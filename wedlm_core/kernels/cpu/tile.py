@@ -8,7 +8,8 @@ only a few thousand multiplications, and passing arrays would cost a large part 
 columns, which may be far from each other.
 
 Matrices come from memory one after the other. While one is multiplied, the bytes of another are fetched, as many: the
-processor's own guess ends with each page of 4 KiB, which is one such matrix or less.
+processor's own guess ends with each page of 4 KiB, which is one such matrix or less. They go to the L2 cache: two of
+these matrices seldom fit in L1, and more can be on their way to L2 at once.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _fetch_row(builder: Any, ahead: Any, k: Any, row_bytes: int) -> None:
     """Fetch as many bytes ahead as row ``k`` of B has in a tile."""
     begin = builder.add(ahead, builder.mul(k, _INDEX(row_bytes)))
     for line in range(0, row_bytes, _LINE):
-        fetch(builder, pointer(builder, ir.IntType(8), begin, _INDEX(line)))
+        fetch(builder, pointer(builder, ir.IntType(8), begin, _INDEX(line)), level=2)
 
 
 def _strip(lanes: int, vectors: int, numbers: str) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wedlm_core.kernels.cpu.panels import has_digits, line_units, numbers_here, numeric_kind, tile_rows
+from wedlm_core.kernels.cpu.panels import has_digits, l1_ways, line_units, numbers_here, numeric_kind, tile_rows
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.team import Team
 
@@ -70,6 +73,26 @@ def test_rows_of_a_tile_do_not_share_sets_of_the_cache(numbers: str) -> None:
     for depth in (512, 1024, 2048, 3072, 4096, 11008, 12288):
         lines = [row * line_units(numbers)(depth) // 16 % 64 for row in range(tile_rows(numbers))]
         assert max(lines.count(line) for line in lines) <= 6
+
+
+@pytest.mark.skipif(shutil.which("getconf") is None, reason="asks another program what the processor says of itself")
+def test_the_ways_of_the_cache_are_those_that_the_processor_tells() -> None:
+    asked = subprocess.run(["getconf", "LEVEL1_DCACHE_ASSOC"], capture_output=True, text=True, check=False)
+    told = asked.stdout.strip()
+    if told in ("", "0", "undefined"):
+        pytest.skip("it does not say")
+    assert l1_ways() == int(told)
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 5])
+def test_rows_of_whole_pages_are_held_apart_where_a_set_of_the_cache_has_no_room_for_a_tile(tiles: int) -> None:
+    if has_digits(numbers_here()[0]):
+        pytest.skip("float32 is held as digits")
+    generator, team, rows = torch.Generator().manual_seed(1), Team(), tiles * tile_rows("float32")
+    weight = a_weight("float32", 70, 2048, 0.0, generator)
+    team.product(weight, torch.randn(rows, 2048, generator=generator))
+    is_apart = bool(team.held("narrow").any())
+    assert is_apart == (tiles == 1 or tile_rows("float32") > l1_ways())
 
 
 @pytest.mark.parametrize("numbers", [one for one in FLOATS if not has_digits(one)])
