@@ -81,9 +81,8 @@ def _accumulate(builder: Any, numbers: str, factor: Any, part: Any, before: Any)
 def panel_tile(numbers: str, rows: int, halves: int) -> Any:
     """The micro-kernel of ``rows x (32 * halves)`` outputs, as an intrinsic.
 
-    For unit k it fetches the bytes at ``ahead + k * ahead_step``, as many as it reads of weights: of both halves, which
-    few rows take as fast as memory brings them, into the L2 cache, as more can be on their way to it. Of
-    "bfloat16_amx" it takes both halves.
+    For unit k it fetches the bytes at ``ahead + k * ahead_step``, as many as it reads of weights: into the L1 cache; of
+    both halves, with which few rows wait for memory, into L2, which is faster. Of "bfloat16_amx" it takes both halves.
     """
     if numbers == "bfloat16_amx":
         return _tile_of_chains(rows)

@@ -37,7 +37,7 @@ __all__ = ["PANEL", "depth_step", "has_digits", "l1_ways", "line_units", "multip
 PANEL = 64
 """Outputs of a panel."""
 _PAGE_UNITS, _GAP_UNITS = 1024, 80  # of a page, and between rows of whole pages: five cache lines
-_FEWEST_WAYS = 8
+_USUAL_WAYS = 8
 _OF_A_CACHE = ("level", "type", "ways_of_associativity")  # files that describe one
 _AHEAD_BYTES = 2048  # of weights that are fetched as they are read: the processor stops at each page
 
@@ -98,14 +98,18 @@ def line_units(numbers: str) -> Any:
 
 
 @functools.cache
-def l1_ways() -> int:
-    """Lines that a set of the L1 cache of data holds; as many as the smallest have where the system does not say."""
+def l1_ways(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Ways of the L1 data cache: lines that one set of it holds. 8 where the system does not say.
+
+    Args:
+        caches: folder in which Linux describes the caches of a core, one folder each.
+    """
     found = []
-    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+    for folder in caches.glob("index*"):
         with contextlib.suppress(OSError, ValueError):
             level, kind, ways = ((folder / name).read_text().strip() for name in _OF_A_CACHE)
-            found += [int(ways)] if level == "1" and kind == "Data" else []
-    return min(found, default=_FEWEST_WAYS)
+            found += [int(ways)] if level == "1" and kind in ("Data", "Unified") and int(ways) > 0 else []
+    return min(found, default=_USUAL_WAYS)
 
 
 def row_step(numbers: str) -> int:

@@ -28,7 +28,7 @@ from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
 __all__ = ["PRODUCTS"]
 
-_ANY = 1 << 62  # more rows than any forward has
+_NO_LIMIT = 1 << 62  # rows
 
 
 @kernel
@@ -43,12 +43,12 @@ def _copy_rows(x, out, first, last):  # type: ignore[no-untyped-def]
 def _narrowing(numbers: str) -> Any:
     """A kernel that converts rows ``first .. last - 1`` of ``x`` and writes them at ``to``, see :func:`line_units`.
 
-    It returns where the first of all rows is, or would be, and the bytes from row to row: of x itself where float32
-    needs no gaps. Nor does it where rows fill more than one tile and a set of the L1 cache holds a tile's: copying
-    takes longer then than gaps save.
+    It returns where the first of all rows is, or would be, and the bytes from row to row. Rows in float32 stay in x
+    where they need no gaps. They stay there too if they fill more than one tile and the L1 cache has a way for each row
+    of a tile: the copy takes longer than gaps save then.
     """
     kind, units = numeric_kind(numbers), line_units(numbers)
-    most = tile_rows(numbers) if tile_rows(numbers) <= l1_ways() else _ANY
+    most = tile_rows(numbers) if tile_rows(numbers) <= l1_ways() else _NO_LIMIT
     if has_digits(numbers):
 
         @kernel(label=f"_{numbers}")

@@ -9,7 +9,7 @@ columns, which may be far from each other.
 
 Matrices come from memory one after the other. While one is multiplied, the bytes of another are fetched, as many: the
 processor's own guess ends with each page of 4 KiB, which is one such matrix or less. They go to the L2 cache: two of
-these matrices seldom fit in L1, and more can be on their way to L2 at once.
+these matrices seldom fit in L1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,19 +74,26 @@ def test_rows_of_a_tile_do_not_share_sets_of_the_cache(numbers: str) -> None:
         assert max(lines.count(line) for line in lines) <= 6
 
 
-@pytest.mark.skipif(shutil.which("getconf") is None, reason="asks another program what the processor says of itself")
-def test_the_ways_of_the_cache_are_those_that_the_processor_tells() -> None:
-    asked = subprocess.run(["getconf", "LEVEL1_DCACHE_ASSOC"], capture_output=True, text=True, check=False)
-    told = asked.stdout.strip()
-    if told in ("", "0", "undefined"):
-        pytest.skip("it does not say")
-    assert l1_ways() == int(told)
+def a_cache(folder: Path, level: str, kind: str, ways: str) -> None:
+    folder.mkdir()
+    for name, text in {"level": level, "type": kind, "ways_of_associativity": ways}.items():
+        (folder / name).write_text(text + "\n")
+
+
+@pytest.mark.parametrize(("told", "ways"), [("12", 12), ("4", 4), ("0", 8), ("many", 8), ("", 8)])
+def test_ways_are_those_of_the_first_cache_of_data_and_eight_where_the_system_does_not_say(
+    tmp_path: Path, told: str, ways: int
+) -> None:
+    a_cache(tmp_path / "index0", "1", "Data", told)
+    a_cache(tmp_path / "index1", "1", "Instruction", "2")
+    a_cache(tmp_path / "index2", "2", "Unified", "3")
+    (tmp_path / "index3").mkdir()
+    assert l1_ways(tmp_path) == ways
+    assert l1_ways(tmp_path / "none") == 8
 
 
 @pytest.mark.parametrize("tiles", [1, 2, 5])
 def test_rows_of_whole_pages_are_held_apart_where_a_set_of_the_cache_has_no_room_for_a_tile(tiles: int) -> None:
-    if has_digits(numbers_here()[0]):
-        pytest.skip("float32 is held as digits")
     generator, team, rows = torch.Generator().manual_seed(1), Team(), tiles * tile_rows("float32")
     weight = a_weight("float32", 70, 2048, 0.0, generator)
     team.product(weight, torch.randn(rows, 2048, generator=generator))
