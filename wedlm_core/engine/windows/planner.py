@@ -394,7 +394,9 @@ class WindowPlanner:
         )
         run = run.with_bounds() if self._overlap else run
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
-        widest_N = np.append(widest_S, table.widest[slots_S].max())
+        # Where all are about to end, the plan is for those that follow; windows end with their sequences anyway.
+        planned_S = widest_S if (widest_S == table.widest[slots_S]).any() else table.widest[slots_S]
+        widest_N = np.append(planned_S, table.widest[slots_S].max())
         chosen = self._allocate(run, widest_N, load)
         self._chosen_windows = chosen.masks_S
         if chosen.masks_S.any():

@@ -119,6 +119,22 @@ def test_outputs_of_a_few_forwards_get_fewer_masks_than_long_ones() -> None:
     assert 0 < short < 0.9 * long
 
 
+@pytest.mark.parametrize("left", [1, 2, 3])
+@pytest.mark.parametrize("running", [1, COUNT])
+def test_sequences_about_to_end_leave_masks_to_those_that_follow(running: int, left: int) -> None:
+    """Where all had a token or two to go, the next ones began with as few masks, up to the plan behind that."""
+    table, slots = table_of(COUNT), np.arange(running)
+    table.generated[:] = 10
+    given = []
+    for limit in (10**6, 10 + left):
+        planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0))
+        table.limit[:] = limit
+        assert planner.plan(slots, CHEAP, 1 << 20)
+        assert planner.admit(slots[:1], running)
+        given.append(table.masks[0])
+    assert given[0] == given[1] > 1
+
+
 @pytest.mark.parametrize("prompt", [0, 30])
 def test_what_a_draft_has_to_bring_does_not_depend_on_prefill(prompt: int) -> None:
     """A draft pays where forwards of decode rows bring more per second with it: prompts are read in any case."""
