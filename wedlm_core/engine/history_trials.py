@@ -36,10 +36,13 @@ _MACHINE = 0.03  # and of each comparison, besides that of its forwards: machine
 # Standard errors by which it is clear that drafts pay, and that they do not: a trial that fails takes time for nothing.
 _SURE, _FUTILE = 2.0, 1.5
 _LIKELY = 1.0  # by which they pay in a check, for the next one to come later: half of the time they would be missed
-_CLEAR = 3.0  # by which drafts pay whatever was found before
+_CLEAR = 3.0  # by which drafts pay whatever was found before, or lose so much that no trial has to go on
 _VAGUE = 0.2  # standard error from which on nothing is clear: some forward was disturbed
 _UNKNOWN = Belief.unknown(_PRIOR, remembered=_REMEMBERED)  # nothing changes it
 _PAYS = math.log(0.98)  # of seconds per token with drafts over those without, at most: what they save less is chance
+# Where a trial ends however little was learned by then, as no masks are forwarded in it, and these may bring several
+# times as much: the same, at least, and tokens of a sequence and forward, at most, though drafts were bought.
+_LOSES_MUCH, _BRINGS_LITTLE = math.log(1.3), 1.25
 
 
 class Trials:
@@ -56,6 +59,7 @@ class Trials:
         self._pause, self._checked = _PAUSE, _CHECKED
         self._idle, self._has_gained = 0, False  # forwards in a row without any gain; one of this phase had some
         self._spent_seconds, self._spent_tokens = 0.0, 0  # in this phase
+        self._brought = 0.0  # tokens of a sequence, over its forwards that count
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
         self._decided = 0  # comparisons that were, the first of them with the first forwards
         self._age = 0  # forwards so far
@@ -87,6 +91,7 @@ class Trials:
         counts = self._passed > _UNCOUNTED
         if counts:
             arms.arm(self.asks).add(seconds, tokens, prefill_rows)
+            self._brought += tokens / sequences
         if self._at_first is not None:
             self._at_first += sequences
         ends = self._left <= 0 or self._is_hopeless or self._is_enough
@@ -99,7 +104,9 @@ class Trials:
             return False
         known = self._with(self._known.get(size, _UNKNOWN), found)
         least = _FIRST_GIVEN_UP if self._decided <= 1 else _GIVEN_UP
-        return _pays(known, _SURE) or (_fails(known) and not (self.asks and self._passed < least))
+        brings_little = self._brought < _BRINGS_LITTLE * (self._passed - _UNCOUNTED)
+        early = self.asks and self._passed < least and not (brings_little and _loses_much(known))
+        return _pays(known, _SURE) or (_fails(known) and not early)
 
     @staticmethod
     def _with(known: Belief, found: Comparison | None) -> Belief:
@@ -193,7 +200,7 @@ class Trials:
     def _begin(self, *, asks: bool, forwards: int) -> None:
         self._at_first = None
         self.asks, self._left, self._passed, self._idle, self._has_gained = asks, forwards, 0, 0, False
-        self._spent_seconds, self._spent_tokens = 0.0, 0
+        self._spent_seconds, self._spent_tokens, self._brought = 0.0, 0, 0.0
         self._sizes.clear()
         # Of what was found at the beginning of a job less is kept: there is more text by now that could repeat.
         faded = round(forwards * max(1.0, _REMEMBERED / (2 * self._age + 1)))
@@ -213,3 +220,8 @@ def _pays(known: Belief, errors: float = 0.0) -> bool:
 def _fails(known: Belief) -> bool:
     """Whether it is clear that they do not."""
     return known.value - _FUTILE * known.error > _PAYS
+
+
+def _loses_much(known: Belief) -> bool:
+    """Whether it is clear that they take far longer: what is yet to be learned of them will not make up for it."""
+    return known.value - _CLEAR * known.error > _LOSES_MUCH

@@ -66,6 +66,34 @@ def test_the_first_trial_lasts_until_it_is_learned_how_far_drafts_are_trusted() 
         assert np.mean(asked[700:]) > 0.9
 
 
+def by_tokens(tokens: Callable[[Trials, int], int], forwards: int, seed: int, sequences: int) -> list[bool]:
+    """Whether drafts are asked for, where so many tokens of a sequence come with each forward."""
+    rng, trials, asked = np.random.default_rng(seed), Trials(), []
+    for forward in range(forwards):
+        asked.append(trials.asks)
+        trials.record(1e-3 * float(rng.uniform(0.8, 1.2)), tokens(trials, forward) * sequences, sequences)
+        if trials.asks:
+            trials.gained(1e-3)
+    return asked
+
+
+@pytest.mark.parametrize("sequences", [1, 8])
+def test_a_trial_whose_drafts_are_not_accepted_ends_at_once(sequences: int) -> None:
+    """Masks bring three tokens a forward, and a trial of history has none: it went on for 128 forwards."""
+    for seed in range(10):
+        asked = by_tokens(lambda trials, forward: 1 if trials.asks and forward > 127 else 3, 3000, seed, sequences)
+        begins = np.flatnonzero(np.diff(asked[200:], prepend=False) & asked[200:])
+        lasts = [asked[200 + begin :].index(False) for begin in begins]
+        assert 0 < max(lasts) <= 32
+
+
+def test_a_trial_whose_drafts_are_accepted_is_not_ended_early() -> None:
+    """Masks bring three tokens a forward, history two at first and five when it has learned how far to trust."""
+    for seed in range(10):
+        asked = by_tokens(lambda trials, _: 3 if not trials.asks else 2 if trials._passed < 40 else 5, 1000, seed, 1)
+        assert np.mean(asked[500:]) > 0.9
+
+
 def test_what_pays_beside_masks_is_tried_alone_before_it_stays() -> None:
     """The first forwards had masks, whose drafts were all right: history alone was kept for 256 forwards and more."""
     for seed in range(4):
