@@ -32,6 +32,8 @@ __all__ = ["WindowPlanner"]
 _PLANS_OF_VISIT = 3  # one that begins it, one that ends it, and one that learns what it told
 _PLANS_OF_PROBE = 2  # one that ends it, and the next, which is due sooner as that one changed windows
 
+_ABOUT_TO_END = 3  # tokens that a sequence has yet to have
+
 
 class WindowPlanner:
     """Keeps ``masks``, ``keep_valid`` and ``keep_stale`` of the slot table up to date for adaptive slots.
@@ -395,7 +397,7 @@ class WindowPlanner:
         run = run.with_bounds() if self._overlap else run
         widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
         # Where all are about to end, the plan is for those that follow; windows end with their sequences anyway.
-        planned_S = widest_S if (widest_S == table.widest[slots_S]).any() else table.widest[slots_S]
+        planned_S = table.widest[slots_S] if (widest_S <= _ABOUT_TO_END).all() else widest_S
         widest_N = np.append(planned_S, table.widest[slots_S].max())
         chosen = self._allocate(run, widest_N, load)
         self._chosen_windows = chosen.masks_S

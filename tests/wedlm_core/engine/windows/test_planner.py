@@ -135,6 +135,15 @@ def test_sequences_about_to_end_leave_masks_to_those_that_follow(running: int, l
     assert given[0] == given[1] > 1
 
 
+def test_sequences_of_short_outputs_get_no_masks_beyond_their_end() -> None:
+    """Of outputs of twelve tokens none has 32 to go: planned as if they had, they got masks that did not pay."""
+    table, slots = table_of(COUNT), np.arange(COUNT)
+    table.limit[:], table.generated[:] = 12, 8
+    planner = WindowPlanner(table, WIDE, 1 << 20, PlannerTuning(probe_share=0.0))
+    assert planner.plan(slots, CHEAP, 1 << 20)
+    assert 0 < table.masks[slots].max() <= 4
+
+
 @pytest.mark.parametrize("prompt", [0, 30])
 def test_what_a_draft_has_to_bring_does_not_depend_on_prefill(prompt: int) -> None:
     """A draft pays where forwards of decode rows bring more per second with it: prompts are read in any case."""
