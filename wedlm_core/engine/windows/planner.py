@@ -32,7 +32,7 @@ __all__ = ["WindowPlanner"]
 _PLANS_OF_VISIT = 3  # one that begins it, one that ends it, and one that learns what it told
 _PLANS_OF_PROBE = 2  # one that ends it, and the next, which is due sooner as that one changed windows
 
-_ABOUT_TO_END = 3  # tokens that a sequence has yet to have
+_ABOUT_TO_END = 3  # tokens to go at most
 
 
 class WindowPlanner:
