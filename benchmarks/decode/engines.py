@@ -302,7 +302,8 @@ def _measure(
 
 def _is_float32(name: str) -> bool:
     """Whether each token of a line takes a forward with weights in float32."""
-    return "verified" not in name and any(word in name for word in ("float32", "F32", "f32"))
+    weights = name.partition(", keys and values")[0]
+    return "verified" not in name and any(word in weights for word in ("float32", "F32", "f32"))
 
 
 def _check_sizes(args: argparse.Namespace) -> None:
