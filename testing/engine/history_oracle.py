@@ -39,12 +39,17 @@ class _Log:
 
 @dataclass(kw_only=True)
 class _Offer:
-    """The last proposal of a slot: given drafts, and the class and probability of each proposed one."""
+    """The last proposal of a slot: given drafts, and the class and probability of each proposed one.
+
+    Attributes:
+        places: of each draft, whether it is from the own text, and where it stands there.
+    """
 
     given: list[int]
-    drafts: list[int]
-    cells: list[tuple[int, int, int]]
-    hazards: list[float]
+    drafts: list[int] = field(default_factory=list)
+    cells: list[tuple[int, int, int]] = field(default_factory=list)
+    hazards: list[float] = field(default_factory=list)
+    places: list[tuple[bool, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,7 @@ class _Places:
     """Where the end of a text occurred: positions behind it, latest first, and how many tokens match there.
 
     Attributes:
-        source: 0 own text, 1 finished rows, 2 where the last match went on.
+        source: 0 own text, 1 finished rows, 2 where the last match went on; behind drafts 3 own text, 4 finished rows.
         own: whether the log is the own text.
     """
 
@@ -108,6 +113,10 @@ class HistoryOracle:
 
     def _learn(self, slot: int, tokens: Sequence[int], offer: _Offer) -> None:
         tuning = self.tuning
+        if offer.drafts:  # the text goes on where the draft in place of the last of these tokens is from
+            last = min(max(len(tokens) - 1 - len(offer.given), 0), len(offer.drafts) - 1)
+            own, place = offer.places[last]
+            self._followed[slot] = own, place - len(offer.given) - last
         for j, (draft, token) in enumerate(zip(offer.given + offer.drafts, tokens, strict=False)):
             right = draft == token
             if j >= len(offer.given):
@@ -121,36 +130,53 @@ class HistoryOracle:
 
     def propose(self, slot: int, budget: int, given: Sequence[int] = ()) -> OracleProposal:
         """Drafts behind the text and ``given`` drafts."""
-        offer = _Offer(given=list(given), drafts=[], cells=[], hazards=[])
+        offer = _Offer(given=list(given))
         self._offers[slot] = offer
         text = self._texts[slot]
-        tail = (text.tokens[text.oldest :] + offer.given)[-self.tuning.longest :]
-        sources = [self._find(text, 0, tail), self._find(self._shared, 1, tail), self._resumed(slot, len(given))]
-        places = self._best(sources, offer)
-        if budget <= 0 or places is None:
-            return OracleProposal(tokens=[], acceptance=[], match=0)
-        sure, acceptance = 1.0, []
-        positions = places.positions
-        self._followed[slot] = places.own, positions[0] - len(given)
+        sure, acceptance, match = 1.0, list[float](), 0
+        for turn in range(self.tuning.searches):
+            begin = len(offer.drafts)
+            tail = (text.tokens[text.oldest :] + offer.given + offer.drafts)[-self.tuning.longest :]
+            if turn == 0:
+                sources = [self._find(text, 0, tail), self._find(self._shared, 1, tail)]
+                sources.append(self._resumed(slot, len(given)))
+            else:
+                sources = [self._find(text, 3, tail), self._find(self._shared, 4, tail)]
+            places = self._best(sources, offer)
+            if len(offer.drafts) >= budget or places is None:
+                break
+            if turn == 0:
+                match = places.length if places.own else -places.length
+                self._followed[slot] = places.own, places.positions[0] - len(given)
+            sure = self._follow(slot, places, budget, sure, offer, acceptance)
+            if len(offer.drafts) == begin:
+                break
+        return OracleProposal(tokens=offer.drafts, acceptance=acceptance, match=match)
+
+    def _follow(
+        self, slot: int, places: _Places, budget: int, sure: float, offer: _Offer, acceptance: list[float]
+    ) -> float:
+        """Propose what follows the places, up to where they end or are in doubt; how sure all drafts are."""
+        positions, begin = places.positions, len(offer.drafts)
         while len(offer.drafts) < budget:
-            j = len(offer.drafts)
-            following = self._following(places, positions, offer)
+            j = len(offer.drafts) - begin
+            following = self._following(places, positions, j, offer)
             if not following:
                 break
             token, cell, hazard = self._vote(places, following, j)
             failed, expected = self._fails[slot]
             weight = self.tuning.slot_prior
-            sure *= 1 - min(1.0, (1 - hazard) * ((failed + weight) / (expected + weight)))
-            if sure < self.tuning.least_acceptance:
+            right = sure * (1 - min(1.0, (1 - hazard) * ((failed + weight) / (expected + weight))))
+            if right < self.tuning.least_acceptance or (j > 0 and hazard < self.tuning.least_probability):
                 break
+            sure = right
             acceptance.append(sure)
             positions = [p for p in positions if _token(places, p + j, offer) == token]
-            self._followed[slot] = places.own, positions[0] - len(given)
+            offer.places.append((places.own, positions[0] + j))
             offer.drafts.append(token)
             offer.cells.append(cell)
             offer.hazards.append(hazard)
-        match = places.length if places.own else -places.length
-        return OracleProposal(tokens=offer.drafts, acceptance=acceptance, match=match)
+        return sure
 
     def _resumed(self, slot: int, ahead: int) -> _Places:
         """Where the last match went on, as if what followed it there had been what was committed."""
@@ -163,14 +189,14 @@ class HistoryOracle:
         """The source whose first draft is most probable, of equals the first; None where there is no draft."""
         best, chosen = -1.0, None
         for places in sources:
-            following = self._following(places, places.positions, offer)
+            following = self._following(places, places.positions, 0, offer)
             if following and self._vote(places, following, 0)[2] > best:
                 best, chosen = self._vote(places, following, 0)[2], places
         return chosen
 
-    def _following(self, places: _Places, positions: Sequence[int], offer: _Offer) -> list[int]:
-        """The tokens at the next place of each occurrence that has one."""
-        found = [_token(places, p + len(offer.drafts), offer) for p in positions]
+    def _following(self, places: _Places, positions: Sequence[int], j: int, offer: _Offer) -> list[int]:
+        """The tokens ``j`` places on in each occurrence that has one."""
+        found = [_token(places, p + j, offer) for p in positions]
         return [token for token in found if token != _ROW_END]
 
     def _vote(self, places: _Places, following: Sequence[int], j: int) -> tuple[int, tuple[int, int, int], float]:
@@ -200,8 +226,8 @@ class HistoryOracle:
             if matches:
                 best = max(length for length, _ in matches)
                 positions = [p for length, p in matches if length == best]
-                return _Places(log=log, source=source, own=source == 0, positions=positions, length=best)
-        return _Places(log=log, source=source, own=source == 0, positions=[], length=0)
+                return _Places(log=log, source=source, own=log is not self._shared, positions=positions, length=best)
+        return _Places(log=log, source=source, own=log is not self._shared, positions=[], length=0)
 
 
 def _token(places: _Places, position: int, offer: _Offer) -> int:

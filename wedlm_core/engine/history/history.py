@@ -50,8 +50,9 @@ class History:
 
     The longest suffix of a sequence is looked up in its own text and in the finished rows. What followed there most
     often is proposed, token by token, from the source that has shown to be right more often with such matches and
-    votes. Every proposal is tested by the tokens that are appended next, whether or not they were its drafts, so
-    probabilities are learned without any draft being bought.
+    votes; where that source ends or is in doubt, sources are compared anew behind the drafts so far. Every proposal is
+    tested by the tokens that are appended next, whether or not they were its drafts, so probabilities are learned
+    without any draft being bought.
 
     Half of the memory is for running sequences, half for finished rows. Where a text does not fit, its latest part is
     kept; finished rows are forgotten from the oldest token on.
@@ -108,6 +109,8 @@ class History:
             drafts=np.zeros(slots, np.int64),
             cell=np.zeros((slots, most_drafts), np.int64),
             hazard=np.zeros((slots, most_drafts)),
+            draft_log=np.zeros((slots, most_drafts), np.int64),
+            draft_place=np.zeros((slots, most_drafts), np.int64),
             place=np.zeros(slots, np.int64),
             log=np.zeros(slots, np.int64),
         )
@@ -116,8 +119,10 @@ class History:
         self._grows_at = np.zeros(slots, np.int64)  # tokens at which a log needs a larger region
         self._no_drafts = np.zeros((0, 0), np.int64)
         self.memory = kernels.Memory(
-            self._logs, self._learned, self._offer, self._open, self._grows_at, tuning.walk, tuning.longest,
-            tuning.least_acceptance,
+            self._logs, self._learned, self._offer, self._open, self._grows_at,
+            kernels.Search(
+                tuning.walk, tuning.longest, tuning.least_acceptance, tuning.least_probability, tuning.searches
+            ),
         )  # fmt: skip
         self.reset()
 
@@ -209,8 +214,7 @@ class History:
             match_S=np.empty(sequences, np.int64),
         )
         kernels.propose(
-            self._logs, slots_S, budget_S, given_SB, ahead_S,
-            self._tuning.walk, self._tuning.longest, self._tuning.least_acceptance, self._learned, self._offer,
+            self._logs, slots_S, budget_S, given_SB, ahead_S, self.memory.search, self._learned, self._offer,
             proposal.token_SD, proposal.acceptance_SD, proposal.count_S, proposal.match_S,
         )  # fmt: skip
         return proposal

@@ -17,6 +17,8 @@ class HistoryTuning:
     longest: int = 32  # tokens of a match that count: places that share as many vote with equal weight
     # Proposals
     least_acceptance: float = 0.05  # below it a draft is not worth even the cheapest row
+    least_probability: float = 0.5  # of a draft behind those before it: below it sources are looked for anew
+    searches: int = 3  # for sources, per proposal: more hardly find more
     # Learning
     cell_kept: float = 0.998  # share of a class's counts kept per test: about 500 tests count
     cell_prior: float = 8.0  # tests; weight of the smoothed share of votes before anything was tested

@@ -25,6 +25,7 @@ __all__ = [
     "Logs",
     "Memory",
     "Offer",
+    "Search",
     "append",
     "copy_row",
     "extend",
@@ -35,8 +36,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 ROW_END = -1
 """Stands behind each row in the shared log: no match reaches over it."""
-SOURCES = 3
-"""The own text; the shared log; either, where the last match went on, although what followed it was another token."""
+SOURCES = 5
+"""The own text; the shared log; either, where the last match went on, although what followed it was another token;
+behind drafts from here the own text, and the shared log."""
 LENGTHS = 10
 """Classes of match lengths, :func:`_length_class`."""
 EVIDENCE = 6
@@ -83,8 +85,9 @@ class Offer(NamedTuple):
     """The last proposal for each slot, until tokens are appended: B drafts from elsewhere, then D from here.
 
     ``token`` int32 ``[slots, B + D]``, ``ahead, drafts`` int64 ``[slots]``, ``cell`` int64 and ``hazard`` float64
-    ``[slots, D]``. ``place`` and ``log`` int64 ``[slots]``: where the next token stands in the log that was followed,
-    if the text goes on as there; a negative ``log`` where none was.
+    ``[slots, D]``. ``draft_log`` and ``draft_place`` int64 ``[slots, D]``: the log that a draft is from, and where it
+    stands there. ``place`` and ``log`` int64 ``[slots]``: where the next token stands in the log that was followed, if
+    the text goes on as there; a negative ``log`` where none was.
     """
 
     token: Array
@@ -92,15 +95,32 @@ class Offer(NamedTuple):
     drafts: Array
     cell: Array
     hazard: Array
+    draft_log: Array
+    draft_place: Array
     place: Array
     log: Array
+
+
+class Search(NamedTuple):
+    """Limits of a proposal.
+
+    ``walk``: occurrences looked at per order. ``longest``: tokens of a match that count. ``least``: acceptance below
+    which nothing is proposed. ``doubt``: probability of a draft below which another source is looked for. ``searches``:
+    how often sources are looked for in all.
+    """
+
+    walk: int
+    longest: int
+    least: float
+    doubt: float
+    searches: int
 
 
 class Memory(NamedTuple):
     """All of a history.
 
     ``opened`` bool and ``grows_at`` int64 ``[slots]``: slots with a text, and tokens at which its log needs a larger
-    region. ``walk, longest, least``: as for :func:`propose`.
+    region.
     """
 
     logs: Logs
@@ -108,9 +128,7 @@ class Memory(NamedTuple):
     offer: Offer
     opened: Array
     grows_at: Array
-    walk: int
-    longest: int
-    least: float
+    search: Search
 
 
 @kernel
@@ -168,8 +186,11 @@ def copy_row(logs, source, first, target):  # type: ignore[no-untyped-def]
 @kernel
 def _learn(slot, token, row, count, offer, learned):  # type: ignore[no-untyped-def]
     """Test the last proposal for a slot by the tokens that were committed, whether or not they were drafts."""
-    ahead = offer.ahead[slot]
-    for j in range(min(ahead + offer.drafts[slot], count)):
+    ahead, drafts = offer.ahead[slot], offer.drafts[slot]
+    if drafts > 0:  # the text goes on where the draft in place of the last of these tokens is from
+        last = min(max(count - 1 - ahead, 0), drafts - 1)
+        offer.log[slot], offer.place[slot] = offer.draft_log[slot, last], offer.draft_place[slot, last] - ahead - last
+    for j in range(min(ahead + drafts, count)):
         right = offer.token[slot, j] == token[row, j]
         if j >= ahead:
             cell, hazard = offer.cell[slot, j - ahead], offer.hazard[slot, j - ahead]
@@ -205,11 +226,11 @@ def append(logs, slots, token, counts, offer, learned):  # type: ignore[no-untyp
 
 
 @kernel
-def _tail(logs, slot, given, row, ahead, tail):  # type: ignore[no-untyped-def]
-    """The last tokens of text and given drafts, latest first; how many there are."""
+def _tail(logs, slot, draft, ahead, tail):  # type: ignore[no-untyped-def]
+    """The last tokens of a text and the drafts behind it, latest first; how many there are."""
     depth = 0
     while depth < len(tail) and depth < ahead:
-        tail[depth] = given[row, ahead - 1 - depth]
+        tail[depth] = draft[ahead - 1 - depth]
         depth += 1
     start, size, end = logs.start[slot], 1 << logs.bits[slot], logs.end[slot]
     p = end - 1
@@ -371,74 +392,99 @@ def _resumes(logs, offer, slot, first):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _best_source(logs, slot, first, tail, depth, hashes, learned, offer, found, follows):  # type: ignore[no-untyped-def]
+def _best_source(logs, slot, ahead, begins, tail, depth, hashes, learned, offer, found, follows):  # type: ignore[no-untyped-def]
     """The source whose first draft is most probable, of equals the first.
+
+    Args:
+        logs: :class:`Logs`.
+        slot: of the sequence.
+        ahead: drafts that stand behind its text.
+        begins: whether none of them is from here: else what was followed goes on in one of the two others.
+        tail: tokens of text and drafts, latest first.
+        depth: how many there are.
+        hashes: of its n-grams.
+        learned: :class:`Learned`.
+        offer: :class:`Offer`.
+        found: int64 ``[SOURCES, walk]``, written: places of each source.
+        follows: likewise, what follows them.
 
     Returns:
         Source (-1 for none), log, how many places of it were found, length of the match; the first draft, its votes,
         and all votes.
     """
-    best, chosen = -1.0, (-1, 0, 0, 0, -1, 0, 0)
-    for one in range(SOURCES):
-        log = slot if one == 0 else len(logs.end) - 1
-        if one < 2:
-            places, matched = _find(logs, log, tail, depth, hashes, found.shape[1], found[one])
-        elif _resumes(logs, offer, slot, first):
+    best, chosen, shared = -1.0, (-1, 0, 0, 0, -1, 0, 0), len(logs.end) - 1
+    for source in range(0 if begins else 3, 3 if begins else SOURCES):
+        log = slot if source == 0 or source == 3 else shared
+        if source != 2:
+            places, matched = _find(logs, log, tail, depth, hashes, found.shape[1], found[source])
+        elif _resumes(logs, offer, slot, ahead):
             log, places, matched = offer.log[slot], 1, 1
-            found[one, 0] = offer.place[slot] + first
+            found[source, 0] = offer.place[slot] + ahead
         else:
             continue
-        token, votes, voters = _vote(logs, log, found[one], places, 0, log == slot, offer.token[slot], follows[one])
+        token, votes, voters = _vote(
+            logs, log, found[source], places, 0, log == slot, offer.token[slot], follows[source]
+        )
         if voters == 0:
             continue
-        hazard = _hazard(learned, _cell(one, matched, votes, voters), matched, votes, voters)
+        hazard = _hazard(learned, _cell(source, matched, votes, voters), matched, votes, voters)
         if hazard > best:
-            best, chosen = hazard, (one, log, places, matched, token, votes, voters)
+            best, chosen = hazard, (source, log, places, matched, token, votes, voters)
     return chosen
 
 
 @kernel
-def _follow(logs, slot, first, chosen, places, follows, most, least, learned, offer, token, acceptance):  # type: ignore[no-untyped-def]
-    """Propose what follows the places of a source; how many drafts that are.
+def _follow(logs, slot, first, begin, sure, chosen, places, follows, most, search, learned, offer, token, acceptance):  # type: ignore[no-untyped-def]
+    """Propose what follows the places of a source, up to where it ends or is in doubt.
 
     Args:
         logs: :class:`Logs`.
         slot: of the sequence.
         first: drafts from elsewhere that stand before those proposed here.
+        begin: drafts proposed so far.
+        sure: probability that these are right.
         chosen: of :func:`_best_source`.
         places: of the source, of which those are kept that go on alike.
         follows: what follows each.
-        most: drafts.
-        least: acceptance below which nothing is proposed.
+        most: drafts in all.
+        search: :class:`Search`.
         learned: :class:`Learned`.
         offer: :class:`Offer`, written for this slot.
         token: int32 ``[D]``, written.
         acceptance: float32 ``[D]``, written.
+
+    Returns:
+        Drafts proposed so far, and the probability that they are right.
     """
     source, log, number, length, draft, votes, voters = chosen
-    sure, j = 1.0, 0
+    j = begin
     while voters > 0:
-        cell = _cell(source, length + j, votes, voters)
-        hazard = _hazard(learned, cell, length + j, votes, voters)
-        sure *= _of_slot(learned, slot, hazard)
-        if sure < least:
+        matched = length + j - begin
+        cell = _cell(source, matched, votes, voters)
+        hazard = _hazard(learned, cell, matched, votes, voters)
+        right = sure * _of_slot(learned, slot, hazard)
+        if right < search.least or (j > begin and hazard < search.doubt):
             break
+        sure = right
         offer.token[slot, first + j] = token[j] = draft
         acceptance[j] = sure
         offer.cell[slot, j], offer.hazard[slot, j] = cell, hazard
         if votes < number:
             number = _agree(places, number, follows, draft)
+        offer.draft_log[slot, j], offer.draft_place[slot, j] = log, places[0] + j - begin
         j += 1
-        offer.place[slot] = places[0] - first
         if j == most:
             break
-        draft, votes, voters = _vote(logs, log, places, number, j, log == slot, offer.token[slot], follows)
-    return j
+        draft, votes, voters = _vote(logs, log, places, number, j - begin, log == slot, offer.token[slot], follows)
+    return j, sure
 
 
 @kernel
-def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, offer, token, acceptance, counts, match):  # type: ignore[no-untyped-def]
+def propose(logs, slots, budget, given, ahead, search, learned, offer, token, acceptance, counts, match):  # type: ignore[no-untyped-def]
     """Propose drafts for sequences, behind drafts that they have from elsewhere.
+
+    Where the source that is followed ends, or its next draft is in doubt, sources are looked for again behind the
+    drafts so far: a text may know a name, and finished rows what comes after names.
 
     Args:
         logs: :class:`Logs`.
@@ -446,37 +492,43 @@ def propose(logs, slots, budget, given, ahead, walk, longest, least, learned, of
         budget: int64 ``[S]``, drafts of each at most.
         given: integers ``[S, B]``, drafts that stand before those proposed here.
         ahead: int64 ``[S]``, how many there are.
-        walk: occurrences looked at per order.
-        longest: tokens of a match that count.
-        least: acceptance below which nothing is proposed.
+        search: :class:`Search`.
         learned: :class:`Learned`.
         offer: :class:`Offer`, written for these slots.
         token: int32 ``[S, D]``, written.
         acceptance: float32 ``[S, D]``, written: the probability that a draft and all drafts from here before it are
             right, given that those ahead are.
         counts: int64 ``[S]``, written: drafts proposed.
-        match: int64 ``[S]``, written: length of the match, negative in the shared log, 0 for none.
+        match: int64 ``[S]``, written: length of the first match, negative in the shared log, 0 for none.
     """
-    tail, hashes = np.empty(longest, np.int64), np.empty(len(logs.order), np.uint64)
-    found, follows = np.empty((SOURCES, walk), np.int64), np.empty((SOURCES, walk), np.int64)
+    tail, hashes = np.empty(search.longest, np.int64), np.empty(len(logs.order), np.uint64)
+    found, follows = np.empty((SOURCES, search.walk), np.int64), np.empty((SOURCES, search.walk), np.int64)
     for i in range(len(slots)):
         slot, first = slots[i], ahead[i]
         counts[i] = match[i] = 0
         offer.ahead[slot], offer.drafts[slot] = first, 0
         for j in range(first):
             offer.token[slot, j] = given[i, j]
-        most = min(budget[i], token.shape[1])
-        if most <= 0:
-            continue
-        depth = _tail(logs, slot, given, i, first, tail)
-        _hash(tail, depth, logs.order, hashes)
-        chosen = _best_source(logs, slot, first, tail, depth, hashes, learned, offer, found, follows)
-        source, log, _, length, _, _, _ = chosen
-        if source < 0:
-            continue
-        match[i] = length if log == slot else -length
-        offer.log[slot], offer.place[slot] = log, found[source, 0] - first
-        counts[i] = offer.drafts[slot] = _follow(
-            logs, slot, first, chosen, found[source], follows[source], most, least, learned, offer, token[i],
-            acceptance[i],
-        )  # fmt: skip
+        most, drafts, sure = min(budget[i], token.shape[1]), 0, 1.0
+        for turn in range(search.searches):
+            if drafts >= most:
+                break
+            depth = _tail(logs, slot, offer.token[slot], first + drafts, tail)
+            _hash(tail, depth, logs.order, hashes)
+            chosen = _best_source(
+                logs, slot, first + drafts, turn == 0, tail, depth, hashes, learned, offer, found, follows
+            )
+            source, log, _, length, _, _, _ = chosen
+            if source < 0:
+                break
+            if turn == 0:
+                match[i] = length if log == slot else -length
+                offer.log[slot], offer.place[slot] = log, found[source, 0] - first
+            begin = drafts
+            drafts, sure = _follow(
+                logs, slot, first, begin, sure, chosen, found[source], follows[source], most, search, learned, offer,
+                token[i], acceptance[i],
+            )  # fmt: skip
+            if drafts == begin:
+                break
+        counts[i] = offer.drafts[slot] = drafts

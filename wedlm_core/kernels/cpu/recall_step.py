@@ -125,8 +125,8 @@ def follow(memory, columns, slots, lives, committed, emit, found):  # type: igno
     append(logs, slots, committed, own, memory.offer, memory.learned)
     count, match = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
     propose(
-        logs, slots, budget, np.empty((0, 0), np.int64), np.zeros(len(slots), np.int64), memory.walk, memory.longest,
-        memory.least, memory.learned, memory.offer, found.token, found.acceptance, count, match,
+        logs, slots, budget, np.empty((0, 0), np.int64), np.zeros(len(slots), np.int64), memory.search, memory.learned,
+        memory.offer, found.token, found.acceptance, count, match,
     )  # fmt: skip
     cut_at_stops(found.token, found.acceptance, count, columns.stop_ids[slots])
     return -1, asked
@@ -253,8 +253,8 @@ def _choose(  # type: ignore[no-untyped-def]
         followed, likely = found.token[behind], found.acceptance[behind]
         count, match = np.empty(len(behind), np.int64), np.empty(len(behind), np.int64)
         propose(
-            memory.logs, slots[behind], room, token[behind], drafts[behind], memory.walk, memory.longest, memory.least,
-            memory.learned, memory.offer, followed, likely, count, match,
+            memory.logs, slots[behind], room, token[behind], drafts[behind], memory.search, memory.learned,
+            memory.offer, followed, likely, count, match,
         )  # fmt: skip
         cut_at_stops(followed, likely, count, columns.stop_ids[slots[behind]])
         theirs[behind] = followed

@@ -39,6 +39,8 @@ tunings = st.sampled_from(
         DEFAULT_TUNING,
         replace(DEFAULT_TUNING, orders=(2, 4), walk=3, longest=5, least_acceptance=0.0),
         replace(DEFAULT_TUNING, orders=(2,), walk=40, longest=70),
+        replace(DEFAULT_TUNING, least_acceptance=0.0, searches=1),
+        replace(DEFAULT_TUNING, least_acceptance=0.0, least_probability=0.9, searches=9),
     ]
 )
 
@@ -103,7 +105,8 @@ def test_the_kernels_equal_the_readable_lists(history: list, tuning: HistoryTuni
 def test_the_kernels_equal_the_readable_lists_over_long_texts(seed: int) -> None:
     draw = random.Random(seed)
     # Texts are several times as long as what is remembered, and so are the finished rows.
-    pair = Pair(draw.choice([EVERYTHING, replace(EVERYTHING, orders=(1, 3), walk=40, longest=80)]), 512)
+    wide = replace(EVERYTHING, orders=(1, 3), walk=40, longest=80, least_probability=0.8, searches=6)
+    pair = Pair(draw.choice([EVERYTHING, wide]), 512)
 
     def tokens(most: int) -> list[int]:
         return [draw.randrange(3) for _ in range(draw.randint(0, most))]
@@ -167,10 +170,42 @@ def test_a_row_that_was_never_opened_is_remembered_as_others_are(sizes: list[tup
         assert np.array_equal(mine[..., half:], theirs[..., half:]), name
 
 
+def history_of(*rows: list[int], searches: int = 4) -> History:
+    """A history with finished rows."""
+    history = History(1, 8, tuning=replace(EVERYTHING, searches=searches))
+    for row in rows:
+        history.open(0, np.array(row), output=len(row))
+        history.close(0)
+    return history
+
+
+@pytest.mark.parametrize(("searches", "expected"), [(1, [2, 3, 4]), (2, [2, 3, 4, 8, 9]), (4, [2, 3, 4, 8, 9])])
+def test_behind_the_end_of_a_row_another_source_goes_on(searches: int, expected: list[int]) -> None:
+    history = history_of([1, 2, 3, 4], searches=searches)
+    history.open(0, np.array([3, 4, 8, 9, 1]))
+    assert propose(history, 0, len(expected)) == expected
+
+
+def test_where_a_text_is_in_doubt_finished_rows_go_on() -> None:
+    history = history_of([7, 2, 3, 50, 51], [6, 2, 3, 50, 51])
+    history.open(0, np.array([1, 2, 3, 40, 98, 1, 2, 3, 41, 99, 1]))
+    assert propose(history, 0) == [2, 3, 50, 51], "the text knows what follows 1, and not what follows 3 here"
+
+
+@pytest.mark.parametrize(("right", "next_one"), [(3, 52), (4, 53), (1, 41)])
+def test_behind_a_wrong_draft_the_text_that_it_is_from_goes_on(right: int, next_one: int) -> None:
+    history = history_of([7, 2, 3, 50, 51, 52, 53, 54], [6, 2, 3, 50, 51, 52, 53, 54])
+    history.open(0, np.array([1, 2, 3, 40, 98, 1, 2, 3, 41, 99, 1]))
+    drafts = propose(history, 0, 8)
+    assert drafts[:6] == [2, 3, 50, 51, 52, 53]
+    commit(history, 0, [*drafts[:right], 77])  # a token that was never seen stands in place of a draft
+    assert propose(history, 0, 1) == [next_one]
+
+
 def test_memory_is_bounded_and_the_oldest_rows_are_forgotten() -> None:
     history = History(1, 4, max_bytes=SMALL)
     size = history.bytes
-    assert size <= SMALL + 4096, "the tables of texts, and little else"
+    assert size <= SMALL + 8192, "the tables of texts, and little else"
     for first in range(1000, 1000 + 200 * 10, 10):
         history.open(0, np.arange(first, first + 10), output=10)
         history.close(0)
