@@ -143,7 +143,7 @@ class HistoryOracle:
             else:
                 sources = [self._find(text, 3, tail), self._find(self._shared, 4, tail)]
             places = self._best(sources, offer)
-            if len(offer.drafts) >= budget or places is None:
+            if len(offer.drafts) >= budget or sure < self.tuning.searched_behind or places is None:
                 break
             if turn == 0:
                 match = places.length if places.own else -places.length

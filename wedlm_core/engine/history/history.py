@@ -121,7 +121,8 @@ class History:
         self.memory = kernels.Memory(
             self._logs, self._learned, self._offer, self._open, self._grows_at,
             kernels.Search(
-                tuning.walk, tuning.longest, tuning.least_acceptance, tuning.least_probability, tuning.searches
+                tuning.walk, tuning.longest, tuning.least_acceptance, tuning.least_probability, tuning.searches,
+                tuning.searched_behind,
             ),
         )  # fmt: skip
         self.reset()

@@ -106,7 +106,7 @@ class Search(NamedTuple):
 
     ``walk``: occurrences looked at per order. ``longest``: tokens of a match that count. ``least``: acceptance below
     which nothing is proposed. ``doubt``: probability of a draft below which another source is looked for. ``searches``:
-    how often sources are looked for in all.
+    how often sources are looked for in all. ``sure``: acceptance of the drafts so far below which no other is.
     """
 
     walk: int
@@ -114,6 +114,7 @@ class Search(NamedTuple):
     least: float
     doubt: float
     searches: int
+    sure: float
 
 
 class Memory(NamedTuple):
@@ -511,7 +512,7 @@ def propose(logs, slots, budget, given, ahead, search, learned, offer, token, ac
             offer.token[slot, j] = given[i, j]
         most, drafts, sure = min(budget[i], token.shape[1]), 0, 1.0
         for turn in range(search.searches):
-            if drafts >= most:
+            if drafts >= most or sure < search.sure:
                 break
             depth = _tail(logs, slot, offer.token[slot], first + drafts, tail)
             _hash(tail, depth, logs.order, hashes)

@@ -18,7 +18,9 @@ from wedlm_core.errors import ConfigError, IntegrityError
 
 SLOTS, DRAFTS, AHEAD = 3, 6, 2
 SMALL = 28 << 10  # bytes: 512 tokens for running sequences, 512 for finished ones
-EVERYTHING = replace(DEFAULT_TUNING, least_acceptance=0.0)  # nothing is too improbable to be proposed
+EVERYTHING = replace(
+    DEFAULT_TUNING, least_acceptance=0.0, searched_behind=0.0
+)  # nothing is too improbable to be proposed
 
 token = st.integers(0, 2)  # few, so that texts repeat
 # Also longer than what is remembered.
@@ -40,7 +42,7 @@ tunings = st.sampled_from(
         replace(DEFAULT_TUNING, orders=(2, 4), walk=3, longest=5, least_acceptance=0.0),
         replace(DEFAULT_TUNING, orders=(2,), walk=40, longest=70),
         replace(DEFAULT_TUNING, least_acceptance=0.0, searches=1),
-        replace(DEFAULT_TUNING, least_acceptance=0.0, least_probability=0.9, searches=9),
+        replace(DEFAULT_TUNING, least_acceptance=0.0, least_probability=0.9, searches=9, searched_behind=0.1),
     ]
 )
 
@@ -190,6 +192,15 @@ def test_where_a_text_is_in_doubt_finished_rows_go_on() -> None:
     history = history_of([7, 2, 3, 50, 51], [6, 2, 3, 50, 51])
     history.open(0, np.array([1, 2, 3, 40, 98, 1, 2, 3, 41, 99, 1]))
     assert propose(history, 0) == [2, 3, 50, 51], "the text knows what follows 1, and not what follows 3 here"
+
+
+def test_no_other_source_goes_on_behind_drafts_that_are_hardly_right() -> None:
+    for behind, expected in ((0.1, [2, 3, 4, 8]), (0.9, [2, 3, 4])):
+        history = History(1, 8, tuning=replace(EVERYTHING, searched_behind=behind))
+        history.open(0, np.array([1, 2, 3, 4]), output=4)
+        history.close(0)
+        history.open(0, np.array([3, 4, 8, 9, 1]))
+        assert propose(history, 0, 4) == expected
 
 
 @pytest.mark.parametrize(("right", "next_one"), [(3, 52), (4, 53), (1, 41)])
