@@ -39,6 +39,7 @@ ROW_END = -1
 SOURCES = 5
 """The own text; the shared log; either, where the last match went on, although what followed it was another token;
 behind drafts from here the own text, and the shared log."""
+_OWN, _RESUMED, _OWN_BEHIND = 0, 2, 3
 LENGTHS = 10
 """Classes of match lengths, :func:`_length_class`."""
 EVIDENCE = 6
@@ -400,7 +401,7 @@ def _best_source(logs, slot, ahead, begins, tail, depth, hashes, learned, offer,
         logs: :class:`Logs`.
         slot: of the sequence.
         ahead: drafts that stand behind its text.
-        begins: whether none of them is from here: else what was followed goes on in one of the two others.
+        begins: whether none of them is from here; else the sources are those behind drafts.
         tail: tokens of text and drafts, latest first.
         depth: how many there are.
         hashes: of its n-grams.
@@ -414,9 +415,9 @@ def _best_source(logs, slot, ahead, begins, tail, depth, hashes, learned, offer,
         and all votes.
     """
     best, chosen, shared = -1.0, (-1, 0, 0, 0, -1, 0, 0), len(logs.end) - 1
-    for source in range(0 if begins else 3, 3 if begins else SOURCES):
-        log = slot if source == 0 or source == 3 else shared
-        if source != 2:
+    for source in range(_OWN if begins else _OWN_BEHIND, _OWN_BEHIND if begins else SOURCES):
+        log = slot if source in (_OWN, _OWN_BEHIND) else shared
+        if source != _RESUMED:
             places, matched = _find(logs, log, tail, depth, hashes, found.shape[1], found[source])
         elif _resumes(logs, offer, slot, ahead):
             log, places, matched = offer.log[slot], 1, 1
