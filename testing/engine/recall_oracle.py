@@ -13,8 +13,8 @@ from wedlm_core.kernels.cpu.recall_step import Columns, Committed, Found, Window
 from wedlm_core.statistics import DraftSource
 
 __all__ = [
-    "OpenWindows", "PlacedWindows", "best_prefix", "bought", "broken", "filled", "opened", "placed", "within",
-    "worth_of",
+    "OpenWindows", "PlacedWindows", "best_prefix", "bought", "broken", "filled", "least_row_price", "opened", "placed",
+    "within", "worth_of",
 ]  # fmt: skip
 
 Array = np.ndarray
@@ -146,6 +146,16 @@ def bought(prices: Prices, acceptance_GD: Array, commits: float, rows: float, sp
     return float(likely_N[count - 1]) if count else np.inf, rate * (there - here) / step
 
 
+def least_row_price(prices: Prices, rows: float, most: int) -> float:
+    """Commits that each of 1, 2, 4 ... or ``most`` more rows has to bring, where that is least."""
+    if not prices.seconds_per_commit:
+        return 0.0
+    counts = np.array([*(2.0**n for n in range(int(most).bit_length()) if 2**n < most), most])
+    here = float(_seconds(prices, np.array([rows]))[0]) - (prices.spared_alone if rows <= prices.sequences else 0.0)
+    each = (_seconds(prices, rows + counts) - here) / counts
+    return max(0.0, float(each.min())) / prices.seconds_per_commit
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlacedWindows:
     """Windows of the G sequences that go on and have no grammar: their slots, and what they hold now."""
@@ -175,12 +185,14 @@ def placed(
     most_G = np.minimum(2 * columns.widest[slots_G], columns.limit[slots_G] - columns.generated[slots_G])
     before = opened(token_GL, lead_G, length_G, broken_G, columns.masks[slots_G], most_G, stop_GK)
     drafts_G, masks_G, width = before.drafts_G, before.masks_G, found.acceptance.shape[1]
-    price, token_GD = prices.row_price, found.token[own_G].copy()
+    token_GD, known_GD = found.token[own_G].copy(), found.acceptance[own_G] > 0
+    rows_before, known = int(columns.rows[running].sum()), int(known_GD.sum())
+    price = least_row_price(prices, rows_before, known) if known else 0.0
     rows = int(columns.rows[running].sum() - columns.rows[slots_G].sum() + (1 + drafts_G + masks_G).sum())
     worth = worth_of(
         slots_G, forward.next_valid[own_G], drafts_G, masks_G, by_masks_2SW, found.acceptance[own_G], price
     )
-    threshold, offered = np.inf, width > 0 and bool((found.acceptance[own_G, 0] >= max(least, price)).any())
+    threshold, offered = np.inf, known > 0 and bool((found.acceptance[own_G] >= max(least, price)).any())
     if offered:
         behind = np.flatnonzero(~worth.replaces)
         if len(behind):

@@ -349,7 +349,7 @@ class WindowPlanner:
         if self._prices is None and self._load is not None:
             self._prices = self._load.prices(
                 self._planned_for, float(self._most_rows), near_optimal=self._tuning.near_optimal,
-                seconds_per_commit=self._seconds_per_commit, row_price=self._row_price,
+                seconds_per_commit=self._seconds_per_commit,
             )  # fmt: skip
         return self._prices
 

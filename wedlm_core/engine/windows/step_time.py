@@ -236,15 +236,13 @@ class Load:
         fixed = self.host_seconds + cost.per_sequence * sequences + cost.per_kv * self.kv_tokens
         return fixed, cost.per_row_kv * (self.kv_tokens / max(1, sequences))
 
-    def prices(
-        self, sequences: int, most_rows: float, *, near_optimal: float, seconds_per_commit: float, row_price: float
-    ) -> Prices:
+    def prices(self, sequences: int, most_rows: float, *, near_optimal: float, seconds_per_commit: float) -> Prices:
         """The same for kernels, with what else they go by."""
         knots, seconds = self._table
         fixed, per_row = self._beside(sequences)
         return Prices(
             knots, seconds, float(self.cost.quantum), fixed, per_row, self.spared_alone, float(sequences), most_rows,
-            near_optimal, seconds_per_commit, row_price,
+            near_optimal, seconds_per_commit,
         )  # fmt: skip
 
     def prefill_seconds(self, rows: FloatArray, commits: FloatArray, sequences: int) -> FloatArray:

@@ -14,7 +14,7 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.planning import seconds_at
 
-__all__ = ["Bought", "Prices", "buy_rows", "step_seconds"]
+__all__ = ["Bought", "Prices", "buy_rows", "least_row_price", "step_seconds"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,7 +33,6 @@ class Prices(NamedTuple):
         most_rows: the row budget.
         near_optimal: share of the best at which fewer rows are taken.
         seconds_per_commit: in the long run, without drafts from history.
-        row_price: commits that a row has to bring at the plan's rows.
     """
 
     knots: Array
@@ -46,7 +45,6 @@ class Prices(NamedTuple):
     most_rows: float
     near_optimal: float
     seconds_per_commit: float
-    row_price: float
 
 
 class Bought(NamedTuple):
@@ -61,6 +59,32 @@ def step_seconds(prices, rows, drafts):  # type: ignore[no-untyped-def]
     """Seconds of a step of so many rows, with drafts or without."""
     found = seconds_at(rows, prices.knots, prices.seconds, prices.quantum, prices.fixed, prices.per_row)
     return found if drafts else found - prices.spared_alone
+
+
+@kernel
+def least_row_price(prices, rows, most):  # type: ignore[no-untyped-def]
+    """Commits that each of some rows has to bring, as many of them (1, 2, 4 ... ``most``) as come cheapest.
+
+    What the next row alone costs says little: where two knots of the table are near each other, what is not known of
+    either decides it, and a forward of a few rows more may be dear where one of many more is not.
+
+    Args:
+        prices: :class:`Prices`.
+        rows: of the forward without them.
+        most: rows, at least 1.
+
+    Returns:
+        Commits, at the seconds that one takes in the long run; 0 if these are not known.
+    """
+    if prices.seconds_per_commit <= 0.0:
+        return 0.0
+    here, count, least = step_seconds(prices, rows, rows > prices.sequences), 1, np.inf
+    while True:
+        least = min(least, (step_seconds(prices, rows + count, True) - here) / count)
+        if count >= most:
+            break
+        count = min(2 * count, most)
+    return max(0.0, least) / prices.seconds_per_commit
 
 
 @kernel

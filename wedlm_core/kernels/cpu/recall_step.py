@@ -12,7 +12,7 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.history import append, propose
-from wedlm_core.kernels.cpu.purchase import buy_rows, step_seconds
+from wedlm_core.kernels.cpu.purchase import buy_rows, least_row_price, step_seconds
 from wedlm_core.kernels.cpu.recall import (
     Worth,
     best_prefixes,
@@ -163,10 +163,10 @@ def place(forward, found, memory, columns, windows, by_masks, prices, least, run
     slots, at = forward.slots[own], windows.place[own]
     broken = np.empty(count, np.bool_)
     any_broken = find_broken(slots, forward.committed[own], forward.offered[own], columns.source, broken)
-    offered = False
-    if found.acceptance.shape[1] > 0:
-        for g in range(count):
-            offered = offered or found.acceptance[own[g], 0] >= max(least, prices.row_price)
+    rows = 0
+    for slot in running:
+        rows += columns.rows[slot]
+    row_price, offered = _offered(found.acceptance, own, rows, prices, least)
     if not offered and not any_broken:
         return Placed(0.0, False)
     token, lead, length = windows.token[at], windows.lead[at], windows.length[at]
@@ -176,9 +176,6 @@ def place(forward, found, memory, columns, windows, by_masks, prices, least, run
         most[g] = min(2 * columns.widest[slot], columns.limit[slot] - columns.generated[slot])
     drafts, masks, ends = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_)
     open_windows(token, lead, length, broken, columns.masks[slots], most, stops, drafts, masks, ends)
-    rows = 0
-    for slot in running:
-        rows += columns.rows[slot]
     for g in range(count):
         rows += 1 + drafts[g] + masks[g] - columns.rows[slots[g]]
     width = found.acceptance.shape[1] if offered else 0
@@ -187,7 +184,7 @@ def place(forward, found, memory, columns, windows, by_masks, prices, least, run
     if offered:
         threshold, price = _choose(
             slots, forward.next_valid[own], Found(found.token[own], found.acceptance[own]), memory, columns, by_masks,
-            prices, least, len(running), rows, spare, token, drafts, masks, most, ends, theirs, worth,
+            prices, row_price, least, len(running), rows, spare, token, drafts, masks, most, ends, theirs, worth,
         )  # fmt: skip
     source = np.empty((count, columns.source.shape[1]), np.int8)
     fill_windows(
@@ -207,9 +204,23 @@ def place(forward, found, memory, columns, windows, by_masks, prices, least, run
 
 
 @kernel
+def _offered(acceptance, lines, rows, prices, least):  # type: ignore[no-untyped-def]
+    """Commits that a row of these drafts has to bring at least, and whether any draft might."""
+    drafts, likeliest = 0, 0.0
+    for d in lines:
+        for likely in acceptance[d]:
+            drafts += likely > 0.0
+            likeliest = max(likeliest, likely)
+    if not drafts:
+        return 0.0, False
+    row_price = least_row_price(prices, rows, drafts)
+    return row_price, likeliest >= max(least, row_price)
+
+
+@kernel
 def _choose(  # type: ignore[no-untyped-def]
-    slots, valid, found, memory, columns, by_masks, prices, least, running, rows, spare, token, drafts, masks, most,
-    ends, theirs, worth,
+    slots, valid, found, memory, columns, by_masks, prices, row_price, least, running, rows, spare, token, drafts,
+    masks, most, ends, theirs, worth,
 ):  # fmt: skip
     """Choose between masks' drafts and history's, then buy the likeliest of history's rows.
 
@@ -221,7 +232,8 @@ def _choose(  # type: ignore[no-untyped-def]
         columns: likewise.
         by_masks: likewise.
         prices: likewise.
-        least: likewise.
+        row_price: commits that a row of these has to bring at least.
+        least: as for :func:`place`.
         running: sequences.
         rows: of the next forward without drafts of history.
         spare: KV entries that are free.
@@ -236,7 +248,7 @@ def _choose(  # type: ignore[no-untyped-def]
     Returns:
         Acceptance of the drafts that are bought, at least, and commits that one more row would have to bring.
     """
-    weigh_sources(slots, valid, drafts, masks, by_masks, found.acceptance, prices.row_price, worth)
+    weigh_sources(slots, valid, drafts, masks, by_masks, found.acceptance, row_price, worth)
     theirs[:] = found.token
     commits, base = float(running), float(rows)
     behind = np.flatnonzero(~worth.replaces)
@@ -258,7 +270,7 @@ def _choose(  # type: ignore[no-untyped-def]
         )  # fmt: skip
         cut_at_stops(followed, likely, count, columns.stop_ids[slots[behind]])
         theirs[behind] = followed
-        best_prefixes(behind, likely, prices.row_price, worth)
+        best_prefixes(behind, likely, row_price, worth)
     bought = buy_rows(prices, worth.acceptance, commits, base, spare)
     return max(bought.threshold, least), bought.row_price
 

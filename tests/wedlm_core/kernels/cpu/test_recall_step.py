@@ -48,7 +48,7 @@ def prices_of(rng: np.random.Generator) -> Prices:
         knots=knots, seconds=rng.uniform(0.5, 2.0, 4).cumsum(), quantum=float(rng.choice([1.0, 4.0])),
         fixed=float(rng.random()), per_row=float(rng.random() / 50), spared_alone=float(rng.random() / 4),
         sequences=float(rng.integers(1, 9)), most_rows=float(rng.integers(8, 99)), near_optimal=0.999,
-        seconds_per_commit=float(rng.choice([0.0, rng.random()])), row_price=float(rng.random() / 4),
+        seconds_per_commit=float(rng.choice([0.0, rng.random()])),
     )  # fmt: skip
 
 
