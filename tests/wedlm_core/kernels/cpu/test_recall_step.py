@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from testing.engine import recall_oracle as oracle
 from wedlm_core.engine.history import History
-from wedlm_core.kernels.cpu.purchase import Prices, buy_rows
+from wedlm_core.kernels.cpu.purchase import Prices, buy_rows, least_row_price
 from wedlm_core.kernels.cpu.recall import cut_at_stops
 from wedlm_core.kernels.cpu.recall_step import Columns, Committed, Found, Windows, follow, place
 from wedlm_core.statistics import DraftSource
@@ -154,3 +154,38 @@ def test_rows_are_bought_as_a_search_over_all_numbers_buys_them(seed: int) -> No
     commits, rows, spare = float(rng.uniform(1, 8)), float(rng.integers(1, 12)), int(rng.integers(0, 30))
     found = buy_rows(prices, acceptance, commits, rows, spare)
     np.testing.assert_allclose(found, oracle.bought(prices, acceptance, commits, rows, spare), rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_least_price_of_a_row_is_that_of_a_search(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    prices, rows, most = prices_of(rng), float(rng.integers(1, 12)), int(rng.integers(1, 40))
+    found = least_row_price(prices, rows, most)
+    np.testing.assert_allclose(found, oracle.least_row_price(prices, rows, most), rtol=1e-9)
+
+
+def test_drafts_are_bought_where_the_next_row_is_dear_and_many_are_not() -> None:
+    """Two knots near each other, of which one is off: the row behind them is priced at more than any draft brings."""
+    prices = Prices(
+        knots=np.array([4.0, 5.0, 64.0]), seconds=np.array([1.0, 1.3, 8.0]), quantum=1.0, fixed=0.0, per_row=0.0,
+        spared_alone=0.0, sequences=4.0, most_rows=99.0, near_optimal=0.999, seconds_per_commit=0.25,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    history, columns = history_of(rng), columns_of(rng)
+    slots = np.arange(4)
+    for column, value in ((columns.constrained, False), (columns.rows, 1), (columns.masks, 0), (columns.widest, WIDTH)):
+        column[:] = value
+    columns.limit[:], columns.stop_ids[:] = columns.generated + 99, -1
+    windows = Windows(
+        slots, np.full((4, PLACES), MASK), np.zeros((4, PLACES), np.bool_), *np.zeros((2, 4), dtype=np.int64)
+    )
+    forward = Committed(slots, np.ones(4, np.bool_), np.ones(4, np.int64), np.zeros(4, np.int64), np.ones(4, np.bool_))
+    found = Found(np.full((4, DRAFTS), 5, np.int32), np.full((4, DRAFTS), 0.9, np.float32))
+    assert (1.3 - 1.0) / prices.seconds_per_commit > 1.0, "of the next row"
+    by_masks = np.zeros((2, SLOTS, WIDTH))
+    place(forward, found, history.memory, columns, windows, by_masks, prices, 0.05, slots, 99, MASK)
+    assert (windows.lead == DRAFTS).all()
+    dear = prices._replace(seconds=np.array([1.0, 1.3, 18.0]))
+    windows.lead[:] = windows.length[:] = 0
+    place(forward, found, history.memory, columns, windows, by_masks, dear, 0.05, slots, 99, MASK)
+    assert not windows.lead.any(), "no number of rows pays"
