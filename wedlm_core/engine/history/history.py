@@ -14,6 +14,7 @@ from wedlm_core.engine.history.regions import Regions
 from wedlm_core.engine.history.tuning import DEFAULT_TUNING, HistoryTuning
 from wedlm_core.errors import ConfigError, IntegrityError, explain
 from wedlm_core.kernels.cpu import history as kernels
+from wedlm_core.kernels.cpu import token_logs, votes
 
 __all__ = ["DEFAULT_BYTES", "History", "Proposal", "check_bytes"]
 
@@ -24,7 +25,7 @@ DEFAULT_BYTES = 64 << 20
 _LEAST_BITS = HISTORY_TOKENS.bit_length() - 1  # log2 of the tokens of a sequence that are always remembered
 _SPARE = 64  # tokens of output that a text has room for at first
 _REBASE = 1 << 30  # positions are int32
-_ROW_END = np.array([kernels.ROW_END], dtype=np.int32)
+_ROW_END = np.array([token_logs.ROW_END], dtype=np.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class History:
         bits = (max_bytes // _token_bytes(tuning)).bit_length() - 1
         check_bytes(max_bytes, slots, tuning)
         self._bits = bits
-        self._logs = kernels.Logs(
+        self._logs = token_logs.Logs(
             start=np.zeros(slots + 1, np.int64),
             bits=np.zeros(slots + 1, np.int64),
             end=np.zeros(slots + 1, np.int64),
@@ -95,8 +96,8 @@ class History:
             head=np.zeros((orders, 1 << bits), np.int32),
             order=np.array(tuning.orders, dtype=np.int64),
         )
-        self._learned = kernels.Learned(
-            tests=np.zeros((kernels.SOURCES, kernels.LENGTHS, kernels.EVIDENCE, 2)),
+        self._learned = votes.Learned(
+            tests=np.zeros((votes.SOURCES, votes.LENGTHS, votes.EVIDENCE, 2)),
             fail=np.zeros((slots, 2)),
             cell_kept=tuning.cell_kept,
             slot_kept=tuning.slot_kept,
@@ -120,10 +121,7 @@ class History:
         self._no_drafts = np.zeros((0, 0), np.int64)
         self.memory = kernels.Memory(
             self._logs, self._learned, self._offer, self._open, self._grows_at,
-            kernels.Search(
-                tuning.walk, tuning.longest, tuning.least_acceptance, tuning.least_probability, tuning.searches,
-                tuning.searched_behind,
-            ),
+            kernels.Search(**{name: getattr(tuning, name) for name in kernels.Search._fields}),
         )  # fmt: skip
         self.reset()
 
@@ -174,7 +172,7 @@ class History:
         self._offer.ahead[slot] = self._offer.drafts[slot] = 0
         self._offer.log[slot] = -1
         self._place(slot, len(tokens) + _SPARE)
-        kernels.extend(self._logs, slot, np.ascontiguousarray(tokens, dtype=np.int32))
+        token_logs.extend(self._logs, slot, np.ascontiguousarray(tokens, dtype=np.int32))
 
     def append(self, slots_S: IntArray, token_SC: TokenArray, count_S: IntArray) -> None:
         """Take in what a forward committed, and learn from it how right the last proposals were.
@@ -227,7 +225,7 @@ class History:
         if keep and self._logs.end[slot] > self._output[slot]:
             self._make_room()
             first = max(0, int(self._output[slot]) - self._tuning.orders[-1])
-            kernels.copy_row(self._logs, slot, first, self._slots)
+            token_logs.copy_row(self._logs, slot, first, self._slots)
         self._release(slot)
         self._open[slot] = False
 
@@ -243,7 +241,7 @@ class History:
                 parts += (np.array(self.end_of(prompt) + output, dtype=np.int64), _ROW_END)
         if parts:
             self._make_room()
-            kernels.extend(self._logs, self._slots, np.concatenate(parts).astype(np.int32, copy=False))
+            token_logs.extend(self._logs, self._slots, np.concatenate(parts).astype(np.int32, copy=False))
 
     def end_of(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """What of a prompt joins the finished rows, before its output."""
@@ -292,14 +290,14 @@ class History:
         held = logs.token[start : start + min(end, 1 << bits)].copy()  # a log that grows was never full
         self._release(slot)
         self._place(slot, end + tokens)
-        kernels.extend(logs, slot, held)
+        token_logs.extend(logs, slot, held)
 
     def _rewrite(self, log: int, start: int, bits: int) -> None:
         """Count the positions of a full log anew."""
         size, end = 1 << bits, int(self._logs.end[log])
         held = np.roll(self._logs.token[start : start + size], -(end % size))
         self._start_log(log, start, bits)
-        kernels.extend(self._logs, log, held)
+        token_logs.extend(self._logs, log, held)
 
 
 def check_bytes(max_bytes: int, slots: int, tuning: HistoryTuning = DEFAULT_TUNING) -> None:

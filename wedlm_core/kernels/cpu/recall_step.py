@@ -86,6 +86,19 @@ class Windows(NamedTuple):
     length: Array
 
 
+class _Held(NamedTuple):
+    """Copies of G windows, and what is in them: as :func:`wedlm_core.kernels.cpu.recall.open_windows` has it."""
+
+    token: Array
+    lead: Array
+    length: Array
+    drafts: Array
+    masks: Array
+    ends: Array
+    most: Array
+    stops: Array
+
+
 class Placed(NamedTuple):
     """What :func:`place` did: seconds that are saved, and whether any window has drafts of history now."""
 
@@ -152,23 +165,52 @@ def place(forward, found, memory, columns, windows, by_masks, prices, least, run
     Returns:
         :class:`Placed`.
     """
-    own = np.empty(len(forward.slots), np.int64)
-    count = 0
-    for d in range(len(forward.slots)):
-        slot = forward.slots[d]
-        if forward.lives[d] and columns.recalls[slot] and not columns.constrained[slot]:
-            own[count] = d
-            count += 1
-    own = own[:count]
-    slots, at = forward.slots[own], windows.place[own]
-    broken = np.empty(count, np.bool_)
+    own = _going_on(forward, columns)
+    slots, at, rows = forward.slots[own], windows.place[own], 0
+    broken = np.empty(len(own), np.bool_)
     any_broken = find_broken(slots, forward.committed[own], forward.offered[own], columns.source, broken)
-    rows = 0
     for slot in running:
         rows += columns.rows[slot]
     row_price, offered = _offered(found.acceptance, own, rows, prices, least)
     if not offered and not any_broken:
         return Placed(0.0, False)
+    held = _held(windows, columns, slots, at, broken)
+    for g in range(len(own)):
+        rows += 1 + held.drafts[g] + held.masks[g] - columns.rows[slots[g]]
+    places = len(own), found.acceptance.shape[1] if offered else 0
+    worth = Worth(
+        np.zeros(places), np.empty(places[0]), np.empty(places[0]), np.empty(places[0]), np.ones(places[0], np.bool_)
+    )
+    theirs, threshold, price = np.empty(places, np.int32), np.inf, 0.0
+    if offered:
+        threshold, price = _choose(
+            slots, forward.next_valid[own], Found(found.token[own], found.acceptance[own]), memory, columns, by_masks,
+            prices, row_price, least, len(running), rows, spare, held, theirs, worth,
+        )  # fmt: skip
+    source = np.empty((len(own), columns.source.shape[1]), np.int8)
+    fill_windows(
+        slots, worth, threshold, price, theirs, by_masks, held.most, held.stops, mask, held.token, held.drafts,
+        held.masks, held.lead, held.length, source,
+    )  # fmt: skip
+    return _write(columns, windows, slots, at, held, source, worth, by_masks, prices, rows)
+
+
+@kernel
+def _going_on(forward, columns):  # type: ignore[no-untyped-def]
+    """Lines of the sequences that go on, have a text in the history, and no grammar."""
+    own, count = np.empty(len(forward.slots), np.int64), 0
+    for d in range(len(forward.slots)):
+        slot = forward.slots[d]
+        if forward.lives[d] and columns.recalls[slot] and not columns.constrained[slot]:
+            own[count] = d
+            count += 1
+    return own[:count]
+
+
+@kernel
+def _held(windows, columns, slots, at, broken):  # type: ignore[no-untyped-def]
+    """:class:`_Held` of the windows ``at``, those that are broken without their drafts."""
+    count = len(slots)
     token, lead, length = windows.token[at], windows.lead[at], windows.length[at]
     stops, most = columns.stop_ids[slots], np.empty(count, np.int64)
     for g in range(count):
@@ -176,31 +218,7 @@ def place(forward, found, memory, columns, windows, by_masks, prices, least, run
         most[g] = min(2 * columns.widest[slot], columns.limit[slot] - columns.generated[slot])
     drafts, masks, ends = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_)
     open_windows(token, lead, length, broken, columns.masks[slots], most, stops, drafts, masks, ends)
-    for g in range(count):
-        rows += 1 + drafts[g] + masks[g] - columns.rows[slots[g]]
-    width = found.acceptance.shape[1] if offered else 0
-    worth = Worth(np.zeros((count, width)), np.empty(count), np.empty(count), np.empty(count), np.ones(count, np.bool_))
-    theirs, threshold, price = np.empty((count, width), np.int32), np.inf, 0.0
-    if offered:
-        threshold, price = _choose(
-            slots, forward.next_valid[own], Found(found.token[own], found.acceptance[own]), memory, columns, by_masks,
-            prices, row_price, least, len(running), rows, spare, token, drafts, masks, most, ends, theirs, worth,
-        )  # fmt: skip
-    source = np.empty((count, columns.source.shape[1]), np.int8)
-    fill_windows(
-        slots, worth, threshold, price, theirs, by_masks, most, stops, mask, token, drafts, masks, lead, length, source
-    )
-    commits, after, placed = 0.0, np.int64(rows), False
-    for g in range(count):
-        recalled = _write(columns, windows, slots[g], at[g], token[g], lead[g], length[g], source[g])
-        after += length[g] - drafts[g] - masks[g]
-        if recalled:
-            placed = True
-            commits += _gained(worth, g, recalled, length[g] - lead[g], by_masks[1, slots[g]])
-    if not placed:
-        return Placed(0.0, False)
-    more = step_seconds(prices, after, True) - step_seconds(prices, rows, rows > prices.sequences)
-    return Placed(commits * prices.seconds_per_commit - more, True)
+    return _Held(token, lead, length, drafts, masks, ends, most, stops)
 
 
 @kernel
@@ -219,9 +237,8 @@ def _offered(acceptance, lines, rows, prices, least):  # type: ignore[no-untyped
 
 @kernel
 def _choose(  # type: ignore[no-untyped-def]
-    slots, valid, found, memory, columns, by_masks, prices, row_price, least, running, rows, spare, token, drafts,
-    masks, most, ends, theirs, worth,
-):  # fmt: skip
+    slots, valid, found, memory, columns, by_masks, prices, row_price, least, running, rows, spare, held, theirs, worth
+):
     """Choose between masks' drafts and history's, then buy the likeliest of history's rows.
 
     Args:
@@ -237,35 +254,32 @@ def _choose(  # type: ignore[no-untyped-def]
         running: sequences.
         rows: of the next forward without drafts of history.
         spare: KV entries that are free.
-        token: int64 ``[G, L]``, of the windows.
-        drafts: int64 ``[G]``, of the windows.
-        masks: int64 ``[G]``, of the windows.
-        most: int64 ``[G]``, drafts and masks at most.
-        ends: bool ``[G]``, the last draft is a stop token.
+        held: :class:`_Held`.
         theirs: int32 ``[G, D]``, written: history's drafts.
         worth: :class:`Worth`, written.
 
     Returns:
         Acceptance of the drafts that are bought, at least, and commits that one more row would have to bring.
     """
-    weigh_sources(slots, valid, drafts, masks, by_masks, found.acceptance, row_price, worth)
+    weigh_sources(slots, valid, held.drafts, held.masks, by_masks, found.acceptance, row_price, worth)
     theirs[:] = found.token
     commits, base = float(running), float(rows)
     behind = np.flatnonzero(~worth.replaces)
     for g in range(len(slots)):
         # History takes the place of masks' drafts where it promises more; else it follows them.
         if worth.replaces[g]:
-            base -= drafts[g]
+            base -= held.drafts[g]
         else:
             commits += worth.value[g]
     if len(behind) > 0:
         room = np.empty(len(behind), np.int64)
         for n in range(len(behind)):
-            room[n] = 0 if ends[behind[n]] else max(most[behind[n]] - drafts[behind[n]], 0)
+            g = behind[n]
+            room[n] = 0 if held.ends[g] else max(held.most[g] - held.drafts[g], 0)
         followed, likely = found.token[behind], found.acceptance[behind]
         count, match = np.empty(len(behind), np.int64), np.empty(len(behind), np.int64)
         propose(
-            memory.logs, slots[behind], room, token[behind], drafts[behind], memory.search, memory.learned,
+            memory.logs, slots[behind], room, held.token[behind], held.drafts[behind], memory.search, memory.learned,
             memory.offer, followed, likely, count, match,
         )  # fmt: skip
         cut_at_stops(followed, likely, count, columns.stop_ids[slots[behind]])
@@ -276,17 +290,28 @@ def _choose(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _write(columns, windows, slot, at, token, lead, length, source):  # type: ignore[no-untyped-def]
-    """Write one window; how many drafts of history it has."""
-    recalled = 0
-    for j in range(len(token)):
-        windows.token[at, j], windows.filled[at, j] = token[j], j < lead
-    for j in range(len(source)):
-        columns.source[slot, j] = source[j]
-        recalled += source[j] == _HISTORY
-    windows.lead[at], windows.length[at] = lead, length
-    columns.rows[slot] = 1 + length
-    return recalled
+def _write(columns, windows, slots, at, held, source, worth, by_masks, prices, rows):  # type: ignore[no-untyped-def]
+    """Write the windows that ``held`` has become, of which ``source`` says where drafts come from; :class:`Placed`.
+
+    ``rows`` are those of the next forward without drafts of history.
+    """
+    commits, after, placed = 0.0, np.int64(rows), False
+    for g in range(len(slots)):
+        slot, lead, length, recalled = slots[g], held.lead[g], held.length[g], 0
+        for j in range(held.token.shape[1]):
+            windows.token[at[g], j], windows.filled[at[g], j] = held.token[g, j], j < lead
+        for j in range(source.shape[1]):
+            columns.source[slot, j] = source[g, j]
+            recalled += source[g, j] == _HISTORY
+        windows.lead[at[g]], windows.length[at[g]], columns.rows[slot] = lead, length, 1 + length
+        after += length - held.drafts[g] - held.masks[g]
+        if recalled:
+            placed = True
+            commits += _gained(worth, g, recalled, length - lead, by_masks[1, slot])
+    if not placed:
+        return Placed(0.0, False)
+    more = step_seconds(prices, after, True) - step_seconds(prices, rows, rows > prices.sequences)
+    return Placed(commits * prices.seconds_per_commit - more, True)
 
 
 @kernel
