@@ -116,7 +116,8 @@ class EngineConfig:
         streaming: the switches of the ``streaming`` strategy, or a mapping of its fields.
         history_drafts: draft what earlier text of the sequence, or of finished rows, goes on with, for ``verified``
             decoding with ``window_size="auto"``: any draft is safe there, so no output depends on it. "auto" is true
-            if forwards do not overlap and ``trace`` is false; true turns ``overlap="auto"`` off.
+            if ``trace`` is false. Where forwards overlap they are tried in long jobs only, as each forward waits for
+            the outcome of the one before it meanwhile; true turns ``overlap="auto"`` off, and tries them at once.
         history_bytes: memory for the texts that are drafted from, in bytes.
         overlap: launch a forward before the results of the previous one are known, so that the host works while the
             device computes. "auto" is true on CUDA if the attention backend plans on the device and ``trace`` is
@@ -219,7 +220,7 @@ class EngineConfig:
             "drafts from history need each forward's outcome before the next one runs",
             'Set overlap="auto", or history_drafts="auto".',
         )
-        if self.history_drafts is not False and self.overlap is not True:
+        if self.history_drafts is not False:
             least = least_history_bytes(self.max_num_seqs)
             _require(
                 self.history_bytes >= least,

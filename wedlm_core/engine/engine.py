@@ -97,8 +97,9 @@ class Engine:
         self._loop: OverlapLoop | None = None
         if self._overlapping_launch is not None:
             self._loop = OverlapLoop(
-                self._runner, self._overlapping_launch, self._table, self._next_plan, self._consume_completed
-            )
+                self._runner, self._overlapping_launch, self._table, self._next_plan, self._consume_completed,
+                waits=lambda: self._history is not None and self._history.waits,
+            )  # fmt: skip
 
     # ---- requests -------------------------------------------------------------------------------------
 
@@ -289,7 +290,10 @@ class Engine:
         """Account a forward that was launched asynchronously; the host's time is hidden behind the device's then."""
         self._consume(completed.plan, completed.outcome, [])
         if completed.seconds is not None and completed.plan.sequences:
-            self._planner.record_step(completed.seconds)
+            history = self._history
+            if history is not None:
+                history.record_step(completed.seconds)
+            self._planner.record_step(completed.seconds, elsewhere=history is not None and history.asks)
             if completed.rows is not None:
                 self._correct_cost(completed.plan, completed.seconds, completed.rows)
 
@@ -390,7 +394,8 @@ class Engine:
         found = None
         if history is not None and history.wakes(emit_D, prefill_rows):
             with self._apart():
-                found = history.suggest(slots_D, outcome, emit_D, ~over_D)
+                ahead = self._loop is not None and self._loop.is_ahead  # windows of the next forward are taken
+                found = history.suggest(slots_D, outcome, emit_D, np.zeros_like(over_D) if ahead else ~over_D)
         failed = self._constraints.accept(
             plan.sequences, slots_D, plan.decode_S[: len(over_D)], outcome, emit_D, over_D, found, state
         )

@@ -64,6 +64,7 @@ class HistoryDrafts:
         planner: prices rows, and knows how likely masks' drafts are accepted.
         max_window: of any request.
         max_bytes: of the texts that are remembered.
+        overlap: whether forwards are launched before the outcome of the last one is known, unless it :attr:`waits`.
 
     Attributes:
         placed: whether any window has drafts from history, so that :meth:`draft` is due in a pause as well.
@@ -72,7 +73,9 @@ class HistoryDrafts:
 
     running: Callable[[], Iterable[Sequence]] = staticmethod(tuple)
 
-    def __init__(self, table: SlotTable, planner: WindowPlanner, *, max_window: int, max_bytes: int) -> None:
+    def __init__(
+        self, table: SlotTable, planner: WindowPlanner, *, max_window: int, max_bytes: int, overlap: bool = False
+    ) -> None:
         self._table, self._planner = table, planner
         self._places = 2 * max_window
         self._max_bytes = max_bytes
@@ -83,7 +86,8 @@ class HistoryDrafts:
         self._ended_tokens, self._most_ended = 0, 0  # of their outputs, and at most
         self.placed = False
         self._nothing = Found(np.zeros((0, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.float32))
-        self._trials, self._asks = Trials(), True
+        self._trials = Trials(late=overlap)
+        self._asks = self._trials.asks
         self._resting = 0  # forwards to come that tell nothing
         self._away = 0  # forwards before these whose texts do not matter either
         self._forwards, self._ends = 0, 0  # seen so far, and texts that ended in them
@@ -191,6 +195,11 @@ class HistoryDrafts:
         self._ended.clear()
         self._ended_tokens = 0
         self._away, self._resting = self._resting - before, before
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next forward has to wait for the outcome of the one before it, by which it gets drafts."""
+        return self._asks and bool(self._prompts)
 
     @property
     def asks(self) -> bool:

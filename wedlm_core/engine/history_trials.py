@@ -17,29 +17,30 @@ __all__ = ["Trials"]
 
 
 class Trials:
-    """Says for each forward whether drafts are asked for behind it; begins with some that are.
+    """Says for each forward whether drafts are asked for behind it; begins with some that are, or with a pause.
 
     Args:
         tuning: constants.
+        late: it begins with a pause, behind which the first trial comes.
 
     Attributes:
         asks: behind the forward that comes next.
     """
 
-    def __init__(self, tuning: TrialTuning = DEFAULT_TRIALS) -> None:
+    def __init__(self, tuning: TrialTuning = DEFAULT_TRIALS, *, late: bool = False) -> None:
         self._tuning = tuning
         self._unknown = Belief.unknown(tuning.prior_error, remembered=tuning.remembered)  # nothing changes it
-        self.asks = True
-        self._is_steady = True  # the drafts have shown to pay, or nothing is known yet
-        self._left, self._passed = tuning.at_first, 0  # forwards of this phase to come, and that were
+        self.asks = not late
+        self._is_steady = not late  # the drafts have shown to pay, or nothing is known yet
+        self._left, self._passed = tuning.late if late else tuning.at_first, 0  # forwards of this phase: left, and past
         self._pause, self._checked = tuning.pause, tuning.checked
         self._idle, self._has_gained = 0, False  # forwards in a row without any gain; one of this phase had some
         self._spent_seconds, self._spent_tokens = 0.0, 0  # in this phase
         self._brought = 0.0  # tokens of a sequence, over its forwards that count
         self._carried = 0.0, 0  # seconds of steps in which none decoded, and rows of prefill
-        self._decided = 0  # comparisons that were, the first of them with the first forwards
+        self._decided = int(late)  # comparisons that were, the first of them with the first forwards
         self._age = 0  # forwards so far
-        self._at_first: int | None = 0  # sequences of the first forwards together; None behind them
+        self._at_first: int | None = None if late else 0  # sequences of the first forwards together; None behind them
         self._size = 0  # octave of the last forward's sequences
         self._known: dict[int, Belief] = {}  # by that
         self._arms: dict[int, Arms] = {}  # likewise

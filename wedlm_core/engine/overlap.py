@@ -8,6 +8,9 @@ accounted as in the plain loop, and the bounds of the next forward, which is in 
 A sequence with a grammar waits for its outcome, from which the host drafts its next window: it runs in every second
 forward, between those of the others.
 
+While drafts from history are asked for, or tried, every forward waits for the outcome of the one before it, behind
+which they stand: the loop is plain then.
+
 A sequence that the outcome ends has rows in the next forward as well; they are ignored. Its slot and pages may be
 given to others at once, whose rows run later on the same stream. Where bounds do not fit in the pool, the loop waits
 for the forward in flight and plans exactly, which is also when sequences are preempted.
@@ -112,7 +115,8 @@ class CompletedForward:
         plan: its plan, with exact counts, of the sequences that still live.
         outcome: of these.
         rows: that the device computed: what was planned for, before the outcome of the forward before was known. None
-            where sequences of it have ended since, which the plan no longer has.
+            where sequences of it have ended since, which the plan no longer has, and where the device waited for the
+            host before it: its time is not the forward's alone.
         seconds: the device's time since the forward before completed; None where that was no time of forwards.
     """
 
@@ -131,12 +135,14 @@ class _Launched:
         rows: by these bounds.
         forward: as it was launched.
         is_timed: whether the device did nothing else between the forward before and this one.
+        follows: whether that one was in flight when this one was launched.
     """
 
     plan: ForwardPlan
     rows: int
     forward: InFlightForward
     is_timed: bool
+    follows: bool
 
 
 class OverlapLoop:
@@ -149,6 +155,7 @@ class OverlapLoop:
         schedule: the next plan, with bounds or exact, made ready to run; given whether it may preempt. None where
             it would have to and may not.
         consume: accounts a completed forward.
+        waits: whether the next forward has to wait for the outcome of the one in flight.
     """
 
     def __init__(
@@ -158,9 +165,10 @@ class OverlapLoop:
         table: SlotTable,
         schedule: Callable[[bool], ForwardPlan | None],
         consume: Callable[[CompletedForward], None],
+        waits: Callable[[], bool] = lambda: False,
     ) -> None:
         self._runner, self._launch, self._table = runner, launch, table
-        self._schedule, self._consume = schedule, consume
+        self._schedule, self._consume, self._waits = schedule, consume, waits
         self._in_flight: _Launched | None = None
         self._before: InFlightForward | None = None  # the one that completed last, if the device went on at once
         self._is_disturbed = False  # the device does something else before the next forward
@@ -171,20 +179,26 @@ class OverlapLoop:
         Raises:
             IntegrityError: requests wait but none can run.
         """
-        before = self._in_flight
+        before, completed = self._in_flight, False
+        if before is not None and self._waits():
+            self._complete(before)
+            before, completed = None, True
         plan = self._schedule(before is None)
-        if before is None and (plan is None or not plan.sequences):
+        if before is None and not completed and (plan is None or not plan.sequences):
             raise IntegrityError("requests wait and none can run")
         if before is not None and (plan is None or not plan.sequences):
             self._complete(before)
             self.forget()
             before, plan = None, self._schedule(True)
         if plan is None or not plan.sequences:
+            self.forget()
             return  # what completed was the last
         forward = self._launch.launch(self._runner, plan, self._table)
         rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
         is_timed = not (self._is_disturbed or forward.captured)
-        self._in_flight = _Launched(plan=plan, rows=rows, forward=forward, is_timed=is_timed)
+        self._in_flight = _Launched(
+            plan=plan, rows=rows, forward=forward, is_timed=is_timed, follows=before is not None
+        )
         self._is_disturbed = False
         decoding_S = plan.slots_S[plan.decode_S > 0]
         self._table.held[decoding_S] = self._table.constrained[decoding_S]
@@ -196,11 +210,18 @@ class OverlapLoop:
         """Drop the forward in flight, if there is one: no sequence of it still lives."""
         self._in_flight = self._before = None
 
+    @property
+    def is_ahead(self) -> bool:
+        """While a forward is accounted: whether the next one has been launched."""
+        return self._in_flight is not None
+
     def disturb(self) -> None:
         """Say that the device does something else before the next forward, whose time is not taken then."""
         self._is_disturbed = True
 
     def _complete(self, launched: _Launched) -> None:
+        if launched is self._in_flight:
+            self._in_flight = None
         outcome = launched.forward.wait()
         self._runner.profile.lap("wait")
         seconds = None
@@ -210,7 +231,7 @@ class OverlapLoop:
         plan, alive_S = launched.plan, _alive(launched.plan)
         self._table.held[plan.slots_S[alive_S & (plan.decode_S > 0)]] = False
         outcome = take(outcome, alive_S[: len(outcome.count_D)])
-        rows = launched.rows if alive_S.all() else None
+        rows = launched.rows if launched.follows and alive_S.all() else None
         self._consume(CompletedForward(plan=_only(plan, alive_S), outcome=outcome, rows=rows, seconds=seconds))
 
     def _overlay(self, launched: _Launched) -> None:

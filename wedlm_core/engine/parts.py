@@ -182,7 +182,9 @@ def _groups(by_strategy: Mapping[str, Decoding], decodings: Sequence[Decoding]) 
 def _history(
     config: EngineConfig, table: SlotTable, planner: WindowPlanner, *, overlapping: bool
 ) -> HistoryDrafts | None:
-    wanted = config.history_drafts if config.history_drafts != "auto" else not (overlapping or config.trace)
+    wanted = config.history_drafts if config.history_drafts != "auto" else not config.trace
     if not wanted:
         return None
-    return HistoryDrafts(table, planner, max_window=config.max_window, max_bytes=config.history_bytes)
+    return HistoryDrafts(
+        table, planner, max_window=config.max_window, max_bytes=config.history_bytes, overlap=overlapping
+    )

@@ -47,6 +47,7 @@ class TrialTuning:
     uncounted: int = 16  # at first, of each phase: windows have yet to follow, texts are taken in, kernels loaded
     hopeless: int = 6  # of a trial, after which it ends if none of them gained anything
     idle: int = 48  # in a row without gain, after which drafts that paid, or gained in a trial, are not asked for
+    late: int = 1024  # without drafts at first, where forwards overlap: drafts make each wait for the one before it
     pause: int = 192  # without drafts, twice as many after each trial that fails,
     longest_pause: int = 4096  # and so many at most
     trial_share: float = 0.003  # of the time that trials may cost: a pause is as much longer,

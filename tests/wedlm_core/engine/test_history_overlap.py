@@ -1,0 +1,165 @@
+"""Drafts from history where forwards overlap: each waits for the one before it, as long as any are asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testing.engine.engines import run
+from tests.wedlm_core.engine.test_history_drafts import COST, Given, engine_of, requests, tokens
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
+from wedlm_core.engine.history.tuning import TrialTuning
+from wedlm_core.engine.history_trials import Trials
+from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
+from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model
+from wedlm_core.structured_outputs import StructuredOutputs
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation, Request
+
+TIGHT = {"page_size": 4, "prefill_chunk": 5, "max_batch_rows": 99, "num_pages": 120}
+WORDS = StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")
+
+
+class Turns(Trials):
+    """Asks and rests in turns of some forwards, drawn anew each time."""
+
+    def __init__(self, seed: int, longest: int) -> None:
+        super().__init__(late=True)
+        self._rng, self._longest, self._turn = random.Random(seed), longest, 2
+
+    def record(self, seconds: float, tokens: int, sequences: int, prefill_rows: int = 0) -> None:
+        """Count it, whatever it took."""
+        self._turn -= 1
+        if not self._turn:
+            self.asks, self._turn = not self.asks, self._rng.randint(1, self._longest)
+
+    def rest(self) -> int:
+        """None: each forward is recorded."""
+        return 0
+
+
+def overlapping(trials: Trials, **settings: Any) -> Engine:
+    folder = resolve("tiny")
+    config = EngineConfig(max_window=16, step_cost=COST, overlap=True, **settings)
+    engine = Engine(load_model(folder), Tokenizer.load(folder), config)
+    assert engine._history is not None
+    engine._history._trials, engine._history._asks = trials, trials.asks
+    return engine
+
+
+@contextmanager
+def in_flight(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[bool, bool]]]:
+    """Of every forward that is accounted: whether the next one is in flight, and whether drafts are asked for."""
+    found: list[tuple[bool, bool]] = []
+    complete = OverlapLoop._complete
+
+    def noted(self: OverlapLoop, launched: Any) -> None:
+        found.append((self._in_flight is not launched, self._waits()))
+        complete(self, launched)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OverlapLoop, "_complete", noted)
+        yield found
+
+
+def twice(asked: list[Request]) -> list[Request]:
+    """The same rows again: what they say is in history by then."""
+    return [replace(one, request_id=f"{turn}/{one.request_id}") for turn in range(2) for one in asked]
+
+
+def drafted(done: list[Generation]) -> int:
+    return sum(one.stats.history_drafts_accepted for one in done)
+
+
+@pytest.mark.parametrize("settings", [{}, TIGHT], ids=["roomy", "tight"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("longest", "at_once"), [(1, 5), (3, 8), (40, 1), (40, 8)])
+def test_the_output_does_not_depend_on_when_they_are_asked_for(
+    temperature: float, longest: int, at_once: int, settings: dict[str, Any]
+) -> None:
+    asked = requests("autoregressive", temperature) + [
+        replace(one, request_id=f"words/{one.request_id}")
+        for one in requests("autoregressive", temperature, WORDS)[::3]
+    ]
+    expected = tokens(run(engine_of(history_drafts=False), asked))
+    verified = [replace(one, params=replace(one.params, strategy="verified")) for one in asked]
+    engine = overlapping(Turns(longest + at_once, longest), **settings)
+    found = run(engine, twice(verified), at_once)
+    for turn in range(2):
+        own = [one for one in found if one.request_id.startswith(f"{turn}/")]
+        assert {name.partition("/")[2]: one for name, one in tokens(own).items()} == expected
+    assert drafted(found) > 0
+
+
+def test_forwards_overlap_but_while_drafts_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = overlapping(Turns(1, 30))
+    with in_flight(monkeypatch) as forwards:
+        found = run(engine, twice(requests("verified", 0.0)), 4)
+    ahead, waits = np.array(forwards).T
+    assert not (ahead[1:] & waits[:-1] & waits[1:]).any(), "windows would miss their drafts"
+    rest = ~waits[:-1] & ~waits[1:]
+    assert rest.sum() > 40
+    assert ahead[1:][rest].mean() > 0.9, "the last forward of a batch has none behind it"
+    assert drafted(found) > 0
+
+
+def test_a_forward_that_the_device_waited_for_says_nothing_of_what_its_rows_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, completed = overlapping(Turns(1, 30)), list[CompletedForward]()
+    consume = engine._consume_completed
+    assert engine._loop is not None
+    monkeypatch.setattr(engine._loop, "_consume", lambda one: (completed.append(one), consume(one)))
+    with in_flight(monkeypatch) as forwards:
+        run(engine, twice(requests("verified", 0.0)), 4)
+    ahead = np.array(forwards)[:, 0]
+    follows = np.append(False, ahead[:-1])  # it was launched while the one before was in flight
+    known = np.array([one.rows is not None for one in completed])
+    assert not (known & ~follows).any()
+    assert (known & follows).sum() > 20
+    assert sum(one.seconds is not None for one in completed) > 0.9 * len(completed), "steps are timed either way"
+
+
+def test_they_take_as_few_forwards_as_where_none_overlap() -> None:
+    asked, count = requests("verified", 0.0), {}
+    for name, engine in (("overlap", overlapping(Given())), ("plain", engine_of(max_num_seqs=255))):
+        assert engine._history is not None
+        engine._history._trials = Given()
+        count[name] = sum(one.stats.decode_forwards for one in run(engine, twice(asked), 1))
+    assert count["overlap"] == pytest.approx(count["plain"], rel=0.1)
+
+
+def test_a_job_begins_without_and_tries_them_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = TrialTuning(late=30, baseline=8)
+    engine = overlapping(Trials(tuning, late=True))
+    with in_flight(monkeypatch) as forwards:
+        found = run(engine, twice(requests("verified", 0.0)), 4)
+    ahead, waits = np.array(forwards).T
+    first = int(waits.argmax())
+    assert 28 <= first <= 32
+    assert ahead[1:first].all()
+    assert waits[first:].sum() >= tuning.counted
+    assert drafted(found) > 0
+
+
+def test_the_first_trial_is_one_of_history_alone() -> None:
+    """It is not followed by another one, as that of first forwards is, in which masks are beside it."""
+    tuning = TrialTuning(late=40, baseline=20)
+    trials = Trials(tuning, late=True)
+    asks = []
+    for _ in range(600):
+        asks.append(trials.asks)
+        assert not trials.is_beginning
+        trials.gained(1.0)
+        trials.record(1.0, 4 if trials.asks else 1, 1)
+    assert not any(asks[:40])
+    assert all(asks[40:280])
+    assert trials._is_steady
