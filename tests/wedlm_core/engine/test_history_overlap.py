@@ -12,19 +12,14 @@ import numpy as np
 import pytest
 
 from testing.engine.engines import run
-from tests.wedlm_core.engine.test_history_drafts import COST, Given, engine_of, requests, tokens
-from wedlm_core.config import EngineConfig
+from testing.engine.repeating import TIGHT, Given, engine_of, new_engine, requests, tokens
 from wedlm_core.engine import Engine
 from wedlm_core.engine.history.tuning import TrialTuning
 from wedlm_core.engine.history_trials import Trials
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
-from wedlm_core.model.sources import resolve
-from wedlm_core.model.weights import load_model
 from wedlm_core.structured_outputs import StructuredOutputs
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request
 
-TIGHT = {"page_size": 4, "prefill_chunk": 5, "max_batch_rows": 99, "num_pages": 120}
 WORDS = StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")
 
 
@@ -47,9 +42,7 @@ class Turns(Trials):
 
 
 def overlapping(trials: Trials, **settings: Any) -> Engine:
-    folder = resolve("tiny")
-    config = EngineConfig(max_window=16, step_cost=COST, overlap=True, **settings)
-    engine = Engine(load_model(folder), Tokenizer.load(folder), config)
+    engine = new_engine(overlap=True, **settings)
     assert engine._history is not None
     engine._history._trials, engine._history._asks = trials, trials.asks
     return engine

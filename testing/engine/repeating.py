@@ -1,0 +1,72 @@
+"""A job whose text repeats, and engines for it: what tests of drafts from history share."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+from testing.engine.engines import requests_of
+from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine import Engine
+from wedlm_core.engine.history_trials import Trials
+from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model
+from wedlm_core.structured_outputs import StructuredOutputs
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation, Request, SamplingParams
+
+__all__ = ["COST", "TIGHT", "Given", "engine_of", "new_engine", "requests", "tokens"]
+
+COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
+TIGHT = {"page_size": 4, "prefill_chunk": 5, "max_batch_rows": 99, "num_pages": 120}
+
+
+def new_engine(**settings: Any) -> Engine:
+    """An engine on the shipped model."""
+    folder = resolve("tiny")
+    return Engine(
+        load_model(folder), Tokenizer.load(folder), EngineConfig(**{"max_window": 16, "step_cost": COST, **settings})
+    )
+
+
+@cache
+def engine_of(**settings: Any) -> Engine:
+    """The same one for the same settings."""
+    return new_engine(**settings)
+
+
+def _prompts(count: int) -> list[list[int]]:
+    """Counting, copying, and prompts that are alike."""
+    rng, tokenizer = random.Random(3), engine_of().tokenizer
+    texts = [
+        f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        for i in range(count)
+        for text in (
+            f"Count from {i} to {i + 9}.",
+            "Repeat: " + " ".join(rng.choice(["red", "apple", "village", "green", "old"]) for _ in range(8)),
+            f"To JSON: Bob is {20 + i} years old, lives in Rome and likes apples.",
+        )
+    ]
+    return [tokenizer.encode(text) for text in texts]
+
+
+def requests(strategy: str, temperature: float, structure: StructuredOutputs | None = None) -> list[Request]:
+    """18 rows, of up to 48 tokens."""
+    params = SamplingParams(
+        max_tokens=48, strategy=strategy, temperature=temperature, structured_outputs=structure, logprobs=True
+    )
+    return requests_of(_prompts(6), [params] * 18)
+
+
+def tokens(done: list[Generation]) -> dict[str, Any]:
+    """What rows say, by their ids."""
+    return {one.request_id: (one.token_ids, one.finish_reason, one.logprobs) for one in done}
+
+
+class Given(Trials):
+    """Asks as it is told."""
+
+    def record(self, seconds: float, tokens: int, sequences: int, prefill_rows: int = 0) -> None:
+        """Nothing changes."""
