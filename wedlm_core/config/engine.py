@@ -220,7 +220,7 @@ class EngineConfig:
             "drafts from history need each forward's outcome before the next one runs",
             'Set overlap="auto", or history_drafts="auto".',
         )
-        if self.history_drafts is not False:
+        if self.history_drafts is True or (self.history_drafts == "auto" and not self.trace):
             least = least_history_bytes(self.max_num_seqs)
             _require(
                 self.history_bytes >= least,

@@ -169,13 +169,15 @@ class Constraints:
             table.masks, proposed.numbers_10G,
         )  # fmt: skip
         numbers_10G, planner, offered = proposed.numbers_10G, self._planner, 0
-        by_masks = outcome.next_valid_D, planner.by_masks_2SW, planner.row_price
+        by_masks = outcome.next_valid_D, planner.by_masks_2SW
         if found is not None:
-            offered = offer_history(numbers_10G, found.acceptance_DP, *by_masks, LEAST_ACCEPTANCE)
+            drafts = int(np.count_nonzero(found.acceptance_DP > 0))
+            price = planner.price_of(int(np.add.reduce(outcome.next_rows_D)), drafts)
+            offered = offer_history(numbers_10G, found.acceptance_DP, *by_masks, price, LEAST_ACCEPTANCE)
         drafted, failed = self._draft(sequences, proposed, walked)
         if found is not None and offered:
             results_8G, source_GL = drafted.numbers_8G, drafted.source_GL
-            saved = saved_commits(numbers_10G, results_8G, source_GL, found.acceptance_DP, *by_masks)
+            saved = saved_commits(numbers_10G, results_8G, source_GL, found.acceptance_DP, *by_masks, price)
             found.saved_seconds += planner.seconds_of(saved)
         self._write(proposed, drafted, outcome.next_rows_D, state)
         return {int(proposed.places[g]): reason for g, reason in failed.items()}

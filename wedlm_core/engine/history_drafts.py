@@ -198,8 +198,12 @@ class HistoryDrafts:
 
     @property
     def waits(self) -> bool:
-        """Whether the next forward has to wait for the outcome of the one before it, by which it gets drafts."""
-        return self._asks and bool(self._prompts)
+        """Whether the next forward has to wait for the outcome of the one before it, by which it gets drafts.
+
+        And as long as windows have some, which are cut behind a wrong one: a sequence that had no place in the last
+        forward, or was preempted, has them still.
+        """
+        return bool(self._prompts) and (self._asks or self.placed)
 
     @property
     def asks(self) -> bool:

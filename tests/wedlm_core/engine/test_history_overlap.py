@@ -6,19 +6,25 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from testing.engine.engines import run
-from testing.engine.repeating import TIGHT, Given, engine_of, new_engine, requests, tokens
+from testing.engine.repeating import COST, TIGHT, Given, engine_of, new_engine, requests, tokens
+from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.history.tuning import TrialTuning
 from wedlm_core.engine.history_trials import Trials
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.model.weights import load_model
+from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
-from wedlm_core.types import Generation, Request
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation, Request, SamplingParams
 
 WORDS = StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")
 
@@ -119,6 +125,52 @@ def test_a_forward_that_the_device_waited_for_says_nothing_of_what_its_rows_take
     assert not (known & ~follows).any()
     assert (known & follows).sum() > 20
     assert sum(one.seconds is not None for one in completed) > 0.9 * len(completed), "steps are timed either way"
+
+
+@pytest.mark.parametrize(
+    "tight",
+    [{"max_batch_rows": rows} for rows in (18, 19)] + [{"page_size": 4, "num_pages": pages} for pages in (27, 29)],
+)
+@pytest.mark.parametrize("slots", [4, 8])
+def test_windows_that_keep_drafts_when_no_more_are_asked_for(
+    agreeing_folder: Path, tight: dict[str, int], slots: int
+) -> None:
+    """Of sequences without a place in the last forward: they were rewritten while the next one had their rows."""
+    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    config = EngineConfig(max_window=8, overlap=True, step_cost=COST, max_num_seqs=slots, **tight)
+    engine, prompt = Engine(model, tokenizer, config), tuple(tokenizer.encode("nine plus one is ten"))
+    history, scheduler = engine._history, engine._scheduler
+    assert history is not None
+    history._trials = Given(late=True)
+    history._trials.asks = history._asks = True
+    params = SamplingParams(strategy="verified", temperature=1.0, max_tokens=48, ignore_eos=True)
+    plans, schedule, left = [], scheduler.schedule, 0
+    asked = [Request(request_id=str(i), prompt_token_ids=prompt, seed=i % 8, params=params) for i in range(24)]
+
+    def noted(*, may_preempt: bool = True) -> ForwardPlan | None:
+        plans.append(schedule(may_preempt=may_preempt))
+        return plans[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "schedule", noted)
+        for one in asked:
+            engine.add(one)
+        done = []
+        while engine.has_work():
+            done += engine.step()
+            planned = plans[-1].sequences if plans[-1] is not None else []
+            out = [one.slot for one in (*scheduler.running, *scheduler.waiting) if one.slot >= 0 and one not in planned]
+            keeps = bool((engine._table.source[out] == DraftSource.HISTORY).any())
+            left += keeps and history._trials.asks
+            history._trials.asks = not keeps and len(plans) % 64 < 60
+    assert left > 0
+    assert drafted(done) > 0
+    plain = [replace(one, params=replace(params, strategy="autoregressive")) for one in asked]
+    alone = Engine(
+        model, tokenizer, replace(config, overlap=False, history_drafts=False, max_batch_rows=99, num_pages=200)
+    )
+    expected = {one.request_id: one.token_ids for one in run(alone, plain)}
+    assert {one.request_id: one.token_ids for one in done} == expected
 
 
 def test_they_take_as_few_forwards_as_where_none_overlap() -> None:

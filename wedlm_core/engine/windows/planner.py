@@ -25,7 +25,7 @@ from wedlm_core.engine.windows.probes import Probes
 from wedlm_core.engine.windows.step_time import CostCorrection, HostTime, Load
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.kernels.cpu.grammar_rows import count_forced
-from wedlm_core.kernels.cpu.purchase import Prices
+from wedlm_core.kernels.cpu.purchase import Prices, mean_row_price
 
 __all__ = ["WindowPlanner"]
 
@@ -331,10 +331,10 @@ class WindowPlanner:
 
     # ---- drafts from elsewhere ------------------------------------------------------------------------
 
-    @property
-    def row_price(self) -> float:
-        """Commits that the row of a draft had to bring in the last plan to be worth its time."""
-        return self._row_price
+    def price_of(self, rows: int, drafts: int) -> float:
+        """Commits that each draft's row has to bring where ``drafts`` are bought beside ``rows``; 0 before any plan."""
+        prices = self.prices
+        return 0.0 if prices is None or not drafts else float(mean_row_price(prices, float(rows), drafts))
 
     def seconds_of(self, commits: float) -> float:
         """By how much so many commits come earlier than in the last plan; 0 before the first.

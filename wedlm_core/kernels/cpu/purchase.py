@@ -14,7 +14,7 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.planning import seconds_at
 
-__all__ = ["Bought", "Prices", "buy_rows", "least_row_price", "step_seconds"]
+__all__ = ["Bought", "Prices", "buy_rows", "least_row_price", "mean_row_price", "step_seconds"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,6 +62,18 @@ def step_seconds(prices, rows, drafts):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def mean_row_price(prices, rows, count):  # type: ignore[no-untyped-def]
+    """Commits that each of ``count`` more rows has to bring, at the seconds that one takes in the long run.
+
+    0 if these are not known. Other arguments as for :func:`least_row_price`.
+    """
+    if prices.seconds_per_commit <= 0.0:
+        return 0.0
+    more = step_seconds(prices, rows + count, True) - step_seconds(prices, rows, rows > prices.sequences)
+    return max(0.0, more) / count / prices.seconds_per_commit
+
+
+@kernel
 def least_row_price(prices, rows, most):  # type: ignore[no-untyped-def]
     """Commits that each of some rows has to bring, as many of them (1, 2, 4 ... ``most``) as come cheapest.
 
@@ -74,17 +86,14 @@ def least_row_price(prices, rows, most):  # type: ignore[no-untyped-def]
         most: rows, at least 1.
 
     Returns:
-        Commits, at the seconds that one takes in the long run; 0 if these are not known.
+        Commits, as of :func:`mean_row_price`.
     """
-    if prices.seconds_per_commit <= 0.0:
-        return 0.0
-    here, count, least = step_seconds(prices, rows, rows > prices.sequences), 1, np.inf
+    count, least = 1, np.inf
     while True:
-        least = min(least, (step_seconds(prices, rows + count, True) - here) / count)
+        least = min(least, mean_row_price(prices, rows, count))
         if count >= most:
-            break
+            return least
         count = min(2 * count, most)
-    return max(0.0, least) / prices.seconds_per_commit
 
 
 @kernel

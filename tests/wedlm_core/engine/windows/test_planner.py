@@ -162,7 +162,8 @@ def test_what_a_draft_has_to_bring_does_not_depend_on_prefill(prompt: int) -> No
     assert not table.masks.any()
     alone = float(cost(np.array([COUNT]), 0, COUNT)[0])
     assert planner.seconds_of(COUNT) == pytest.approx(alone, rel=0.05)
-    assert planner.row_price == pytest.approx(COUNT * 0.1 / alone, rel=0.05)
+    for drafts in (1, 7, 100):
+        assert planner.price_of(COUNT, drafts) == pytest.approx(COUNT * 0.1 / alone, rel=0.05)
 
 
 def test_while_nothing_is_learned_a_plan_without_masks_stays(monkeypatch: pytest.MonkeyPatch) -> None:
