@@ -32,6 +32,7 @@ from wedlm_core.engine.scoring import Scorer
 from wedlm_core.engine.trace import step_record
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.errors import IntegrityError, RequestError, explain
+from wedlm_core.kernels.cpu.recall_step import Committed
 from wedlm_core.model import Decoder
 from wedlm_core.tokenizer import TextStream, Tokenizer
 from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
@@ -316,6 +317,9 @@ class Engine:
         """Fill the table and the device state of sequences that just got a slot."""
         with self._apart():
             self._opening.open(sequences, len(self._scheduler.running))
+            if self._history is not None:
+                spare = self.pages.num_free * self.config.page_size
+                self._history.begin(sequences, self._scheduler.running_slots(), spare, self._runner.state)
 
     def _plan_windows(self) -> None:
         """Let the planner set the windows of adaptive sequences."""
@@ -405,7 +409,8 @@ class Engine:
         if history is not None and (found is not None or history.placed):
             running, spare = self._scheduler.running_slots(), self.pages.num_free * self.config.page_size
             with self._apart():
-                history.draft(found, slots_D, ~over_D, outcome, running, spare, state)
+                forward = Committed(slots_D, ~over_D, outcome.count_D, outcome.offered_D, outcome.next_valid_D)
+                history.draft(found, forward, running, spare, state)
 
     def _discard_pages(self, sequence: Sequence) -> None:
         """Clean the pages of a sequence whose KV holds what is no number: a masked entry of that spoils a sum."""

@@ -25,6 +25,7 @@ from wedlm_core.engine.history_trials import Trials
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.kernels.cpu.recall import cut_at_stops
 from wedlm_core.kernels.cpu.recall_step import Columns, Committed, Found, follow, place
 from wedlm_core.statistics import DraftSource
 
@@ -258,28 +259,48 @@ class HistoryDrafts:
             table.constrained, table.recalls,
         )  # fmt: skip
 
+    def begin(self, sequences: list[Sequence], running: IntArray, spare_tokens: int, state: DeviceState) -> None:
+        """Draft the first windows of new sequences that :meth:`open` was called with: many rows begin alike.
+
+        Args:
+            sequences: whose slots are set up; no forward is in flight if the last one was to be waited for.
+            running: as for :meth:`draft`, and the rest.
+            spare_tokens: likewise.
+            state: likewise.
+        """
+        table = self._table
+        if self._history is None or not (self._asks and self._trials.asks) or self._planner.prices is None:
+            return
+        new = [one.slot for one in sequences if table.recalls[one.slot] and not table.constrained[one.slot]]
+        if not new:
+            return
+        self._take_in()
+        slots_D, none_D = np.array(new), np.zeros(len(new), dtype=np.int64)
+        room_D = np.minimum(2 * table.widest[slots_D], table.limit[slots_D] - table.generated[slots_D])
+        own = self._history.propose(slots_D, room_D)
+        cut_at_stops(own.token_SD, own.acceptance_SD, own.count_S, table.stop_ids[slots_D])
+        found = Suggestions(slots_D=slots_D, token_DP=own.token_SD, acceptance_DP=own.acceptance_SD)
+        every_D = np.ones(len(new), dtype=np.bool_)
+        self.draft(found, Committed(slots_D, every_D, none_D, none_D, ~every_D), running, spare_tokens, state)
+
     def draft(
-        self, found: Suggestions | None, slots_D: IntArray, lives_D: BoolArray, outcome: StepOutcome,
-        running: IntArray, spare_tokens: int, state: DeviceState,
-    ) -> None:  # fmt: skip
+        self, found: Suggestions | None, forward: Committed, running: IntArray, spare_tokens: int, state: DeviceState
+    ) -> None:
         """Buy drafts for the next windows of the sequences that go on and have no grammar, and write the windows.
 
         Args:
             found: what history proposes.
-            slots_D: the sequences of the forward that completed.
-            lives_D: which of them go on.
-            outcome: of that forward.
+            forward: that completed.
             running: slots of all running sequences.
             spare_tokens: KV entries that are free.
             state: what the device keeps of each slot.
         """
-        prices = self._planner.prices
+        prices, slots_D = self._planner.prices, forward.slots
         if prices is None or self._history is None:
             return
         if not self.placed and self._table.constrained[slots_D].all():
             self._gained(found, 0.0)  # grammars have placed what was taken
             return
-        forward = Committed(slots_D, lives_D, outcome.count_D, outcome.offered_D, outcome.next_valid_D)
         windows = state.windows_of(slots_D)
         placed = place(
             forward, self._nothing if found is None else Found(found.token_DP, found.acceptance_DP),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from testing.engine.engines import run
-from testing.engine.repeating import COST, TIGHT, Given, engine_of, requests, tokens
+from testing.engine.repeating import COST, TIGHT, Given, engine_of, new_engine, requests, tokens
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.engine import least_history_bytes
 from wedlm_core.config.step_cost import StepCost
@@ -76,6 +76,26 @@ def test_text_that_was_seen_takes_fewer_forwards() -> None:
         if history:
             assert all(one.stats.history_drafts_accepted > one.stats.mask_drafts_accepted for one in done)
     assert forwards[True] < 0.8 * forwards[False]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_rows_that_begin_alike_have_drafts_in_their_first_forward(
+    monkeypatch: pytest.MonkeyPatch, overlap: bool
+) -> None:
+    dear, same, forwards = StepCost.linear(fixed=1.0, per_row=0.1, floor_rows=3), requests("verified", 0.0)[:6], {}
+    expected = tokens(run(engine_of(history_drafts=False), same))
+    for first in (True, False):
+        engine = new_engine(step_cost=dear, overlap=overlap)
+        assert engine._history is not None
+        engine._history._trials = Given()  # how long forwards take here is not what is asked
+        engine._history._asks = True
+        if not first:
+            monkeypatch.setattr(engine._history, "begin", lambda *_: None)
+        for turn in range(6):
+            done = run(engine, [replace(one, request_id=f"{turn}/{one.request_id}") for one in same], 2)
+        assert {name.partition("/")[2]: one for name, one in tokens(done).items()} == expected
+        forwards[first] = [one.stats.decode_forwards for one in done]
+    assert sum(forwards[True]) <= sum(forwards[False]) - len(same) + 1, "a forward less for each"
 
 
 @pytest.mark.parametrize("asked_again", [False, True])
