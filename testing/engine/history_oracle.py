@@ -57,7 +57,8 @@ class _Places:
     """Where the end of a text occurred: positions behind it, latest first, and how many tokens match there.
 
     Attributes:
-        source: 0 own text, 1 finished rows, 2 where the last match went on; behind drafts 3 own text, 4 finished rows.
+        source: 0 own text, 1 finished rows, 2 where the last match went on; behind drafts 3 own text, 4 finished rows;
+            where a row begins 5 own text, 6 finished rows.
         own: whether the log is the own text.
     """
 
@@ -82,6 +83,7 @@ class HistoryOracle:
         self._offers: dict[int, _Offer] = {}
         self._cells: dict[tuple[int, int, int], tuple[float, float]] = {}  # tested, right
         self._fails: dict[int, tuple[float, float]] = {}  # failed, expected
+        self._begins: set[int] = set()  # without output yet
         self._followed: dict[int, tuple[bool, int]] = {}  # whether in the own text, and where the next token stands
 
     def resize(self, slot: int, bits: int) -> None:
@@ -92,6 +94,7 @@ class HistoryOracle:
         """Begin a sequence; the size of its log is to be set before anything else."""
         self._texts[slot], self._output[slot] = _Log(bits=62, tokens=list(tokens)), len(tokens) - output
         self._fails[slot] = (0.0, 0.0)
+        self._begins = self._begins - {slot} if output else self._begins | {slot}
         self._offers.pop(slot, None)
         self._followed.pop(slot, None)
 
@@ -106,6 +109,8 @@ class HistoryOracle:
         """Take in committed tokens."""
         if tokens and slot in self._offers:
             self._learn(slot, tokens, self._offers.pop(slot))
+        if tokens:
+            self._begins.discard(slot)
         if slot in self._followed:
             own, place = self._followed[slot]
             self._followed[slot] = own, place + len(tokens)
@@ -137,7 +142,9 @@ class HistoryOracle:
         for turn in range(self.tuning.searches):
             begin = len(offer.drafts)
             tail = (text.tokens[text.oldest :] + offer.given + offer.drafts)[-self.tuning.longest :]
-            if turn == 0:
+            if turn == 0 and slot in self._begins:
+                sources = [self._find(text, 5, tail), self._find(self._shared, 6, tail)]
+            elif turn == 0:
                 sources = [self._find(text, 0, tail), self._find(self._shared, 1, tail)]
                 sources.append(self._resumed(slot, len(given)))
             else:

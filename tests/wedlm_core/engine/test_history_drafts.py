@@ -91,11 +91,11 @@ def test_rows_that_begin_alike_have_drafts_in_their_first_forward(
         engine._history._asks = True
         if not first:
             monkeypatch.setattr(engine._history, "begin", lambda *_: None)
-        for turn in range(6):
+        for turn in range(12):  # how far first drafts are to be trusted is learned apart
             done = run(engine, [replace(one, request_id=f"{turn}/{one.request_id}") for one in same], 2)
         assert {name.partition("/")[2]: one for name, one in tokens(done).items()} == expected
         forwards[first] = [one.stats.decode_forwards for one in done]
-    assert sum(forwards[True]) <= sum(forwards[False]) - len(same) + 1, "a forward less for each"
+    assert sum(forwards[True]) < sum(forwards[False]) - len(same) // 2, "a forward less for most"
 
 
 @pytest.mark.parametrize("asked_again", [False, True])

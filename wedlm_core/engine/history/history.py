@@ -114,6 +114,7 @@ class History:
             draft_place=np.zeros((slots, most_drafts), np.int64),
             place=np.zeros(slots, np.int64),
             log=np.zeros(slots, np.int64),
+            begins=np.zeros(slots, np.bool_),
         )
         self._open = np.zeros(slots, np.bool_)
         self._output = np.zeros(slots, np.int64)  # position of the first output token
@@ -170,7 +171,7 @@ class History:
         self._open[slot], self._output[slot] = True, len(tokens) - output
         self._learned.fail[slot] = 0
         self._offer.ahead[slot] = self._offer.drafts[slot] = 0
-        self._offer.log[slot] = -1
+        self._offer.log[slot], self._offer.begins[slot] = -1, output == 0
         self._place(slot, len(tokens) + _SPARE)
         token_logs.extend(self._logs, slot, np.ascontiguousarray(tokens, dtype=np.int32))
 

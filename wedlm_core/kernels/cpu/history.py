@@ -28,7 +28,7 @@ __all__ = ["Memory", "Offer", "Search", "append", "propose"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_OWN, _RESUMED, _OWN_BEHIND = 0, 2, 3  # of the sources
+_OWN, _RESUMED, _OWN_BEHIND, _OWN_FIRST = 0, 2, 3, 5  # of the sources
 
 
 class Offer(NamedTuple):
@@ -37,7 +37,7 @@ class Offer(NamedTuple):
     ``token`` int32 ``[slots, B + D]``, ``ahead, drafts`` int64 ``[slots]``, ``cell`` int64 and ``hazard`` float64
     ``[slots, D]``. ``draft_log`` and ``draft_place`` int64 ``[slots, D]``: the log that a draft is from, and where it
     stands there. ``place`` and ``log`` int64 ``[slots]``: where the next token stands in the log that was followed, if
-    the text goes on as there; a negative ``log`` where none was.
+    the text goes on as there; a negative ``log`` where none was. ``begins`` bool ``[slots]``: there is no output yet.
     """
 
     token: Array
@@ -49,6 +49,7 @@ class Offer(NamedTuple):
     draft_place: Array
     place: Array
     log: Array
+    begins: Array
 
 
 class Search(NamedTuple):
@@ -109,6 +110,7 @@ def append(logs, slots, token, counts, offer, learned):  # type: ignore[no-untyp
         if counts[i] > 0:
             _test(slots[i], token, i, counts[i], offer, learned)
             offer.place[slots[i]] += counts[i]
+            offer.begins[slots[i]] = False
         for j in range(counts[i]):
             write(logs, slots[i], token[i, j])
 
@@ -121,14 +123,14 @@ def _resumes(logs, offer, slot, first):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _best_source(logs, slot, ahead, begins, tail, depth, hashes, learned, offer, found, follows):  # type: ignore[no-untyped-def]
+def _best_source(logs, slot, ahead, turn, tail, depth, hashes, learned, offer, found, follows):  # type: ignore[no-untyped-def]
     """The source whose first draft is most probable, of equals the first.
 
     Args:
         logs: :class:`Logs`.
         slot: of the sequence.
         ahead: drafts that stand behind its text.
-        begins: whether none of them is from here; else the sources are those behind drafts.
+        turn: how often sources were looked for before; behind the first time they are those behind drafts.
         tail: tokens of text and drafts, latest first.
         depth: how many there are.
         hashes: of its n-grams.
@@ -142,8 +144,13 @@ def _best_source(logs, slot, ahead, begins, tail, depth, hashes, learned, offer,
         and all votes.
     """
     best, chosen, shared = -1.0, (-1, 0, 0, 0, -1, 0, 0), len(logs.end) - 1
-    for source in range(_OWN if begins else _OWN_BEHIND, _OWN_BEHIND if begins else SOURCES):
-        log = slot if source in (_OWN, _OWN_BEHIND) else shared
+    sources = range(_OWN, _OWN_BEHIND)
+    if turn > 0:
+        sources = range(_OWN_BEHIND, _OWN_FIRST)
+    elif offer.begins[slot]:
+        sources = range(_OWN_FIRST, SOURCES)
+    for source in sources:
+        log = slot if source in (_OWN, _OWN_BEHIND, _OWN_FIRST) else shared
         if source != _RESUMED:
             places, matched = find(logs, log, tail, depth, hashes, found.shape[1], found[source])
         elif _resumes(logs, offer, slot, ahead):
@@ -244,9 +251,7 @@ def propose(logs, slots, budget, given, ahead, search, learned, offer, token, ac
                 break
             depth = read_tail(logs, slot, offer.token[slot], first + drafts, tail)
             hash_tail(tail, depth, logs.order, hashes)
-            chosen = _best_source(
-                logs, slot, first + drafts, turn == 0, tail, depth, hashes, learned, offer, found, follows
-            )
+            chosen = _best_source(logs, slot, first + drafts, turn, tail, depth, hashes, learned, offer, found, follows)
             source, log, _, length, _, _, _ = chosen
             if source < 0:
                 break

@@ -24,9 +24,10 @@ __all__ = [
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SOURCES = 5
-"""The own text; the shared log; either, where the last match went on, although what followed it was another token;
-behind drafts from here the own text, and the shared log."""
+SOURCES = 7
+"""The own text, the shared log, and either where the last match went on, although what followed was another token; the two
+behind drafts from here; the two where a row begins: all prompts that end as a template does match there, whatever follows.
+"""
 LENGTHS = 10
 """Classes of match lengths, :func:`_length_class`."""
 EVIDENCE = 6
