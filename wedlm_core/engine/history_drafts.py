@@ -13,6 +13,7 @@ pause it does not even know them until these last ones come: to keep a text take
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ LEAST_ACCEPTANCE = 0.05
 _MOST_DRAFTS = 32  # of a sequence in a forward
 _MOST_ENDED = 512  # texts that wait to be taken in, the last ones: a trial without them would not show what they bring
 _EARLY = 1.25  # times as many forwards before a trial as that many texts are thought to take, by those before
+_MOST_WITHOUT = 64  # new sequences in a row that get no first drafts: what a job's rows begin with may change
 _MOST_ENDED_TOKENS = 1 << 18  # of these texts: as Python's numbers they take 10 MB
 
 
@@ -92,6 +94,7 @@ class HistoryDrafts:
         self._resting = 0  # forwards to come that tell nothing
         self._away = 0  # forwards before these whose texts do not matter either
         self._forwards, self._ends = 0, 0  # seen so far, and texts that ended in them
+        self._wait, self._without = 1, 0  # new sequences from one that gets first drafts to the next; to come without
         self._learns_last = False  # the forward behind the last that was asked for any says if these were right
         # Tokens that are output of the last one, its sequences, and its rows of prompts.
         self._forward: tuple[int, int, int] | None = None
@@ -262,6 +265,8 @@ class HistoryDrafts:
     def begin(self, sequences: list[Sequence], running: IntArray, spare_tokens: int, state: DeviceState) -> None:
         """Draft the first windows of new sequences that :meth:`open` was called with: many rows begin alike.
 
+        Where that spares less than the time it takes, some of the next ones get none, ever more of them.
+
         Args:
             sequences: whose slots are set up; no forward is in flight if the last one was to be waited for.
             running: as for :meth:`draft`, and the rest.
@@ -274,18 +279,25 @@ class HistoryDrafts:
         new = [one.slot for one in sequences if table.recalls[one.slot] and not table.constrained[one.slot]]
         if not new:
             return
+        if self._without > 0:
+            self._without -= len(new)
+            return
         self._take_in()
+        since = time.perf_counter()
         slots_D, none_D = np.array(new), np.zeros(len(new), dtype=np.int64)
         room_D = np.minimum(2 * table.widest[slots_D], table.limit[slots_D] - table.generated[slots_D])
         own = self._history.propose(slots_D, room_D)
         cut_at_stops(own.token_SD, own.acceptance_SD, own.count_S, table.stop_ids[slots_D])
         found = Suggestions(slots_D=slots_D, token_DP=own.token_SD, acceptance_DP=own.acceptance_SD)
         every_D = np.ones(len(new), dtype=np.bool_)
-        self.draft(found, Committed(slots_D, every_D, none_D, none_D, ~every_D), running, spare_tokens, state)
+        forward = Committed(slots_D, every_D, none_D, none_D, ~every_D)
+        spared = self.draft(found, forward, running, spare_tokens, state)
+        self._wait = 1 if spared > time.perf_counter() - since else min(2 * self._wait, _MOST_WITHOUT)
+        self._without = self._wait - 1
 
     def draft(
         self, found: Suggestions | None, forward: Committed, running: IntArray, spare_tokens: int, state: DeviceState
-    ) -> None:
+    ) -> float:
         """Buy drafts for the next windows of the sequences that go on and have no grammar, and write the windows.
 
         Args:
@@ -294,13 +306,16 @@ class HistoryDrafts:
             running: slots of all running sequences.
             spare_tokens: KV entries that are free.
             state: what the device keeps of each slot.
+
+        Returns:
+            Seconds that they are expected to spare.
         """
         prices, slots_D = self._planner.prices, forward.slots
         if prices is None or self._history is None:
-            return
+            return 0.0
         if not self.placed and self._table.constrained[slots_D].all():
             self._gained(found, 0.0)  # grammars have placed what was taken
-            return
+            return 0.0
         windows = state.windows_of(slots_D)
         placed = place(
             forward, self._nothing if found is None else Found(found.token_DP, found.acceptance_DP),
@@ -310,6 +325,7 @@ class HistoryDrafts:
         state.set_windows_of(slots_D, windows)
         self.placed = placed.placed or (self.placed and bool((self._table.source == DraftSource.HISTORY).any()))
         self._gained(found, placed.saved_seconds)
+        return placed.saved_seconds
 
     def _gained(self, found: Suggestions | None, placed_seconds: float) -> None:
         if found is not None:

@@ -25,8 +25,8 @@ __all__ = [
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SOURCES = 7
-"""The own text, the shared log, and either where the last match went on, although what followed was another token; the two
-behind drafts from here; the two where a row begins: all prompts that end as a template does match there, whatever follows.
+"""The own text, the shared log, and either where the last match went on, although another token followed; the two behind
+drafts from here; the two where a row begins: all prompts that end as a template does match there, whatever follows.
 """
 LENGTHS = 10
 """Classes of match lengths, :func:`_length_class`."""
