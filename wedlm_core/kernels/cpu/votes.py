@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 SOURCES = 7
 """The own text, the shared log, and either where the last match went on, although another token followed; the two behind
-drafts from here; the two where a row begins: all prompts that end as a template does match there, whatever follows.
+drafts from here; the two where a row begins: all prompts that end as a template does match there.
 """
 LENGTHS = 10
 """Classes of match lengths, :func:`_length_class`."""
