@@ -25,7 +25,7 @@ __all__ = [
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SOURCES = 7
-"""The own text, the shared log, and either where the last match went on, although another token followed; the two behind
+"""The own text, the shared log, and either where the last match went on, although another token followed; both behind
 drafts from here; the two where a row begins: all prompts that end as a template does match there.
 """
 LENGTHS = 10
