@@ -19,7 +19,7 @@ class HistoryTuning:
     least_acceptance: float = 0.05  # below it a draft is not worth even the cheapest row
     least_probability: float = 0.5  # of a draft behind those before it: below it sources are looked for anew
     searches: int = 3  # for sources, per proposal: more hardly find more
-    searched_behind: float = 0.2  # acceptance of the drafts so far, at least: what stands behind others is seldom bought
+    searched_behind: float = 0.2  # acceptance of the drafts so far, at least: others seldom have any bought behind them
     # Learning
     cell_kept: float = 0.998  # share of a class's counts kept per test: about 500 tests count
     cell_prior: float = 8.0  # tests; weight of the smoothed share of votes before anything was tested
