@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wedlm_core.checks import is_flag, is_number, is_whole
+from wedlm_core.config.rope import MAX_POSITIONS, REMEDY, YarnScaling, require, rope_of
 from wedlm_core.errors import ConfigError, explain
 
 __all__ = ["EXACT_WEIGHT_DTYPES", "INT4_GROUP", "MAX_POSITIONS", "MOST_EXACT_INPUTS", "ModelConfig", "YarnScaling",
@@ -19,7 +20,6 @@ MOST_EXACT_INPUTS = (2**31 - 1) // 127**2
 INT4_GROUP = 32
 """Inputs of a layer that share a multiplier where weights are kept in 4 bits."""
 
-MAX_POSITIONS = 1 << 22
 # Sizes of a model, positive integers, with the largest plausible value; a larger one means a damaged file.
 _SIZES: Mapping[str, int] = {
     "vocab_size": 1 << 24,
@@ -33,47 +33,6 @@ _SIZES: Mapping[str, int] = {
 }
 _MAX_THETA = 1e15
 _MAX_ENDS = 1024  # end-of-sequence ids
-_REMEDY = "Correct config.json."
-
-
-def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
-    if not ok:
-        raise ConfigError(explain(name, value, rule, remedy))
-
-
-@dataclass(frozen=True, kw_only=True)
-class YarnScaling:
-    """YaRN context extension (arXiv 2309.00071); names as in Hugging Face's ``rope_scaling``.
-
-    Raises:
-        ConfigError: a value is out of range.
-    """
-
-    factor: float
-    original_max_position_embeddings: int
-    attention_factor: float | None = None
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        longest, many = _SIZES["max_position_embeddings"], 1e6
-        optional = ("attention_factor", "mscale", "mscale_all_dim")
-        checks = (
-            ("factor", is_number(self.factor, 1, many), f"a number from 1 to {many:g}"),
-            ("original_max_position_embeddings", is_whole(self.original_max_position_embeddings, 1, longest),
-             f"an integer from 1 to {longest}"),
-            *((name, is_number(getattr(self, name), 1e-6, many), f"a number from 1e-06 to {many:g}")
-              for name in ("beta_fast", "beta_slow")),
-            *((name, getattr(self, name) is None or is_number(getattr(self, name), 1e-6, many),
-               f"null or a number from 1e-06 to {many:g}") for name in optional),
-            ("truncate", is_flag(self.truncate), "true or false"),
-        )  # fmt: skip
-        for name, fits, rule in checks:
-            _require(fits, f"rope_scaling.{name}", getattr(self, name), rule, _REMEDY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +67,7 @@ class ModelConfig:
         """Check every value, and that the sizes fit together."""
         for name, most in _SIZES.items():
             value = getattr(self, name)
-            _require(is_whole(value, 1, most), name, value, f"an integer of 1 or more, {most} at most", _REMEDY)
+            require(is_whole(value, 1, most), name, value, f"an integer of 1 or more, {most} at most", REMEDY)
         heads, vocab, theta = self.num_attention_heads, self.vocab_size, self.rope_theta
         checks = [
             ("num_key_value_heads", heads % self.num_key_value_heads == 0, f"divides num_attention_heads={heads}"),
@@ -127,7 +86,7 @@ class ModelConfig:
               for name in ("attention_bias", "qk_norm", "tie_word_embeddings")),
         ]  # fmt: skip
         for name, fits, rule in checks:
-            _require(fits, name, getattr(self, name), rule, _REMEDY)
+            require(fits, name, getattr(self, name), rule, REMEDY)
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any], *, mask_token_id: int | None = None) -> ModelConfig:
@@ -144,9 +103,9 @@ class ModelConfig:
         Raises:
             ConfigError: unknown model type, activation, rotary scaling, or a missing size.
         """
-        _require(isinstance(raw, Mapping), "config.json", raw, "an object", "Download it again.")
+        require(isinstance(raw, Mapping), "config.json", raw, "an object", "Download it again.")
         kind = raw.get("model_type", "wedlm")
-        _require(
+        require(
             kind in ("wedlm", "qwen2", "qwen3"),
             "model_type",
             kind,
@@ -154,8 +113,8 @@ class ModelConfig:
             "Convert the checkpoint to one of these layouts.",
         )
         activation = raw.get("hidden_act", "silu")
-        _require(activation == "silu", "hidden_act", activation, "only silu is implemented", "Use a Qwen-style model.")
-        _require(
+        require(activation == "silu", "hidden_act", activation, "only silu is implemented", "Use a Qwen-style model.")
+        require(
             not _flag(raw, "use_sliding_window", False),
             "use_sliding_window",
             True,
@@ -167,8 +126,9 @@ class ModelConfig:
             for n in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
             if n not in raw
         ]
-        _require(not missing, "config.json", missing, "these sizes are required", "Add them to config.json.")
-        theta, scaling = _rope(raw)
+        require(not missing, "config.json", missing, "these sizes are required", "Add them to config.json.")
+        _check_full_attention(raw)
+        theta, scaling = rope_of(raw)
         kv_heads = raw.get("num_key_value_heads")
         return cls(
             vocab_size=raw["vocab_size"],
@@ -177,7 +137,7 @@ class ModelConfig:
             num_hidden_layers=raw["num_hidden_layers"],
             num_attention_heads=raw["num_attention_heads"],
             num_key_value_heads=raw["num_attention_heads"] if kv_heads is None else kv_heads,
-            head_dim=_head_dim(raw),
+            head_dim=_head_dim(raw, kind),
             max_position_embeddings=raw.get("max_position_embeddings", 32768),
             rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
             rope_theta=theta,
@@ -282,47 +242,40 @@ def id_tuple(name: str, value: object) -> tuple[int, ...]:
     """
     listed = [] if value is None else value if isinstance(value, list) else [value]
     fits = len(listed) <= _MAX_ENDS and all(map(is_whole, listed))
-    _require(fits, name, value, f"null, a token id, or a list of at most {_MAX_ENDS} of them", _REMEDY)
+    require(fits, name, value, f"null, a token id, or a list of at most {_MAX_ENDS} of them", REMEDY)
     return tuple(listed)
 
 
 def _flag(raw: Mapping[str, Any], name: str, default: bool) -> bool:
     """A bool of the configuration; null means the default. The string ``"false"`` is an error."""
     value = raw.get(name)
-    _require(value is None or is_flag(value), name, value, "true or false", _REMEDY)
+    require(value is None or is_flag(value), name, value, "true or false", REMEDY)
     return default if value is None else bool(value)
 
 
-def _head_dim(raw: Mapping[str, Any]) -> Any:
-    """``head_dim`` as given, else the hidden size divided by the number of attention heads."""
-    width, heads, given = raw["hidden_size"], raw["num_attention_heads"], raw.get("head_dim")
+def _check_full_attention(raw: Mapping[str, Any]) -> None:
+    """Refuse ``layer_types`` with another attention than the full one, as by a sliding window."""
+    kinds, layers = raw.get("layer_types"), raw["num_hidden_layers"]
+    others = [] if kinds is None else [kinds] if not isinstance(kinds, list) else kinds
+    require(
+        all(kind == "full_attention" for kind in others),
+        "layer_types",
+        kinds,
+        'only "full_attention" is implemented (no sliding windows)',
+        "Use a model whose layers all have full attention.",
+    )
+    require(kinds is None or len(kinds) == layers, "layer_types", kinds, f"one for each of {layers} layers", REMEDY)
+
+
+_HEAD_DIMS = {"qwen3": 128}
+"""Model type -> ``head_dim`` in transformers where a configuration has none; others divide the hidden size."""
+
+
+def _head_dim(raw: Mapping[str, Any], kind: str) -> Any:
+    """``head_dim`` as given, else the default of the model type."""
+    width, heads, given = raw["hidden_size"], raw["num_attention_heads"], raw.get("head_dim", _HEAD_DIMS.get(kind))
     if given is not None or not (is_whole(width, 1) and is_whole(heads, 1)):
         return given  # __post_init__ checks the sizes
     rule = f"a multiple of num_attention_heads={heads} where head_dim is not given"
-    _require(width % heads == 0, "hidden_size", width, rule, _REMEDY)
+    require(width % heads == 0, "hidden_size", width, rule, REMEDY)
     return width // heads
-
-
-def _rope(raw: Mapping[str, Any]) -> tuple[Any, YarnScaling | None]:
-    """``(theta, scaling)`` from ``rope_parameters`` or ``rope_theta`` + ``rope_scaling``."""
-    name = "rope_parameters" if raw.get("rope_parameters") not in (None, {}) else "rope_scaling"
-    scaling = {} if raw.get(name) is None else raw[name]
-    flat = isinstance(scaling, Mapping) and not any(isinstance(value, Mapping) for value in scaling.values())
-    _require(flat, name, scaling, "null, or an object that holds for all layers", _REMEDY)
-    given = [v for v in (scaling.get("rope_theta"), raw.get("rope_theta")) if v is not None]
-    theta = float(given[0]) if given and is_number(given[0]) else given[0] if given else 10_000.0
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind == "default":
-        return theta, None
-    _require(
-        kind == "yarn",
-        "rope_scaling",
-        kind,
-        "only default and yarn rotary scaling are implemented",
-        "Remove rope_scaling (shorter context), or convert the model to YaRN.",
-    )
-    _require("factor" in scaling, "rope_scaling", dict(scaling), "yarn needs a factor", "Add it to config.json.")
-    known = {k: scaling[k] for k in YarnScaling.__dataclass_fields__ if scaling.get(k) is not None}
-    # As Hugging Face does if the original length is absent.
-    known.setdefault("original_max_position_embeddings", raw.get("max_position_embeddings", 32768))
-    return theta, YarnScaling(**known)

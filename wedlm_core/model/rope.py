@@ -27,7 +27,8 @@ def _yarn(periods: Tensor, theta: float, dim: int, yarn: YarnScaling) -> tuple[T
     if yarn.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    ramp = (torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / max(high - low, 0.001)
+    width = high - low if high != low else 0.001
+    ramp = (torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / width
     keep = 1.0 - ramp.clamp(0, 1)
     mixed = 1.0 / (yarn.factor * periods) * (1 - keep) + 1.0 / periods * keep
 

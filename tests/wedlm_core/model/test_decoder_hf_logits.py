@@ -78,6 +78,15 @@ def test_rotary_settings_where_transformers_4_kept_them(tmp_path: Path, scaling:
     assert_same_logits(tmp_path, theirs)
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+def test_scaling_next_to_rotary_parameters_has_the_logits_of_transformers(tmp_path: Path, kind: str) -> None:
+    """As people extend a context: they add ``rope_scaling``, and ``rope_parameters`` stays as it was saved."""
+    write_theirs(tmp_path, kind, rope_parameters=dict(PLAIN), hidden_size=64)
+    set_config(tmp_path, rope_scaling={k: v for k, v in YARN.items() if k != "rope_theta"}, rope_theta=7_000.0)
+    theirs = {"qwen2": transformers.Qwen2ForCausalLM, "qwen3": transformers.Qwen3ForCausalLM}[kind]
+    assert_same_logits(tmp_path, theirs.from_pretrained(tmp_path, dtype="float32").eval())
+
+
 def drop(folder: Path, suffix: str) -> None:
     tensors = load_file(folder / "model.safetensors")
     save_file({k: v for k, v in tensors.items() if not k.endswith(suffix)}, folder / "model.safetensors")
