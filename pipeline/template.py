@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import StrictUndefined, meta
+from jinja2 import meta
 
-from pipeline.codec import BoundedEnvironment, BoundedTemplate, TemplateLimitError, TemplateSyntaxError, explain
+from pipeline.codec import BoundedTemplate, TemplateLimitError, TemplateSyntaxError, explain
 from pipeline.errors import ConfigError
+from pipeline.null_cells import NullCellError, RowEnvironment, cells_of
 
-__all__ = ["WHOLE_ROW", "PromptTemplate", "check_template"]
+__all__ = ["WHOLE_ROW", "NullCellError", "PromptTemplate", "check_template"]
 
 WHOLE_ROW = "row"
 """Template variable that maps column names to cells, for names that are no identifiers. A column named so wins."""
@@ -20,8 +21,8 @@ _SINGLE_BRACES = re.compile(r"(?<!\{)\{\s*([A-Za-z_]\w*)\s*\}(?!\})")
 
 
 @functools.cache
-def _environment() -> BoundedEnvironment:
-    return BoundedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+def _environment() -> RowEnvironment:
+    return RowEnvironment(autoescape=False, keep_trailing_newline=True)
 
 
 @functools.lru_cache(maxsize=8)
@@ -69,13 +70,15 @@ class PromptTemplate:
         return WHOLE_ROW in self.names
 
     def render(self, row: Mapping[str, Any]) -> str:
-        """The prompt of a row.
+        """The prompt of a row. A cell that is null, missing or NaN has no text: the template may test or replace it.
 
         Raises:
+            NullCellError: the template uses such a cell otherwise.
             TemplateLimitError: rendering takes too long or too much memory.
             Exception: whatever Jinja or an expression of the template raises.
         """
         try:
-            return self._template.render(row if not self.takes_whole_row else {"row": row, **row})
+            cells = cells_of(row)
+            return self._template.render({WHOLE_ROW: cells, **cells} if self.takes_whole_row else cells)
         except TemplateLimitError as error:
             raise TemplateLimitError(f"prompt_template: {error}.") from error

@@ -157,7 +157,7 @@ class Tokenizer:
         try:
             text = template.render(
                 # Templates that do not handle tool calls still read the content.
-                [{"content": "", **message} for message in messages],
+                [{**message, "content": message.get("content") or ""} for message in messages],
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
                 **{**self._fast.special_tokens_map, **(variables or {})},
@@ -231,7 +231,8 @@ def _require_text(name: str, text: object) -> None:
 def _is_message(message: Any) -> bool:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         return False
-    return isinstance(message.get("content"), str) or ("content" not in message and bool(message.get("tool_calls")))
+    content = message.get("content")
+    return isinstance(content, str) or (content is None and bool(message.get("tool_calls")))
 
 
 class TextStream:

@@ -2,6 +2,7 @@
 
 A content is text, or a list of parts of which all are text; the texts are joined by line ends, as vLLM joins them. In a
 ShareGPT conversation the assistant's turn at the end is the reply that was recorded: it is left out, to be generated.
+A null in JSON text is kept, such as the default of a tool's parameter.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from pipeline.codec import RequestError, explain
 from pipeline.sources.limits import MAX_DEPTH, is_too_deep
 
-__all__ = ["conversation", "mapping", "mappings", "with_system"]
+__all__ = ["conversation", "listed", "mapping", "with_system"]
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _ROLES = {
@@ -31,7 +32,7 @@ def conversation(name: str, value: Any) -> list[Mapping[str, Any]]:
     Raises:
         RequestError: no list of messages, none at all, an unknown speaker, or a content that is not text.
     """
-    messages = mappings(name, value)
+    messages = listed(name, value)
     recorded = bool(messages) and all(_is_recorded(message) for message in messages)
     found = [_message(name, message) for message in messages]
     if recorded and found[-1]["role"] == "assistant":
@@ -44,7 +45,7 @@ def conversation(name: str, value: Any) -> list[Mapping[str, Any]]:
 
 def _is_recorded(message: Mapping[str, Any]) -> bool:
     """Whether a message is one of ShareGPT's."""
-    return "role" not in message and "from" in message
+    return message.get("role") is None and message.get("from") is not None
 
 
 def _message(name: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -53,8 +54,11 @@ def _message(name: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         if role is None:
             rule = f"a speaker is one of {sorted(_ROLES)}"
             raise RequestError(explain(f"{name}.from", message["from"], rule, "Rename it, or drop the row."))
-        message = {"role": role, "content": message.get("value", "")}
+        message = {"role": role, "content": message.get("value")}
     content = message.get("content")
+    if content is None and not message.get("tool_calls"):
+        rule = "a message has a text, or tool calls"
+        raise RequestError(explain(f"{name}.content", content, rule, "Fill it in or drop the row."))
     if not isinstance(content, list):
         return message
     return {**message, "content": "\n".join(_text_of(name, part) for part in content)}
@@ -73,8 +77,8 @@ def _text_of(name: str, part: Any) -> str:
     return text
 
 
-def mappings(name: str, value: Any) -> list[dict[str, Any]]:
-    """A list of mappings from a list of structs, or from JSON text of one.
+def listed(name: str, value: Any) -> list[dict[str, Any]]:
+    """A list of mappings, given as such or as JSON text.
 
     Raises:
         RequestError: the cell of the column ``name`` holds something else.
@@ -82,26 +86,23 @@ def mappings(name: str, value: Any) -> list[dict[str, Any]]:
     value = _read(name, value, "a list of mappings")
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise RequestError(explain(name, value, "a list of mappings", "Messages, for one, have role and content."))
-    return [_without_nulls(item) for item in value]
+    return value
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:
-    """A mapping from a struct or a map, or from JSON text of one.
+    """A mapping, given as such or as JSON text.
 
     Raises:
         RequestError: the cell of the column ``name`` holds something else.
     """
-    if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
-        value = dict(value)  # Arrow's map
     value = _read(name, value, "a mapping")
     if not isinstance(value, Mapping):
         raise RequestError(explain(name, value, "a mapping of names to values", 'Write {"enable_thinking": false}.'))
-    found: dict[str, Any] = _without_nulls(value)
-    return found
+    return dict(value)
 
 
 def _read(name: str, value: Any, wanted: str) -> Any:
-    """A cell, parsed if it is text, and nested no deeper than templates may look."""
+    """A value, parsed if it is text, and nested no deeper than templates may look."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -112,13 +113,6 @@ def _read(name: str, value: Any, wanted: str) -> Any:
     if is_too_deep(value):
         raise RequestError(explain(name, value, f"at most {MAX_DEPTH} levels of lists and mappings", "Flatten it."))
     return value
-
-
-def _without_nulls(value: Any) -> Any:
-    """Drop null fields: all structs of a column have the same fields, so an absent one is stored as null."""
-    if isinstance(value, Mapping):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
-    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
 def with_system(messages: list[Mapping[str, Any]], system: str | None) -> list[Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.codec import RequestError, explain
 from pipeline.plan.job import Job
-from pipeline.prompts.conversation import conversation, mapping, mappings, with_system
+from pipeline.prompts.conversation import conversation, listed, mapping, with_system
 from pipeline.prompts.model_files import load_tokenizer
 
 __all__ = [
@@ -81,7 +81,7 @@ def chat_prompt(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells = 
     Raises:
         RequestError: the template refuses them, or a cell is of a wrong type.
     """
-    tools = None if cells.tools is None else mappings(str(job.config.tools_column), cells.tools)
+    tools = None if cells.tools is None else listed(str(job.config.tools_column), cells.tools)
     variables: Mapping[str, Any] = job.config.chat_template_kwargs
     if cells.variables is not None:
         variables = {**variables, **mapping(str(job.config.chat_template_kwargs_column), cells.variables)}

@@ -16,13 +16,14 @@ from pipeline.errors import SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import failed_rows, load_place
 from pipeline.prompts.batch_request import row_request
+from pipeline.prompts.cells import plain_values, values
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRenderError, prompt_of, text_prompt
 from pipeline.prompts.structures import of_cell
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import BAD, RAW
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
-from pipeline.template import PromptTemplate
+from pipeline.template import NullCellError, PromptTemplate
 from pipeline.types import Unit, column_row_ids, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
 
@@ -143,7 +144,7 @@ def _asked(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
     """For each row its prompt, and its own sampling parameters."""
     if job.prompt_kind != "request":
         return _with_own_params(_prompts(table, job), table, job)
-    lines = zip(*(_values(table[name]) for name in BATCH_COLUMNS.names), strict=True)
+    lines = zip(*(values(table[name]) for name in BATCH_COLUMNS.names), strict=True)
     asked = [row_request(line, job) for line in lines]
     return [row.prompt for row in asked], [row.params for row in asked]
 
@@ -157,7 +158,7 @@ def _prepared(
     given: Sequence[_Params],
 ) -> pa.Table:
     failures = [prompt if isinstance(prompt, Failure) else None for prompt in prompts]
-    values = (
+    made = (
         _row_ids(table, unit, job, rows),
         [prompt if isinstance(prompt, list) else None for prompt in prompts],
         [None if own is None else json.dumps(own, default=str) for own in given],
@@ -165,28 +166,13 @@ def _prepared(
         [None if failure is None else failure.message for failure in failures],
         _hidden(table, RAW),
     )
-    prepared = [pa.array(column, f.type) for column, f in zip(values, _PREPARED, strict=True)]
+    prepared = [pa.array(column, f.type) for column, f in zip(made, _PREPARED, strict=True)]
     kept = [table[name] for name in job.columns.names]
     return pa.table([*kept, *prepared], schema=pa.schema([*job.columns, *_PREPARED]))
 
 
 def _hidden(table: pa.Table, name: str) -> list[str | None]:
     return table[name].to_pylist() if name in table.column_names else [None] * table.num_rows
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Python values; a cell that has none (such as text that is not UTF-8) gives the exception instead."""
-    try:
-        return column.to_pylist()
-    except (ValueError, OverflowError, pa.ArrowException):
-        return [_value(cell) for cell in column]
-
-
-def _value(cell: pa.Scalar) -> Any:
-    try:
-        return cell.as_py()
-    except (ValueError, OverflowError, pa.ArrowException) as error:
-        return error
 
 
 def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list[str]:
@@ -204,7 +190,7 @@ def _with_own_params(
 
     A row whose cell of ``structured_outputs`` says nothing that can be understood is failed.
     """
-    columns = {name: _values(table[column]) for name, column in job.config.sampling_columns.items()}
+    columns = {name: values(table[column]) for name, column in job.config.sampling_columns.items()}
     if not columns:
         return prompts, [None] * table.num_rows
     asked = [*prompts]
@@ -217,7 +203,7 @@ def _with_own_params(
                 columns[_STRUCTURE][i] = None
                 asked[i] = asked[i] if isinstance(asked[i], Failure) else Failure.of(error)
     rows = zip(*columns.values(), strict=True)
-    return asked, [dict(zip(columns, values, strict=True)) for values in rows]
+    return asked, [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _max_tokens(given: Sequence[_Params], job: Job) -> list[int]:
@@ -234,7 +220,7 @@ def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
     cells = _chat_cells(table, job)
     plain = job.prompt_kind == "text" and not job.config.chat and job.config.system_prompt is None
     prompts: list[_Prompt] = []
-    for value, own in zip(_values(table[job.prompt_column]), cells, strict=True):
+    for value, own in zip(plain_values(table[job.prompt_column]), cells, strict=True):
         if plain and isinstance(value, str) and value:
             prompts.append(value)
             continue
@@ -250,7 +236,7 @@ def _chat_cells(table: pa.Table, job: Job) -> list[ChatCells]:
     names = job.config.tools_column, job.config.chat_template_kwargs_column
     if names == (None, None):
         return [NO_CELLS] * table.num_rows
-    tools, variables = ([None] * table.num_rows if name is None else _values(table[name]) for name in names)
+    tools, variables = ([None] * table.num_rows if name is None else plain_values(table[name]) for name in names)
     return [ChatCells(tools=t, variables=v) for t, v in zip(tools, variables, strict=True)]
 
 
@@ -258,7 +244,7 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
     assert job.config.prompt_template is not None
     template = PromptTemplate(job.config.prompt_template)
     names = [n for n in job.source.schema.names if template.takes_whole_row or n in template.names]
-    columns, chat_cells = [_values(table[name]) for name in names], _chat_cells(table, job)
+    columns, chat_cells = [values(table[name]) for name in names], _chat_cells(table, job)
     prompts: list[_Prompt] = []
     for i in range(table.num_rows):
         cells = {name: column[i] for name, column in zip(names, columns, strict=True)}
@@ -269,6 +255,11 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
             prompts.append(text_prompt(template.render(cells), job, chat_cells[i]))
         except RequestError as error:
             prompts.append(Failure.of(error))
+        except NullCellError as error:
+            message = (
+                f"prompt_template: {error}. Fill it in, or replace it in the template: {{{{ name | default('') }}}}."
+            )
+            prompts.append(Failure.of(TemplateRenderError(message)))
         except Exception as error:  # an expression of the template may raise anything
             message = f"prompt_template: {type(error).__name__}: {error}. Fill the row in, or make the template ready."
             prompts.append(Failure.of(TemplateRenderError(message)))

@@ -40,6 +40,7 @@ ORDER = (
     "pipeline.plain_data",
     "pipeline.pools",
     "pipeline.template",
+    "pipeline.null_cells",
     "pipeline.parsing",
     "pipeline.typed_json",
     "pipeline.structured",

@@ -97,6 +97,16 @@ def test_chat_template(tokenizer: Tokenizer) -> None:
             tokenizer.apply_chat_template(bad)  # type: ignore[arg-type]
 
 
+def test_a_message_with_tool_calls_may_have_no_content_in_any_form(tokenizer: Tokenizer) -> None:
+    call = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    chats = [
+        [{"role": "user", "content": "Hi"}, {**call, **content}] for content in ({}, {"content": None}, {"content": ""})
+    ]
+    absent, null, empty = (tokenizer.apply_chat_template(chat, tokenize=False) for chat in chats)
+    assert absent == null == empty
+    assert "None" not in null
+
+
 def test_errors_name_the_remedy(tokenizer: Tokenizer, tmp_path: Path, qwen3_folder: Path) -> None:
     with pytest.raises(WeightsError, match=r"no tokenizer\.json"):
         Tokenizer.load(tmp_path)

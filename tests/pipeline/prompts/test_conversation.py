@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pipeline.prompts.model_files import load_tokenizer
 from pipeline.prompts.tokenize import FAILURE, PROMPT_IDS, prepare_table
 from pipeline.sources import open_source
 from pipeline.storage.local import LocalStorage
+from wedlm_core.tokenizer import Tokenizer
 
 
 def text(*parts: str) -> list[dict[str, Any]]:
@@ -74,17 +76,60 @@ def test_the_turns_of_sharegpt_are_messages_and_the_recorded_reply_is_what_is_ge
 @pytest.mark.parametrize(
     ("value", "words"),
     [([{"from": "narrator", "value": "x"}], r"conversations\.from.*narrator.*human"),
-     ([{"from": "gpt", "value": "x"}], "before the reply"), ([], "at least one message")],
-    ids=["an unknown speaker", "only a reply", "nothing"],
+     ([{"from": "gpt", "value": "x"}], "before the reply"), ([], "at least one message"),
+     ([{"from": "human", "value": None}], r"^conversations\.content=None: a message has a text, or tool calls"),
+     ([{"role": "user"}], r"^conversations\.content=None"), ([{"role": "user", "content": None}], r"^conversations\.c"),
+     ([{"role": "user", "content": None, "tool_calls": []}], r"^conversations\.content=None"),
+     ([{"role": "user", "content": [None]}], r"^conversations\.content.*NoneType"), ([None], "^conversations=")],
+    ids=["an unknown speaker", "only a reply", "nothing", "a null value", "no content", "null", "no calls",
+         "a null part", "a null message"],
 )  # fmt: skip
 def test_a_conversation_without_a_question_is_an_error(value: Any, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         conversation("conversations", value)
 
 
-def prepared(rows: list[dict[str, Any]], folder: Path, model: Path, name: str = "in.jsonl") -> Any:
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": None, "b": 1}}}
+CALLED = [*user("Say a."), {"role": "assistant", "content": None, "tool_calls": [CALL]},
+          {"role": "tool", "tool_call_id": "c", "content": "5"}]  # fmt: skip
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"default": None}}}}}
+SEEN = "{{ tools | tojson }}{% for m in messages %}{{ m.role }}:{{ m.content }}"
+SEEN += "{{ m.tool_calls | tojson if m.tool_calls }};{% endfor %}"
+
+
+@pytest.mark.parametrize("form", ["objects", "JSON text"])
+def test_explicit_nulls_in_tools_and_calls_reach_the_template_as_by_llm_chat(
+    qwen3_folder: Path, tmp_path: Path, form: str
+) -> None:
+    """``content: null`` with calls is OpenAI's form; a default of null is a default."""
+    model = tmp_path / "model"
+    shutil.copytree(qwen3_folder, model)
+    (model / "chat_template.jinja").write_text(SEEN)
+    row: dict[str, Any] = {"messages": CALLED, "tools": [TOOL]}
+    row = row if form == "objects" else {name: json.dumps(value) for name, value in row.items()}
+    _, (got,) = prepared([row], tmp_path, model, tools_column="tools")
+    expected = Tokenizer.load(model).apply_chat_template(CALLED, tokenize=False, tools=[TOOL])
+    assert '"default": null' in expected
+    assert '"a": null' in expected
+    assert "assistant:[" in expected, "the content of the call is empty"
+    assert got == expected
+
+
+def test_fields_that_other_rows_have_are_not_nulls_of_a_row(qwen3_folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(qwen3_folder, model)
+    (model / "chat_template.jinja").write_text("{{ tools | tojson }}")
+    tools = [
+        [{"name": "f", "parameters": {"a": {"type": "string"}}}],
+        [{"name": "g", "parameters": {"b": {"type": "x"}}}],
+    ]
+    _, got = prepared([{"messages": user("a"), "tools": one} for one in tools], tmp_path, model, tools_column="tools")
+    assert [json.loads(text) for text in got] == tools
+
+
+def prepared(rows: list[dict[str, Any]], folder: Path, model: Path, name: str = "in.jsonl", **settings: Any) -> Any:
     (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    config = RunConfig(input=str(folder / name), output=str(folder / "out"), model=str(model))
+    config = RunConfig(input=str(folder / name), output=str(folder / "out"), model=str(model), **settings)
     storage = LocalStorage(folder / "out", layout.SCRATCH)
     job = resolve_job(config, open_source(config.input, storage), storage)
     (unit,) = plan_units(job.source, 1000, "f")

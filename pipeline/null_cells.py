@@ -1,0 +1,117 @@
+"""Null cells in prompt templates: they can be tested and replaced; any other use of them is an error that names them.
+
+Jinja writes None as the word "None". Here a null, a NaN and a missing field have no text, at any depth of a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any, NoReturn
+
+from jinja2 import StrictUndefined, UndefinedError
+
+from pipeline.codec import BoundedEnvironment
+
+__all__ = ["NullCellError", "RowEnvironment", "cells_of"]
+
+
+class NullCellError(UndefinedError):
+    """A template writes a null cell, or computes with it."""
+
+
+class NullCell(StrictUndefined):
+    """A null or NaN in a cell: false, equal to None, replaced by ``default``; anything else raises NullCellError."""
+
+    __slots__ = ("_is_null",)
+
+    def __init__(self, place: str, value: Any) -> None:
+        self._is_null = value is None
+        super().__init__(hint=f"column {place!r} is {'null' if value is None else 'NaN'}", exc=NullCellError)
+
+    def __getattr__(self, name: str) -> NullCell:
+        if name.startswith("__"):
+            raise AttributeError(name)  # Python asks for protocols by such names
+        return self
+
+    def __getitem__(self, key: Any) -> NullCell:
+        return self
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or isinstance(other, NullCell)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(None)
+
+    def __repr__(self) -> str:
+        return str(self)  # which raises: a list with it has no text either
+
+    def _refuse(self, *args: Any) -> str:
+        return str(self)
+
+    __abs__ = __round__ = _refuse
+
+
+class _Fields(dict[Any, Any]):
+    """A mapping of a row; a field that it lacks is an error that names its place."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: str, fields: Mapping[Any, Any]) -> None:
+        super().__init__({name: _cell(_below(place, name), value) for name, value in fields.items()})
+        self._place = place
+
+    def __missing__(self, name: Any) -> StrictUndefined:
+        return StrictUndefined(hint=f"column {_below(self._place, name)!r} is missing", exc=NullCellError)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """The field; without a default of the caller, a missing one is an error once it is used."""
+        return self[name] if name in self or default is None else default
+
+
+class RowEnvironment(BoundedEnvironment):
+    """The environment of prompt templates, in which no null has a text."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, undefined=StrictUndefined)
+        write = self.finalize or str
+        self.finalize = lambda value: _refuse_null() if value is None else write(value)
+        self.tests["none"] = lambda value: value is None or isinstance(value, NullCell)
+        self.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_null}
+
+
+def cells_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of a row as templates get them: the same values, with a :class:`NullCell` for each null and NaN."""
+    return _Fields("", row)
+
+
+def _below(place: str, name: Any) -> str:
+    return f"{place}.{name}" if place else str(name)
+
+
+def _cell(place: str, value: Any) -> Any:
+    if value is None or (isinstance(value, Real) and value != value):
+        return NullCell(place, value)
+    if isinstance(value, Mapping):
+        return _Fields(place, value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_cell(f"{place}[{i}]", item) for i, item in enumerate(value))
+    return value
+
+
+def _json_null(value: Any) -> None:
+    """JSON has a word for null; of any other value that it lacks, the text is asked for, and of a NaN refused."""
+    if not isinstance(value, NullCell):
+        raise TypeError(f"a {type(value).__name__} has no JSON")
+    if not value._is_null:
+        str(value)
+
+
+def _refuse_null() -> NoReturn:
+    raise NullCellError("an expression is null")
