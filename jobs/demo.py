@@ -27,6 +27,7 @@ from jobs.next_commands import next_commands
 from jobs.quiet_end import end_quietly
 from jobs.showing import add_progress_options, begin_showing
 from wedlm_core import SamplingParams
+from wedlm_core.statistics import tokens_per_forward
 
 __all__ = ["main", "regime_lines"]
 
@@ -43,7 +44,7 @@ def regime_lines(rows: list[dict[str, Any]]) -> list[str]:
         exact = [row["text"].strip() == row["expected"] for row in part if row["expected"] is not None]
         answers = f"{sum(exact)} of {len(exact)} answers exact" if exact else "no unique answers"
         lines.append(
-            f"{regime:>8}: {len(part)} rows, {tokens / max(1, forwards):.2f} tokens per forward, {answers}"
+            f"{regime:>8}: {len(part)} rows, {tokens_per_forward(tokens, forwards):.2f} tokens per forward, {answers}"
         )  # fmt: skip
     return lines
 

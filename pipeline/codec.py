@@ -36,7 +36,7 @@ from wedlm_core.redaction import (
 )
 from wedlm_core.references import check_references, literal_secrets, remember, resolved
 from wedlm_core.seeds import row_seed, sample_seed
-from wedlm_core.statistics import STATISTICS
+from wedlm_core.statistics import STATISTICS, prefix_cacheability, tokens_per_forward
 from wedlm_core.templating import BoundedEnvironment, BoundedTemplate, TemplateLimitError, TemplateSyntaxError
 from wedlm_core.types import FinishReason, Generation, Request, SamplingParams, StructuredOutputs
 
@@ -76,6 +76,7 @@ __all__ = [
     "params_hash",
     "params_of_row",
     "plain_params",
+    "prefix_cacheability",
     "quotes_secrets",
     "redact",
     "redact_forms",
@@ -83,6 +84,7 @@ __all__ = [
     "resolved",
     "sampled_stretches",
     "schema_at",
+    "tokens_per_forward",
 ]
 
 _PARAM_NAMES = tuple(f.name for f in fields(SamplingParams))

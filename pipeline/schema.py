@@ -1,9 +1,10 @@
 """The column names and Arrow schemas of the output.
 
-Output table (version 3): the input columns with their Arrow types, then the columns of :data:`RESULT_FIELDS`. ``stats``
+Output table (version 4): the input columns with their Arrow types, then the columns of :data:`RESULT_FIELDS`. ``stats``
 (how a row was decoded) and ``timings`` may differ from run to run. With a deterministic strategy the columns of
 :data:`DATA_COLUMNS` are byte-identical for any number of actors. Version 1 has no ``evidence``, and
-versions 1 and 2 do not count drafts by source in ``stats``; outputs that were begun with them go on without.
+versions 1 and 2 do not count drafts by source in ``stats``; outputs that were begun with them go on without. Versions
+before 4 do not count the forward that gives the first token; their columns are the same.
 
 A column whose value is an attribute of ``Generation`` needs nothing but its field in :data:`RESULT_FIELDS`; any other
 needs a function in :mod:`pipeline.codec`. The fields of ``stats`` are those of ``wedlm_core.statistics.STATISTICS``,
@@ -36,8 +37,8 @@ __all__ = [
     "result_fields",
 ]
 
-SCHEMA_VERSION = 3
-KNOWN_VERSIONS = (1, 2, 3)
+SCHEMA_VERSION = 4
+KNOWN_VERSIONS = (1, 2, 3, 4)
 """Versions of outputs that this version of the package reads and continues."""
 _VERSION_KEY = b"wedlm.schema_version"
 

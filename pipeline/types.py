@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+from pipeline.codec import prefix_cacheability, tokens_per_forward
+
 __all__ = [
     "CommitRecord",
     "ListedFile",
@@ -397,13 +399,13 @@ class Totals:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Generated tokens over the decode forwards of all generations (0 where there were none)."""
-        return self.completion_tokens / self.decode_forwards if self.decode_forwards else 0.0
+        """Tokens per forward of all generations; see ``wedlm_core.statistics``."""
+        return tokens_per_forward(self.completion_tokens, self.decode_forwards)
 
     @property
     def prefix_cacheability(self) -> float:
-        """Generated tokens over token rows forwarded after the prompts (1 where there were none)."""
-        return self.completion_tokens / self.rows_forwarded if self.rows_forwarded else 1.0
+        """p_cache of all generations; see ``wedlm_core.statistics``."""
+        return prefix_cacheability(self.completion_tokens, self.rows_forwarded)
 
 
 def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:

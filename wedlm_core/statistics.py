@@ -45,6 +45,8 @@ __all__ = [
     "accumulate",
     "commit_stats",
     "kept_places",
+    "prefix_cacheability",
+    "tokens_per_forward",
 ]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -161,9 +163,7 @@ class ForwardFacts:
     Attributes:
         outcome: what the forward reported.
         emit_D: int64, committed tokens that are output.
-        decodes_D: bool, False where the forward is prefill (see ``CommitStats.decode_forwards``).
-        extra_rows_D: int64, rows of this forward that are not the prompt's.
-        window_D: int64, rows of the forward where it decodes, else 0.
+        rows_D: int64, decode rows of the forward.
         kept_DC: bool, places that are output.
         entropy_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
         logprob_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
@@ -172,27 +172,21 @@ class ForwardFacts:
 
     outcome: StepOutcome
     emit_D: IntArray
-    decodes_D: BoolArray
-    extra_rows_D: IntArray
-    window_D: IntArray
+    rows_D: IntArray
     kept_DC: BoolArray
     entropy_DC: np.ndarray
     logprob_DC: np.ndarray
     source_DC: np.ndarray
 
     @classmethod
-    def of(
-        cls, outcome: StepOutcome, rows_D: IntArray, emit_D: IntArray, decodes_D: BoolArray, source_DC: np.ndarray
-    ) -> ForwardFacts:
-        """From a forward of ``rows_D`` decode rows (int64); the other arguments are attributes."""
+    def of(cls, outcome: StepOutcome, rows_D: IntArray, emit_D: IntArray, source_DC: np.ndarray) -> ForwardFacts:
+        """Describe a forward; the arguments are attributes."""
         kept_DC = kept_places(outcome, emit_D)
         return cls(
             outcome=outcome,
             source_DC=source_DC,
             emit_D=emit_D,
-            decodes_D=decodes_D,
-            extra_rows_D=rows_D - ~decodes_D,
-            window_D=np.where(decodes_D, rows_D, 0),
+            rows_D=rows_D,
             kept_DC=kept_DC,
             entropy_DC=_exact(outcome.entropy_DC, kept_DC),
             logprob_DC=_exact(outcome.logprob_DC, kept_DC),
@@ -245,10 +239,9 @@ class Accumulator:
 
 
 ACCUMULATORS: tuple[Accumulator, ...] = (
-    Accumulator(name="forwards", of=lambda f: f.decodes_D),
-    Accumulator(name="rows", of=lambda f: f.extra_rows_D),
-    Accumulator(name="window_rows", of=lambda f: f.window_D),
-    Accumulator(name="widest_window", of=lambda f: f.window_D, how="max"),
+    Accumulator(name="forwards", of=lambda f: np.ones_like(f.rows_D)),
+    Accumulator(name="rows", of=lambda f: f.rows_D),
+    Accumulator(name="widest_window", of=lambda f: f.rows_D, how="max"),
     Accumulator(name="emitted", of=lambda f: f.emit_D, how="histogram"),
     Accumulator(name="entropy", of=lambda f: f.entropy_DC.sum(axis=1), dtype=np.float64),
     Accumulator(name="largest_entropy", of=lambda f: f.entropy_DC.max(axis=1), how="max", dtype=np.float64),
@@ -313,10 +306,28 @@ def accumulate(totals: Mapping[str, np.ndarray], slots_D: IntArray, forward: For
         elif column.how == "max":
             total[slots_D] = np.maximum(total[slots_D], value_D)
         else:
-            total[slots_D, value_D] += forward.decodes_D
+            total[slots_D, value_D] += 1
 
 
 # ---- 3. what a finished generation shows --------------------------------------------------------------
+
+
+def tokens_per_forward(tokens: int, forwards: int) -> float:
+    """Divide generated tokens by decode forwards; 0 without forwards. Autoregressive decoding has exactly 1.
+
+    Args:
+        tokens: of one generation or of several.
+        forwards: their decode forwards, see :class:`CommitStats`.
+    """
+    return tokens / forwards if forwards else 0.0
+
+
+def prefix_cacheability(tokens: int, rows: int) -> float:
+    """Divide generated tokens by the rows of decode forwards: p_cache = N_gen / N_fwd (arXiv 2512.22737, equation 4).
+
+    It is at most 1, since a forward commits at most one token for each row; and 1 without rows.
+    """
+    return tokens / rows if rows else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,10 +336,11 @@ class CommitStats:
 
     Attributes:
         generated_tokens: N_gen, the tokens in ``token_ids``.
-        decode_forwards: forwards after the prompt was prefilled that carried rows of this sequence. The
-            forward that runs the prompt's last token is prefill, also where (``autoregressive``,
-            ``verified``, ``streaming``) it yields the first token, as every autoregressive engine counts.
-        rows_forwarded: N_fwd, token rows forwarded after the prompt: masks, drafts, recomputed tokens.
+        decode_forwards: forwards that could commit a token of this sequence. Forwards that only read its prompt are
+            none. One that reads the prompt's last token counts where the strategy takes the first token from it
+            (``autoregressive``, ``verified``, ``streaming``).
+        rows_forwarded: N_fwd, token rows of the sequence from which these forwards chose tokens, or that they computed
+            again: the last token, drafts, masks.
         commit_histogram: entry i is the number of decode forwards that committed i tokens.
         mean_entropy, max_entropy: nats, over the emitted tokens, of the distribution each was taken from
             (at fill for masks; at verification for ``verified``); None when nothing was generated.
@@ -369,13 +381,13 @@ class CommitStats:
 
     @property
     def tokens_per_forward(self) -> float:
-        """N_gen / decode forwards; N_gen itself when every token came with the prefill."""
-        return self.generated_tokens / max(1, self.decode_forwards)
+        """See :func:`tokens_per_forward`."""
+        return tokens_per_forward(self.generated_tokens, self.decode_forwards)
 
     @property
     def prefix_cacheability(self) -> float:
-        """p_cache = N_gen / N_fwd (paper, equation 4); 1 where no row was forwarded after the prompt."""
-        return self.generated_tokens / self.rows_forwarded if self.rows_forwarded else 1.0
+        """See :func:`prefix_cacheability`."""
+        return prefix_cacheability(self.generated_tokens, self.rows_forwarded)
 
 
 class HostCounts(Protocol):
@@ -450,7 +462,7 @@ STATISTICS: tuple[Statistic, ...] = (
     Statistic(name="history_drafts_accepted", arrow="int32", of=lambda s: s.total["history_accepted"]),
     Statistic(name="cached_prompt_tokens", arrow="int32", of=lambda s: s.host.cached_prompt_tokens),
     Statistic(name="preemptions", arrow="int32", of=lambda s: s.host.preemptions),
-    Statistic(name="window_mean", arrow="float64", of=lambda s: s.ratio("window_rows", over="forwards") or 0.0),
+    Statistic(name="window_mean", arrow="float64", of=lambda s: s.ratio("rows", over="forwards") or 0.0),
     Statistic(name="max_window", arrow="int32", of=lambda s: s.total["widest_window"]),
 )
 """Every statistic, in the order of the output's fields."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from wedlm_core import LLM, Generation, Request, SamplingParams
 from wedlm_core.seeds import row_seed
+from wedlm_core.statistics import tokens_per_forward
 
 __all__ = ["Budget", "Contender", "Pass", "Race", "Ratio", "Workload", "race", "run_pass"]
 
@@ -83,7 +84,7 @@ class Pass:
     def tokens_per_forward(self) -> float:
         """Tokens over decode forwards, as a ratio of sums over the finished generations."""
         forwards = sum(g.stats.decode_forwards for g in self.finished)
-        return sum(g.stats.generated_tokens for g in self.finished) / max(1, forwards)
+        return tokens_per_forward(sum(g.stats.generated_tokens for g in self.finished), forwards)
 
     @property
     def rows_per_token(self) -> float:

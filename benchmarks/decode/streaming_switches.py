@@ -104,7 +104,7 @@ def main() -> None:
 
 def _load(switches: StreamingSwitches) -> LLM:
     # Traced to count every forward: in the statistics, forwards before the first token count as prefill.
-    config = EngineConfig(max_num_seqs=_CONCURRENCY, streaming=switches, trace=True)
+    config = EngineConfig(max_num_seqs=_CONCURRENCY, streaming=switches)
     return LLM("tiny", config=config, device="cpu")
 
 
@@ -126,7 +126,8 @@ def _measure(
         good["all"].append(right)
         good[problem.regime].append(right)
     tokens = sum(len(output.token_ids) for output in outputs)
-    forwards, rows = (sum(part) for part in zip(*(_counts(output, strategy) for output in outputs), strict=True))
+    forwards = sum(output.stats.decode_forwards for output in outputs)
+    rows = sum(output.stats.rows_forwarded for output in outputs)
     return Point(
         variant=variant,
         threshold=threshold,
@@ -134,15 +135,6 @@ def _measure(
         tokens_per_forward=tokens / forwards,
         rows_per_token=rows / tokens,
     )
-
-
-def _counts(output: Generation, strategy: Strategy) -> tuple[int, int]:
-    """Forwards after the prefill, and rows forwarded after the prompt."""
-    stats = output.stats
-    if strategy != Strategy.STREAMING:
-        return max(1, stats.decode_forwards), stats.rows_forwarded
-    forwards = max(1, len(output.trace or ()) - 1)
-    return forwards, stats.rows_forwarded + max(0, forwards - stats.decode_forwards)
 
 
 def _body(points: Sequence[Point], others: Sequence[Point], problems: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from pipeline import layout, stages
+from pipeline.codec import tokens_per_forward
 from pipeline.commands.agreement import Answers, Interval, answer_agreement, samples_to_show, token_agreement, wilson
 from pipeline.commands.calibration_sample import PREFIX, CalibrationSample
 from pipeline.config import RunConfig
@@ -260,7 +261,7 @@ class _Search:
         trial = Trial(
             threshold=threshold,
             agreement=wilson(sum(shares) / len(shares), len(shares)),
-            tokens_per_forward=tokens / max(1, sum(s["decode_forwards"] for s in stats)),
+            tokens_per_forward=tokens_per_forward(tokens, sum(s["decode_forwards"] for s in stats)),
             rows_per_token=sum(s["rows_forwarded"] for s in stats) / max(1, tokens),
             tokens_per_second=max(1, tokens) / seconds,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pipeline.codec import prefix_cacheability, tokens_per_forward
 from pipeline.evaluation.intervals import Difference, Interval, wilson
 
 __all__ = ["OUTCOMES", "Comparison", "Counts", "Result"]
@@ -55,13 +56,13 @@ class Counts:
 
     @property
     def tokens_per_forward(self) -> float:
-        """All generated tokens over all decode forwards."""
-        return self.tokens / max(1, self.forwards)
+        """Tokens per forward over all questions; see ``wedlm_core.statistics``."""
+        return tokens_per_forward(self.tokens, self.forwards)
 
     @property
     def prefix_cacheability(self) -> float:
-        """All generated tokens over all rows forwarded after prefill (arXiv 2512.22737, equation 4)."""
-        return self.tokens / max(1, self.rows)
+        """p_cache over all questions; see ``wedlm_core.statistics``."""
+        return prefix_cacheability(self.tokens, self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pipeline.codec import tokens_per_forward
 from pipeline.cost import ResourceSeconds
 from pipeline.types import Totals
 
@@ -118,8 +119,8 @@ class Rates:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Generated tokens over decode forwards; 0 where there were none."""
-        return self.tokens / self.decode_forwards if self.decode_forwards else 0.0
+        """Tokens per forward; see ``wedlm_core.statistics``."""
+        return tokens_per_forward(self.tokens, self.decode_forwards)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pipeline.codec import tokens_per_forward
 from pipeline.reporting.bars import Bar, bars, histogram
 from pipeline.reporting.chart import Chart
 from pipeline.reporting.facts import Facts
@@ -65,7 +66,7 @@ def _commits(commits: Mapping[int, int]) -> Safe:
 def _strategies(strategies: Mapping[str, tuple[int, int, int]]) -> Safe:
     head = el("figcaption", el("strong", "By strategy"), el("span", "Rows may choose their own.", class_="about"))
     rows = [
-        (name, count(own), count(tokens), figure(tokens / forwards if forwards else None))
+        (name, count(own), count(tokens), figure(tokens_per_forward(tokens, forwards) if forwards else None))
         for name, (own, tokens, forwards) in strategies.items()
     ]
     shown = table("by strategy", ("Strategy", "Generations", "Tokens", "Per forward"), rows)

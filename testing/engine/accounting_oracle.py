@@ -28,7 +28,6 @@ def keep(table: SlotTable, slots_D: IntArray, rows_D: IntArray, outcome: StepOut
     row, place = np.nonzero(kept_places(outcome, emit_D))
     there = slots_D[row], table.generated[slots_D[row]] + place
     table.output[there], table.logprob[there] = outcome.token_DC[row, place], outcome.logprob_DC[row, place]
-    decodes_D = ~(table.head[slots_D] & (table.generated[slots_D] == 0))
-    facts = ForwardFacts.of(outcome, rows_D, emit_D, decodes_D, table.source[slots_D])
+    facts = ForwardFacts.of(outcome, rows_D, emit_D, table.source[slots_D])
     accumulate(table.totals, slots_D, facts)
     table.generated[slots_D] += emit_D

@@ -61,7 +61,7 @@ def test_the_schema_carries_its_version_behind_the_input_columns() -> None:
     fields = result_fields(token_ids=True, logprobs=True, top_logprobs=True)
     found = output_schema(pa.schema([("a", pa.int64())]), fields)
     assert found.names == ["a", *(text.partition(":")[0] for text in RESULT)]
-    assert found.metadata == {b"wedlm.schema_version": b"3"}
+    assert found.metadata == {b"wedlm.schema_version": b"4"}
 
 
 def test_version_1_is_version_2_without_the_evidence() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from wedlm_core.statistics import prefix_cacheability, tokens_per_forward
 from wedlm_core.training import corpus
 from wedlm_core.types import Generation
 
@@ -22,7 +23,7 @@ class Score:
 
     Attributes:
         problems, correct: number of generations, and how many the family's checker accepts.
-        tokens, forwards, rows: generated tokens, decode forwards, token rows forwarded after prefill.
+        tokens, forwards, rows: generated tokens, decode forwards, token rows of these.
         ratio_sum: sum over generations of tokens per forward.
     """
 
@@ -40,8 +41,8 @@ class Score:
 
     @property
     def tokens_per_forward(self) -> float:
-        """All generated tokens over all decode forwards."""
-        return self.tokens / max(1, self.forwards)
+        """Tokens per forward over all generations; see :mod:`wedlm_core.statistics`."""
+        return tokens_per_forward(self.tokens, self.forwards)
 
     @property
     def mean_tokens_per_forward(self) -> float:
@@ -50,8 +51,8 @@ class Score:
 
     @property
     def prefix_cacheability(self) -> float:
-        """All generated tokens over all rows forwarded after prefill (arXiv 2512.22737, equation 4)."""
-        return self.tokens / max(1, self.rows)
+        """p_cache over all generations; see :mod:`wedlm_core.statistics`."""
+        return prefix_cacheability(self.tokens, self.rows)
 
 
 def held_out(split: corpus.Split, per_family: int, families: Iterable[str] | None = None) -> list[corpus.Problem]:

@@ -51,6 +51,19 @@ def test_counters_are_the_sums_over_the_generations(overlap: bool) -> None:
     assert found.forwards < found.decode_forwards
 
 
+@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "one behind"])
+@pytest.mark.parametrize("most", [1, 8])
+def test_a_forward_commits_one_token_autoregressively_and_never_more_than_it_has_rows(overlap: bool, most: int) -> None:
+    engine = tiny_engine(**{**SMALL, "max_num_seqs": most}, overlap=overlap)
+    for generation, strategy in zip(mixed(engine), 4 * list(Strategy), strict=True):
+        stats = generation.stats
+        assert 0 < stats.prefix_cacheability <= 1, strategy
+        assert sum(stats.commit_histogram) == stats.decode_forwards
+        assert sum(size * count for size, count in enumerate(stats.commit_histogram)) == stats.generated_tokens
+        if strategy == Strategy.AUTOREGRESSIVE:
+            assert (stats.tokens_per_forward, stats.prefix_cacheability) == (1.0, 1.0)
+
+
 def test_masks_are_those_of_the_windows() -> None:
     engine = tiny_engine(max_num_seqs=2)
     run(engine, requests_of([[10, 11]], SamplingParams(max_tokens=6, strategy="autoregressive", ignore_eos=True)))

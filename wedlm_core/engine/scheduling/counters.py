@@ -21,8 +21,8 @@ class EngineCounters:
         forwards: forwards of the model.
         decode_forwards: decode forwards of each sequence, added up (``CommitStats.decode_forwards``): a forward of 32
             decoding sequences counts 32 times.
-        prompt_rows: token rows that filled the KV cache with a prompt, or again with what a preempted sequence had.
-        decode_rows: token rows forwarded after the prompts (``CommitStats.rows_forwarded``).
+        prompt_rows: token rows that only filled the KV cache: of prompts, and of what preempted sequences had.
+        decode_rows: the other token rows (``CommitStats.rows_forwarded``).
         masks: masks that were allocated to the windows of the sequences of each forward, before windows are cut at
             ``max_tokens``.
         tokens: generated tokens.
@@ -51,9 +51,9 @@ class EngineCounters:
             kept: of these.
         """
         self.forwards += 1
-        self.decode_forwards += decoding - kept.prefills
-        self.prompt_rows += prompt_rows + kept.prefills
-        self.decode_rows += decode_rows - kept.prefills
+        self.decode_forwards += decoding
+        self.prompt_rows += prompt_rows
+        self.decode_rows += decode_rows
         self.masks += kept.masks
         self.tokens += kept.tokens
 

@@ -41,12 +41,10 @@ class Kept:
     """Of the decoding sequences of a forward.
 
     Attributes:
-        prefills: those that ran the prompt's last token as head, which is prefill (``CommitStats.decode_forwards``).
         masks: of the windows.
         tokens: that are output.
     """
 
-    prefills: int
     masks: int
     tokens: int
 
@@ -145,11 +143,11 @@ class SlotTable:
             outcome.drafts_D, outcome.agreed_D, outcome.offered_D, outcome.token_DC, outcome.entropy_DC,
             outcome.logprob_DC, outcome.early_DC,
         )  # fmt: skip
-        prefills, masks, tokens = keep(
-            slots_D, rows_D, emit_D, observed, self.masks, self.head, self.generated, self.source, self.output,
+        masks, tokens = keep(
+            slots_D, rows_D, emit_D, observed, self.masks, self.generated, self.source, self.output,
             self.logprob, totals.counts, totals.nats, totals.emitted,
         )  # fmt: skip
-        return Kept(prefills=prefills, masks=masks, tokens=tokens)
+        return Kept(masks=masks, tokens=tokens)
 
     def unsound(self, slots_S: IntArray) -> BoolArray:
         """Slots with output that was chosen from logits that are not all numbers: their entropy is none either."""

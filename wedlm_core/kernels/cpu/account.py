@@ -18,7 +18,7 @@ __all__ = ["Observed", "cut", "keep"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_FORWARDS, _ROWS, _WINDOW_ROWS = COUNTS.index("forwards"), COUNTS.index("rows"), COUNTS.index("window_rows")
+_FORWARDS, _ROWS = COUNTS.index("forwards"), COUNTS.index("rows")
 _WIDEST, _EARLY, _TESTED = COUNTS.index("widest_window"), COUNTS.index("early"), COUNTS.index("tested")
 _MASK = int(DraftSource.MASK)
 _DRAFTS = np.array([COUNTS.index(f"{source.name.lower()}_drafts") for source in DraftSource])
@@ -82,7 +82,7 @@ def _larger(value, before):  # type: ignore[no-untyped-def]
 
 @kernel
 def keep(  # type: ignore[no-untyped-def]
-    slots, rows, emit, observed, masks, head, generated, source, output, logprob, counts, nats, emitted
+    slots, rows, emit, observed, masks, generated, source, output, logprob, counts, nats, emitted
 ):
     """Keep what D sequences output of a forward, and add it to the totals of their slots.
 
@@ -92,7 +92,6 @@ def keep(  # type: ignore[no-untyped-def]
         emit: int64 ``[D]``, committed tokens that are output.
         observed: :class:`Observed`.
         masks: int64 ``[slots]``, masks of the windows, negative where none was planned yet.
-        head: bool ``[slots]``, a head token is kept: the forward that runs the prompt's last token as one is prefill.
         generated: int64 ``[slots]``, output tokens so far, written.
         source: int8 ``[slots, P]``, where each draft came from.
         output: int32 ``[slots, N]``, output tokens, written.
@@ -102,13 +101,12 @@ def keep(  # type: ignore[no-untyped-def]
         emitted: int64 ``[slots, places]``, decode forwards by tokens that they output, added to.
 
     Returns:
-        Of these sequences: those whose forward is prefill, masks, and output tokens.
+        Of these sequences: masks, and output tokens.
     """
     drafts, agreed, offers, tokens, entropies, logprobs, earlies = observed
-    prefills, all_masks, all_tokens = 0, 0, 0
+    all_masks, all_tokens = 0, 0
     for d in range(len(slots)):
         slot, take = slots[d], emit[d]
-        decodes = not (head[slot] and generated[slot] == 0)
         place = generated[slot]
         early = 0
         entropy, largest_entropy = 0.0, nats[_LARGEST_ENTROPY, slot]
@@ -127,13 +125,10 @@ def keep(  # type: ignore[no-untyped-def]
         nats[_LOGPROB, slot] += log
         nats[_LARGEST_SURPRISE, slot] = largest_surprise
         counts[_EARLY, slot] += early
-        counts[_ROWS, slot] += rows[d] - (0 if decodes else 1)
-        if decodes:
-            counts[_FORWARDS, slot] += 1
-            counts[_WINDOW_ROWS, slot] += rows[d]
-            counts[_WIDEST, slot] = max(counts[_WIDEST, slot], rows[d])
-            emitted[slot, take] += 1
-        prefills += not decodes
+        counts[_ROWS, slot] += rows[d]
+        counts[_FORWARDS, slot] += 1
+        counts[_WIDEST, slot] = max(counts[_WIDEST, slot], rows[d])
+        emitted[slot, take] += 1
         offered = offers[d] if drafts[d] > 0 else 0
         tested, accepted = min(drafts[d], take), min(agreed[d], take)
         for j in range(min(max(offered, tested, accepted), source.shape[1])):
@@ -144,4 +139,4 @@ def keep(  # type: ignore[no-untyped-def]
         generated[slot] += take
         all_masks += max(masks[slot], 0)
         all_tokens += take
-    return prefills, all_masks, all_tokens
+    return all_masks, all_tokens
