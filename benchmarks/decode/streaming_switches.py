@@ -19,7 +19,7 @@ from benchmarks.common import table, write_result
 from benchmarks.decode.passes import Workload, run_pass
 from benchmarks.decode.workloads import prompts_of
 from jobs.evaluate import MAX_TOKENS
-from wedlm_core import LLM, EngineConfig, Generation, SamplingParams, Strategy
+from wedlm_core import LLM, EngineConfig, SamplingParams, Strategy
 from wedlm_core.config.streaming import StreamingSwitches
 from wedlm_core.training import corpus
 from wedlm_core.training.evaluation import REGIMES, held_out
