@@ -36,11 +36,19 @@ from wedlm_core.redaction import (
 )
 from wedlm_core.references import check_references, literal_secrets, remember, resolved
 from wedlm_core.seeds import row_seed, sample_seed
-from wedlm_core.statistics import STATISTICS, prefix_cacheability, tokens_per_forward
+from wedlm_core.statistics import (
+    DRAFT_COUNTS,
+    DRAFT_SOURCES,
+    STATISTICS,
+    prefix_cacheability,
+    tokens_per_forward,
+)
 from wedlm_core.templating import BoundedEnvironment, BoundedTemplate, TemplateLimitError, TemplateSyntaxError
 from wedlm_core.types import FinishReason, Generation, Request, SamplingParams, StructuredOutputs
 
 __all__ = [
+    "DRAFT_COUNTS",
+    "DRAFT_SOURCES",
     "EVIDENCE",
     "EXACT_WEIGHT_DTYPES",
     "MASK",

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pipeline.codec import EVIDENCE, STATISTICS
+from pipeline.codec import DRAFT_COUNTS, EVIDENCE, STATISTICS
 from pipeline.errors import ConfigError
 
 __all__ = [
@@ -47,10 +47,7 @@ _ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "li
 STATS_TYPE = pa.struct([pa.field(s.name, _ARROW[s.arrow]) for s in STATISTICS if s.arrow is not None])
 """Fields of ``wedlm_core.CommitStats`` under their names there; entropies in nats."""
 
-_STATS_SINCE_3 = frozenset(
-    f"{source}_drafts{suffix}" for source in ("mask", "grammar", "history") for suffix in ("", "_accepted")
-)
-_STATS_BEFORE_3 = pa.struct([field for field in STATS_TYPE if field.name not in _STATS_SINCE_3])
+_STATS_BEFORE_3 = pa.struct([field for field in STATS_TYPE if field.name not in DRAFT_COUNTS])
 
 EVIDENCE_TYPE = pa.struct([pa.field(name, _ARROW[arrow]) for name, arrow in EVIDENCE])
 """Fields of ``wedlm_core.Evidence`` under their names there."""

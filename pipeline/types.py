@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from pipeline.codec import prefix_cacheability, tokens_per_forward
+from pipeline.codec import DRAFT_COUNTS, prefix_cacheability, tokens_per_forward
 
 __all__ = [
     "CommitRecord",
@@ -223,6 +223,10 @@ class Unit:
         )
 
 
+GENERATED_COUNTS = ("samples", "prompt_tokens", "completion_tokens", "decode_forwards", "rows_forwarded", *DRAFT_COUNTS)
+"""Counts of a record that its generations add up to."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitRecord:
     """A ledger entry: the results of this unit are staged, under the key that follows from the entry.
@@ -247,6 +251,8 @@ class CommitRecord:
         made_of: of a unit of a chain's later stage: ``data_sha256`` of what it was made of in the stage before.
         lowest_hash: the lowest hash (:func:`pipeline.reporting.samples.row_hashes`) of its generations; None if it has
             none, or the record is of an earlier version.
+        mask_drafts, mask_drafts_accepted, grammar_drafts, grammar_drafts_accepted, history_drafts,
+            history_drafts_accepted: sums of the fields of ``stats``; 0 in records of earlier versions.
     """
 
     unit_id: str
@@ -274,6 +280,12 @@ class CommitRecord:
     more: tuple[Stretch, ...] = ()
     made_of: str = ""
     lowest_hash: int | None = None
+    mask_drafts: int = 0
+    mask_drafts_accepted: int = 0
+    grammar_drafts: int = 0
+    grammar_drafts_accepted: int = 0
+    history_drafts: int = 0
+    history_drafts_accepted: int = 0
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
@@ -294,14 +306,13 @@ class CommitRecord:
 
     def since(self, before: CommitRecord) -> CommitRecord:
         """The counts that this attempt added to those of the attempt ``before``; its rows are those generated again."""
-        names = ("samples", "prompt_tokens", "completion_tokens", "decode_forwards", "rows_forwarded")
-        own = {name: getattr(self, name) - getattr(before, name) for name in names}
+        own = {name: getattr(self, name) - getattr(before, name) for name in GENERATED_COUNTS}
         return replace(self, num_rows=before.failed_rows, **own)
 
     def to_json(self) -> str:
         """One line of JSON."""
         raw = asdict(self)
-        for name in ("more", "made_of", "unparsed"):
+        for name in ("more", "made_of", "unparsed", *DRAFT_COUNTS):
             if not raw[name]:
                 del raw[name]
         return json.dumps(raw)
@@ -343,7 +354,11 @@ class Revocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over units; ``examples`` has one failed row of each error class, ``unparsed`` counts JSON not read."""
+    """Sums over units; ``examples`` has one failed row of each error class, ``unparsed`` counts JSON not read.
+
+    The other attributes are those of :class:`CommitRecord`; ``units`` is the number of records, and ``rows`` the sum of
+    ``num_rows``.
+    """
 
     units: int = 0
     rows: int = 0
@@ -353,6 +368,12 @@ class Totals:
     completion_tokens: int = 0
     decode_forwards: int = 0
     rows_forwarded: int = 0
+    mask_drafts: int = 0
+    mask_drafts_accepted: int = 0
+    grammar_drafts: int = 0
+    grammar_drafts_accepted: int = 0
+    history_drafts: int = 0
+    history_drafts_accepted: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     unparsed: Mapping[str, int] = field(default_factory=dict)
@@ -371,11 +392,7 @@ class Totals:
             units=self.units + 1,
             rows=self.rows + record.num_rows,
             failed_rows=self.failed_rows + record.failed_rows,
-            samples=self.samples + record.samples,
-            prompt_tokens=self.prompt_tokens + record.prompt_tokens,
-            completion_tokens=self.completion_tokens + record.completion_tokens,
-            decode_forwards=self.decode_forwards + record.decode_forwards,
-            rows_forwarded=self.rows_forwarded + record.rows_forwarded,
+            **{name: getattr(self, name) + getattr(record, name) for name in GENERATED_COUNTS},
             failures=_added(self.failures, record.failures),
             examples={**record.examples, **self.examples} if record.examples else self.examples,
             unparsed=_added(self.unparsed, record.unparsed),
@@ -391,6 +408,11 @@ class Totals:
             examples={**other.examples, **self.examples},
             unparsed=_added(self.unparsed, other.unparsed),
         )
+
+    @property
+    def drafts(self) -> dict[str, int]:
+        """Drafts by source: the sums of the fields of ``stats`` under their names."""
+        return {name: getattr(self, name) for name in DRAFT_COUNTS}
 
     @property
     def all_failed(self) -> bool:

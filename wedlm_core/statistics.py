@@ -26,6 +26,8 @@ from wedlm_core.errors import IntegrityError
 __all__ = [
     "ACCUMULATORS",
     "COUNTS",
+    "DRAFT_COUNTS",
+    "DRAFT_SOURCES",
     "NATS",
     "OUTCOME_KINDS",
     "STATISTICS",
@@ -62,6 +64,10 @@ class DraftSource(IntEnum):
     HISTORY = 2
 
 
+DRAFT_SOURCES = tuple(source.name.lower() for source in DraftSource)
+"""Names of the sources, as the columns of ``stats`` begin."""
+DRAFT_COUNTS = tuple(f"{source}_drafts{suffix}" for source in DRAFT_SOURCES for suffix in ("", "_accepted"))
+"""Fields of :class:`CommitStats` that count drafts by source: those offered, and those that became output."""
 _SOURCES = np.array(list(DraftSource), dtype=np.int8)
 """A source is its own index."""
 
@@ -195,7 +201,7 @@ class ForwardFacts:
     @cached_property
     def drafts(self) -> IntArray:
         """int64 ``[D, O]``: drafts of each of the O sources that this forward had rows for."""
-        return self._by_source(np.where(self.outcome.drafts_D > 0, self.outcome.offered_D, 0))
+        return self._by_source(self._verified(self.outcome.offered_D))
 
     @cached_property
     def tested(self) -> IntArray:
@@ -205,7 +211,11 @@ class ForwardFacts:
     @cached_property
     def accepted(self) -> IntArray:
         """int64 ``[D, O]``: those that became output."""
-        return self._by_source(np.minimum(self.outcome.agreed_D, self.emit_D))
+        return self._by_source(self._verified(np.minimum(self.outcome.agreed_D, self.emit_D)))
+
+    def _verified(self, count_D: IntArray) -> IntArray:
+        """0 where the forward verified no drafts: masks of other strategies are no drafts."""
+        return np.where(self.outcome.drafts_D > 0, count_D, 0)
 
     def _by_source(self, drafts_D: IntArray) -> IntArray:
         width = int(drafts_D.max(initial=0))

@@ -12,6 +12,7 @@ from pipeline.commands.start_up import StartUp
 from pipeline.cost import ResourceSeconds, describe_cost
 from pipeline.parsing import describe_unparsed
 from pipeline.progress.final import Fact, Failed, FinalTable
+from pipeline.reporting.drafts import describe_drafts
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
 from pipeline.types import Totals
@@ -139,12 +140,14 @@ class RunSummary:
 
     def _counts(self) -> dict[str, str]:
         total = self.total
+        drafts = describe_drafts(total.drafts, total.completion_tokens)
         return {
             "Rows": f"{total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
             f"{total.samples} generations",
             "Tokens": f"{total.prompt_tokens} prompt, {total.completion_tokens} generated; "
-            f"{total.tokens_per_forward:.2f} per forward, prefix cacheability (p_cache) "
-            f"{total.prefix_cacheability:.2f}",
+            f"{total.tokens_per_forward:.2f} per forward ({total.decode_forwards} forwards), prefix cacheability "
+            f"(p_cache) {total.prefix_cacheability:.2f} ({total.rows_forwarded} token rows)",
+            **({"Drafts": drafts} if drafts else {}),
         }
 
     def _table(self, facts: Mapping[str, str], commands: tuple[Fact, ...]) -> FinalTable:

@@ -129,7 +129,10 @@ def cells_of(snapshot: Snapshot) -> list[Cell]:
         Cell(label="ends in", value=_ends_in(snapshot.eta)),
         Cell(label="tokens/s", value=count(snapshot.recent.tokens_per_second) if going else _UNKNOWN),
         Cell(label="rows/s", value=_rate(snapshot.recent.rows_per_second) if going else _UNKNOWN),
-        Cell(label="tokens/forward", value=f"{snapshot.session.tokens_per_forward:.2f}" if going else _UNKNOWN),
+        Cell(
+            label="tokens/forward",
+            value=f"{snapshot.session.tokens_per_forward:.2f}" if snapshot.session.decode_forwards else _UNKNOWN,
+        ),
         Cell(label="actors", value=_actors(snapshot)),
         Cell(label="KV in use", value=f"{load.kv_share:.0%}" if load is not None and load.actors else _UNKNOWN),
         _cost(snapshot),

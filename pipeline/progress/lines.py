@@ -52,7 +52,7 @@ class Lines:
 def format_line(snapshot: Snapshot) -> str:
     """One line of ``key=value``, without a line's end. Values have no blanks; times are in seconds."""
     eta, load, actors = snapshot.eta, snapshot.load, snapshot.actors
-    going = snapshot.recent.seconds > 0
+    going, session = snapshot.recent.seconds > 0, snapshot.session
     values = {
         "stage": snapshot.stage.value,
         "elapsed_s": f"{snapshot.at:.1f}",
@@ -61,7 +61,7 @@ def format_line(snapshot: Snapshot) -> str:
         "failed": str(snapshot.done.failed_rows),
         "tokens_per_s": f"{snapshot.recent.tokens_per_second:.0f}" if going else _UNKNOWN,
         "rows_per_s": f"{snapshot.recent.rows_per_second:.4g}" if going else _UNKNOWN,
-        "tokens_per_forward": f"{snapshot.session.tokens_per_forward:.2f}" if going else _UNKNOWN,
+        "tokens_per_forward": f"{session.tokens_per_forward:.2f}" if session.decode_forwards else _UNKNOWN,
         "kv_share": f"{load.kv_share:.2f}" if load is not None and load.actors else _UNKNOWN,
         "actors_ready": str(actors.ready),
         "actors_starting": str(actors.starting),

@@ -105,7 +105,12 @@ def histogram(
         tip = f"{label} {chart.x}: {count(own)} {of} ({share})"
         given.append(Bar(label=label, value=own, tip=tip, shown=f"{count(own)} ({share})", tick=tick))
     place = _place_of(found.mean, edges)
-    return bars(chart, given, heading=of, mark=place, marked=f"mean {shown(found.mean)}")
+    return bars(chart, given, heading=of, mark=place, marked=mean_of(shown(found.mean), found.count))
+
+
+def mean_of(shown: str, count_of: int) -> str:
+    """Label a mean with the number of values that it is over."""
+    return f"mean {shown} (n = {count(count_of)})"
 
 
 def _range(found: Histogram, low: float, high: float, shown: Callable[[float | None], str]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.codec import redact
+from pipeline.codec import redact, tokens_per_forward
+from pipeline.reporting.drafts import describe_drafts
 from pipeline.reporting.html import Safe, el, join, script_json
+from pipeline.reporting.numbers import figure
 from pipeline.reporting.parts import section
 from pipeline.reporting.traces import RowTrace
 
@@ -52,8 +54,9 @@ def player(traces: Sequence[RowTrace], note: str | None) -> Safe | None:
 
 
 _HINT = (
-    "A few sampled rows, decoded once more at the end of the run with every step recorded. One forward is one tick of "
-    "the clock on both sides; a forward with a window computes more rows, and in a full batch windows are smaller."
+    "This is a replay and not the decoding of the run: a few sampled rows were decoded once more, with every step "
+    "recorded. The tokens are checked. Windows and drafts depend on the batch, so they are not those of the run. One "
+    "forward is one tick of the clock on both sides; a forward with a window computes more rows."
 )
 
 
@@ -81,9 +84,19 @@ def check_of(trace: RowTrace) -> str:
     if trace.strategy != "autoregressive":
         equal = trace.token_ids[:shared] == trace.plain_ids[:shared]
         first += " They equal autoregressive decoding's." if equal else " Autoregressive decoding chooses others."
-    if trace.run_forwards is not None and trace.run_window:
-        first += f" In the run this row took {trace.run_forwards} decode forwards of {trace.run_window:.1f} rows."
-    return first
+    return f"{first} {_in_the_run(trace)}".rstrip()
+
+
+def _in_the_run(trace: RowTrace) -> str:
+    """Say how the run itself decoded the row; empty if that is not known."""
+    if not trace.run_forwards:
+        return ""
+    each = tokens_per_forward(trace.tokens, trace.run_forwards)
+    window = f", of {figure(trace.run_window)} rows on average" if trace.run_window else ""
+    drafts = describe_drafts(trace.run_drafts, trace.tokens)
+    return f"The run decoded this row in {trace.run_forwards} forwards{window}: {figure(each)} tokens per forward." + (
+        f" Its drafts: {drafts}." if drafts else ""
+    )
 
 
 def _head(traces: Sequence[RowTrace]) -> Safe:

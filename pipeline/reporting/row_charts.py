@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pipeline.codec import tokens_per_forward
-from pipeline.reporting.bars import Bar, bars, histogram
+from pipeline.reporting.bars import Bar, bars, histogram, mean_of
 from pipeline.reporting.chart import Chart
+from pipeline.reporting.drafts import Drafts, drafts_by_source
 from pipeline.reporting.facts import Facts
 from pipeline.reporting.html import Safe, el
 from pipeline.reporting.numbers import count, figure, percent
@@ -38,6 +39,7 @@ def decoding(facts: Facts) -> Safe:
         histogram(agreement, shown["draft_agreement"], shown=percent) if shown["draft_agreement"].count else None,
         masks_against_load(facts.sessions),
         _strategies(facts.aggregate.strategies) if len(facts.aggregate.strategies) > 1 else None,
+        _drafts(drafts_by_source(facts.totals.drafts, facts.totals.completion_tokens)),
     ]
     about = "WeDLM fills masks ahead of the text, and commits several tokens in one forward."
     return section("decoding", "Decoding", about, grid(*charts))
@@ -60,16 +62,34 @@ def _commits(commits: Mapping[int, int]) -> Safe:
         )  # fmt: skip
     mean = sum(size * own for size, own in commits.items()) / total if total else None
     place = None if mean is None else mean / step + 0.5
-    return bars(chart, given, heading="decode forwards", mark=place, marked=f"mean {figure(mean)}", centred=True)
+    return bars(chart, given, heading="decode forwards", mark=place, marked=mean_of(figure(mean), total), centred=True)
+
+
+def _drafts(found: Sequence[Drafts]) -> Safe | None:
+    if not found:
+        return None
+    about = el("span", "Accepted drafts became output. Other output tokens had no draft.", class_="about")
+    rows = [
+        (own.source, count(own.offered), count(own.accepted), percent(own.acceptance), percent(own.share))
+        for own in found
+    ]
+    shown = table("drafts by source", ("Source", "Offered", "Accepted", "Of the offered", "Of the output"), rows)
+    return el("figure", el("figcaption", el("strong", "Drafts by source"), about), shown, class_="chart", id="drafts")
 
 
 def _strategies(strategies: Mapping[str, tuple[int, int, int]]) -> Safe:
     head = el("figcaption", el("strong", "By strategy"), el("span", "Rows may choose their own.", class_="about"))
     rows = [
-        (name, count(own), count(tokens), figure(tokens_per_forward(tokens, forwards) if forwards else None))
+        (
+            name,
+            count(own),
+            count(tokens),
+            count(forwards),
+            figure(tokens_per_forward(tokens, forwards) if forwards else None),
+        )
         for name, (own, tokens, forwards) in strategies.items()
     ]
-    shown = table("by strategy", ("Strategy", "Generations", "Tokens", "Per forward"), rows)
+    shown = table("by strategy", ("Strategy", "Generations", "Tokens", "Forwards", "Per forward"), rows)
     return el("figure", head, shown, class_="chart", id="strategies")
 
 

@@ -46,8 +46,16 @@ def tiles(facts: Facts) -> Safe:
     ]
     if totals.decode_forwards:
         shown += [
-            _tile("Tokens per forward", figure(totals.tokens_per_forward), "autoregressive decoding has 1"),
-            _tile("Prefix cacheability", figure(totals.prefix_cacheability), "output tokens per computed row"),
+            _tile(
+                "Tokens per forward",
+                figure(totals.tokens_per_forward),
+                f"over {_count(totals.decode_forwards)} forwards; autoregressive decoding has 1",
+            ),
+            _tile(
+                "Prefix cacheability",
+                figure(totals.prefix_cacheability),
+                f"output tokens over {_count(totals.rows_forwarded)} computed rows",
+            ),
         ]
     last = next((s for s in reversed(facts.sessions) if s.tokens and s.generating_seconds), None)
     if last is not None:

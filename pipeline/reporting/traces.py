@@ -78,6 +78,7 @@ class RowTrace:
         window: masks of a forward, at most.
         run_window: rows of the row's sequence in a forward of the run, on average; None if that is not known.
         run_forwards: decode forwards of the row in the run; None if that is not known.
+        run_drafts: the row's drafts by source in the run, as in ``stats``.
         tokens: that the row has in the output.
         text: of the tokens that are traced.
         pieces: what each of these added to the text.
@@ -107,6 +108,7 @@ class RowTrace:
     plain_pieces: tuple[str, ...]
     run_window: float | None = None
     run_forwards: int | None = None
+    run_drafts: Mapping[str, int | None] = field(default_factory=dict)
     vocabulary: Mapping[int, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

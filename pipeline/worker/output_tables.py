@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import codec
-from pipeline.codec import RowResult
+from pipeline.codec import DRAFT_COUNTS, RowResult
 from pipeline.parsing import Parse
 from pipeline.plan.job import Job
 from pipeline.prompts.structures import special_token, with_tag
@@ -74,6 +74,8 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
 
     def total(name: str, inside: str | None = None) -> int:
         column = out[prefix + name]
+        if inside is not None and column.type.get_field_index(inside) < 0:
+            return 0  # the output was begun with a schema that lacks it
         values = column if inside is None else pc.struct_field(column, inside)
         return pc.sum(values).as_py() or 0
 
@@ -95,6 +97,7 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         completion_tokens=total("completion_tokens"),
         decode_forwards=total("stats", "decode_forwards"),
         rows_forwarded=total("stats", "rows_forwarded"),
+        **{name: total("stats", name) for name in DRAFT_COUNTS},
         staged_bytes=0,
         data_sha256=data_checksum(out, data_columns(out.schema, len(job.columns), prefix)),
         attempt=unit.attempt,

@@ -219,6 +219,7 @@ def _trace(row: _Row, own: _Decoded, plain: _Decoded, tokenizer: Tokenizer) -> R
         plain_pieces=pieces_of(plain.token_ids, TextStream(tokenizer).push, plain.text),
         run_window=stats.get("window_mean"),
         run_forwards=stats.get("decode_forwards"),
+        run_drafts={name: stats.get(name) for name in codec.DRAFT_COUNTS},
         vocabulary={token: tokenizer.decode([token], skip_special_tokens=False)
                     for token in sorted({*all_tokens(forwards), *plain.token_ids})},
     )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.schema import DEAD_FIELDS, RESULT_FIELDS, STATS_TYPE, TIMINGS_TYPE
+from pipeline.schema import DEAD_FIELDS, EVIDENCE_TYPE, RESULT_FIELDS, STATS_TYPE, TIMINGS_TYPE
 from testing.pages.blocks import console_commands, text_of
 from testing.repository import ROOT
 from wedlm_batch.console import COMMANDS
@@ -78,12 +78,13 @@ def test_sub_commands_and_their_options_are_there(page: Path) -> None:
         assert not absent, f"wedlm-batch {command} has no {absent}"
 
 
-def test_every_column_and_statistic_is_explained() -> None:
+def test_every_column_and_statistic_is_explained_where_it_is() -> None:
     text = text_of(ROOT / "docs" / "statistics.md")
-    types = (STATS_TYPE, TIMINGS_TYPE)
-    names = [field.name for field in (*RESULT_FIELDS, *DEAD_FIELDS)]
-    names += [kind.field(i).name for kind in types for i in range(kind.num_fields)]
-    assert not [name for name in names if f"`{name}`" not in text]
+    assert not [field.name for field in (*RESULT_FIELDS, *DEAD_FIELDS) if f"`{field.name}`" not in text]
+    for name, kind in (("evidence", EVIDENCE_TYPE), ("stats", STATS_TYPE), ("timings", TIMINGS_TYPE)):
+        section = text.split(f"## `{name}`")[1].split("\n## ")[0]
+        cells = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+        assert {found for cell in cells for found in re.findall(r"`(\w+)`", cell)} == set(kind.names), name
 
 
 def test_files_that_pages_name_are_there() -> None:

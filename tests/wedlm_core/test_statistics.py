@@ -127,9 +127,10 @@ def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> N
         emitted.append(emit)
         source = table.source[slot].tolist()
         drafts += source[: min(int(outcome.drafts_D[d]), emit)].count(DraftSource.MASK)
-        agreed += source[: min(int(outcome.agreed_D[d]), emit)].count(DraftSource.MASK)
+        right = source[: min(int(outcome.agreed_D[d]), emit)] if outcome.drafts_D[d] else []
+        agreed += right.count(DraftSource.MASK)
         offered.update(source[: int(outcome.offered_D[d])] if outcome.drafts_D[d] else ())
-        accepted.update(source[: min(int(outcome.agreed_D[d]), emit)])
+        accepted.update(right)
     found = table.stats(slot, tokens=7, host=Host())
     assert (found.generated_tokens, found.cached_prompt_tokens, found.preemptions) == (7, 3, 2)
     assert found.decode_forwards == len(windows)

@@ -189,7 +189,12 @@ def test_the_page_says_whether_the_tokens_are_those_of_the_output() -> None:
     assert check_of(made(same=False)).startswith("These tokens are not those of the output.")
     assert "could not be compared" in check_of(made(same=None))
     assert "Autoregressive decoding chooses others." in check_of(made(plain_ids=(1, 9)))
-    assert "took 3 decode forwards of 4.5 rows" in check_of(made(run_forwards=3, run_window=4.5))
+    drafts = {"history_drafts": 4, "history_drafts_accepted": 2, "grammar_drafts": 0}
+    assert check_of(made(run_forwards=2, run_window=4.5, run_drafts=drafts)).endswith(
+        "The run decoded this row in 2 forwards, of 4.50 rows on average: 2.50 tokens per forward. "
+        "Its drafts: history 2 of 4 accepted (50%), 40% of the output."
+    )
+    assert "not the decoding of the run" in str(player([made()], None))
 
 
 def test_a_trace_survives_json_and_foreign_text_stays_text() -> None:

@@ -12,6 +12,7 @@ from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.llm import LLM
+from wedlm_core.statistics import DRAFT_SOURCES
 from wedlm_core.types import Generation, SamplingParams, Strategy
 
 SYSTEM = list(range(10, 22))
@@ -58,6 +59,7 @@ def test_a_forward_commits_one_token_autoregressively_and_never_more_than_it_has
     for generation, strategy in zip(mixed(engine), 4 * list(Strategy), strict=True):
         stats = generation.stats
         assert 0 < stats.prefix_cacheability <= 1, strategy
+        assert all(getattr(stats, f"{own}_drafts_accepted") <= getattr(stats, f"{own}_drafts") for own in DRAFT_SOURCES)
         assert sum(stats.commit_histogram) == stats.decode_forwards
         assert sum(size * count for size, count in enumerate(stats.commit_histogram)) == stats.generated_tokens
         if strategy == Strategy.AUTOREGRESSIVE:

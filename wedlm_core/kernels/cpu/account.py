@@ -129,8 +129,8 @@ def keep(  # type: ignore[no-untyped-def]
         counts[_FORWARDS, slot] += 1
         counts[_WIDEST, slot] = max(counts[_WIDEST, slot], rows[d])
         emitted[slot, take] += 1
-        offered = offers[d] if drafts[d] > 0 else 0
-        tested, accepted = min(drafts[d], take), min(agreed[d], take)
+        offered, accepted = (offers[d], min(agreed[d], take)) if drafts[d] > 0 else (0, 0)
+        tested = min(drafts[d], take)
         for j in range(min(max(offered, tested, accepted), source.shape[1])):
             kind = source[slot, j]
             counts[_DRAFTS[kind], slot] += j < offered
