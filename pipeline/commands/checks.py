@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -94,29 +95,15 @@ def check_writable(storage: Storage) -> None:
     """
     probe = f"{_PROBE}-{uuid.uuid4().hex[:12]}"  # of several processes each has its own
     try:
-        _write_and_read(storage, probe)
+        storage.put(probe, b"probe")
+        with suppress(FileNotFoundError):  # the holder of the lease has swept unfinished files
+            if storage.read(probe) != b"probe":
+                raise OSError("the bytes read back are not the bytes written")
         storage.delete(probe)
-        if not storage.keys(layout.STATE):
-            storage.delete(layout.STATE)
     except (OSError, SinkError) as error:
         raise OutputError(
             f"{storage.url}: cannot be written to ({error}). Check path, space and permissions."
         ) from error
-
-
-def _write_and_read(storage: Storage, key: str) -> None:
-    """Raises OSError or SinkError if that fails. The holder of the lease may sweep unfinished files in between."""
-    for last in (False, False, True):
-        with storage.create(key) as file:
-            file.write(b"probe")
-        try:
-            if storage.read(key) != b"probe":
-                raise OSError("what was written reads back otherwise")
-        except FileNotFoundError:
-            if last:
-                raise
-        else:
-            return
 
 
 def check_foreign(config: RunConfig, storage: Storage) -> None:

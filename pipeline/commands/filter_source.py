@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.published_parts import published_dead_letters, published_rows
-from pipeline.commit.repair import describe_damage
+from pipeline.commit.repair import reading_error
 from pipeline.commit.run_record import RunState
 from pipeline.damage import FoundDamageError
-from pipeline.errors import DamagedError, OutputError
+from pipeline.errors import OutputError
 from pipeline.sinks.stored_rows import check_object
 from pipeline.storage.protocol import Storage
 
@@ -76,13 +76,14 @@ class FilteredOutput:
 
         Raises:
             DamagedError: one is missing or damaged.
+            OutputError: a run replaced one during the read.
         """
         for publication in self.manifest.publications:
             for part, key in zip(publication.parts, publication.part_keys, strict=True):
                 try:
                     check_object(self.storage, key, part.sha256)
                 except FoundDamageError as error:
-                    raise DamagedError(describe_damage(self.storage.url, error.damages)) from error
+                    raise reading_error(self.storage, error.damages) from error
 
     def tables(self) -> Iterator[pa.Table]:
         """Its rows, in order."""

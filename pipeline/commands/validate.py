@@ -22,10 +22,10 @@ from pipeline.commands.checks import (
     sample_rows,
 )
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.repair import describe_damage, find_published_damage
+from pipeline.commit.repair import find_published_damage, reading_error
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
-from pipeline.errors import DamagedError, OutputError, PipelineError
+from pipeline.errors import OutputError, PipelineError
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.prompts.model_files import check_model, load_tokenizer, model_digest, model_length
 from pipeline.prompts.model_memory import ModelMemory, model_memory
@@ -122,8 +122,8 @@ def validate(config: RunConfig) -> Validation:
 
 @contextmanager
 def _no_new_folders(output: str) -> Iterator[None]:
-    """A block that leaves no folders behind which it made for a local output, unless others filled them meanwhile."""
-    path = None if is_url(output) else local_path(output)
+    """Remove, at the end of the block, the folders that it made for a local output, unless other processes use them."""
+    path = None if is_url(output) else local_path(output) / layout.SCRATCH
     new = [] if path is None else [folder for folder in (path, *path.parents) if not folder.exists()]
     yield
     with suppress(OSError):
@@ -146,7 +146,7 @@ def _check_continues(config: RunConfig, job: Job) -> None:
         job = resolve_job(config, source_of(config, job.storage, partitioned=False), job.storage)
     old.continued_by(new_run_record(job, model_digest(config)), storage.url)
     if not config.repair and (damages := find_published_damage(storage, Manifest.load(storage), prove=False)):
-        raise DamagedError(describe_damage(storage.url, damages))
+        raise reading_error(storage, damages)
 
 
 def _facts(job: Job, config: RunConfig, *, tokenises: bool) -> tuple[dict[str, Any], Sample]:

@@ -18,6 +18,7 @@ from pipeline.commands.filter_source import FilteredOutput, open_filtered
 from pipeline.commands.verify_filtered import check_filtered, not_proved_of_filtered, proved_of_filtered
 from pipeline.commands.verify_parts import Expected, Findings, check_publication
 from pipeline.commit.index import Index, Inputs
+from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, index_publication
 from pipeline.commit.run_record import RunState
@@ -139,6 +140,9 @@ def verify(
 
 def _verification(storage: Storage, found: Findings, *, against_source: bool, filtered: bool = False) -> Verification:
     proved, not_proved = (proved_of_filtered, not_proved_of_filtered) if filtered else (_proved, _not_proved)
+    holder = current_holder(storage)
+    if found.problems and holder is not None:
+        found.notes.append(f"{holder.describe()} is writing there: verify again after it has ended")
     return Verification(
         output=storage.url,
         against_source=against_source,

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.manifest import Publication
-from pipeline.commit.repair import describe_damage
+from pipeline.commit.repair import reading_error
 from pipeline.damage import Damage
-from pipeline.errors import DamagedError
 from pipeline.sinks import FORMATS
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
@@ -48,6 +47,7 @@ class PublishedPart:
 
         Raises:
             DamagedError: the file is missing or not as it was published.
+            OutputError: a run replaced it during the read.
         """
         try:
             with self.storage.open(self.key) as file:
@@ -56,7 +56,7 @@ class PublishedPart:
             if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EIO):
                 raise  # the store does not answer: no damage
             fault = "missing" if isinstance(error, FileNotFoundError) else f"not as it was published ({error})"
-            raise DamagedError(describe_damage(self.storage.url, [Damage(key=self.key, fault=fault)])) from error
+            raise reading_error(self.storage, [Damage(key=self.key, fault=fault)]) from error
 
 
 def published_rows(storage: Storage, publication: Publication) -> list[PublishedPart]:

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.index import Index, PublishedUnit
+from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import Ledger
 from pipeline.commit.manifest import Manifest, Publication, index_publication, write_units
 from pipeline.commit.part_files import PartRecord, Rows
 from pipeline.damage import Damage, FoundDamageError
-from pipeline.errors import DamagedError, SinkError
+from pipeline.errors import DamagedError, OutputError, SinkError
 from pipeline.schema import data_columns
 from pipeline.sinks import FORMATS
 from pipeline.sinks.staged import data_checksum
@@ -28,7 +29,7 @@ from pipeline.sinks.stored_rows import check_object
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation
 
-__all__ = ["Lists", "describe_damage", "find_published_damage", "index_publications", "revoke"]
+__all__ = ["Lists", "describe_damage", "find_published_damage", "index_publications", "reading_error", "revoke"]
 
 _LOG = logging.getLogger(__name__)
 _NAMED = 3
@@ -169,6 +170,19 @@ def describe_damage(url: str, damages: Sequence[Damage]) -> str:
     return (
         f"{named}{more}. Restore what was published from a copy, or run again with repair=True (--repair): every "
         "published file is checked, and the rows of those that are damaged are generated anew."
+    )
+
+
+def reading_error(storage: Storage, damages: Sequence[Damage]) -> OutputError:
+    """The error of a reader that found ``damages``. Files that a run replaces at this moment are not damaged."""
+    visible = {key for publication in Manifest.load(storage).publications for key in publication.keys}
+    holder = current_holder(storage)
+    if holder is None and visible.issuperset(damage.key for damage in damages):
+        return DamagedError(describe_damage(storage.url, damages))
+    writer = "a run" if holder is None else holder.describe()
+    return OutputError(
+        f"{storage.url}/{damages[0].key}: {damages[0].fault}. It may have been replaced during the read, as {writer} "
+        "published rows. Read again after that run has ended."
     )
 
 

@@ -11,7 +11,9 @@ import pytest
 
 import jobs.generate
 from pipeline import layout
-from pipeline.errors import ConfigError, DamagedError
+from pipeline.commands.read import read
+from pipeline.commit.lease import hold_lease
+from pipeline.errors import ConfigError, DamagedError, OutputError
 from testing.pipeline.damage import FAULTS
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
@@ -107,3 +109,19 @@ def test_the_same_on_an_object_store(s3: S3Server, tmp_path: Path, qwen3_folder:
     assert executor.units_done == 2
     assert job.data() == undisturbed_rows
     assert job.problems() == ()
+
+
+def test_a_reader_during_a_replacement_is_told_to_read_again_not_to_repair(job: SmallJob) -> None:
+    listed = read(job.config.output)
+    with hold_lease(job.storage):
+        job.storage.delete("data-000000")
+        with pytest.raises(OutputError, match=r"process \d+ on .*Read again") as caught:
+            listed.to_arrow()
+    assert "repair" not in str(caught.value)
+    with pytest.raises(DamagedError, match="--repair"):
+        listed.to_arrow()
+    job.run(repair=True)
+    with pytest.raises(OutputError, match="a run published rows. Read again") as caught:
+        listed.to_arrow()
+    assert "repair" not in str(caught.value), "it was replaced by that run"
+    assert read(job.config.output).to_arrow().num_rows > 0

@@ -1,0 +1,27 @@
+"""The check that an output can be written to, while its other writers work."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from pipeline import layout
+from pipeline.commands.checks import check_writable
+from pipeline.storage.open import open_storage
+
+
+def test_a_sweep_by_the_holder_of_the_lease_is_no_lack_of_permission(tmp_path: Path) -> None:
+    storage, ended = open_storage(tmp_path / "out", layout.SCRATCH), threading.Event()
+
+    def sweep() -> None:
+        while not ended.wait(0.02):
+            storage.sweep(0.0)
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        for _ in range(40):
+            check_writable(storage)
+    finally:
+        ended.set()
+        sweeper.join()
