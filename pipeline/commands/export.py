@@ -6,10 +6,10 @@ import functools
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipeline import layout
 from pipeline.codec import redact
@@ -27,7 +27,8 @@ from pipeline.storage.urls import is_url, plain_name
 __all__ = ["EXPORT_FORMATS", "Exported", "export"]
 
 EXPORT_FORMATS = ("openai-batch",)
-_SCRATCH = ".wedlm-export"
+_SCRATCH = ".wedlm-export-{}"
+"""Folder of the unfinished file of a name, in the folder of that file."""
 _RESULTS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "prompt_tokens", "completion_tokens",
             "model", "logprobs", "top_logprobs")  # fmt: skip
 
@@ -59,6 +60,9 @@ def export(
 ) -> Exported:
     """Write the published rows of an OpenAI batch as result lines; each file appears whole, or not at all.
 
+    The answers appear first. An export that is killed in between leaves the errors of the export before, so a request
+    may be in both files until the next export, and never in neither.
+
     The lines are in input order, and the same for every export of the output. Memory holds some rows at a time.
 
     Args:
@@ -87,7 +91,7 @@ def export(
     lines = _Lines(state, model, storage_options or {})
     options = storage_options if to_storage_options is None else to_storage_options
     rows, letters = (read(output, table=table, storage_options=storage_options) for table in ("rows", "dead_letters"))
-    counts = {answers: 0, failures: 0}
+    counts = {failures: 0, answers: 0}  # the stack closes the last one first
     with ExitStack() as stack:
         files = {name: stack.enter_context(_created(name, options)) for name in counts}
         for failed, line in lines.of(rows, letters):
@@ -117,13 +121,20 @@ def _errors_beside(name: str) -> str:
     return f"{stem}_errors{suffix}"
 
 
-def _created(name: str, options: Mapping[str, Any] | None) -> Any:
+@contextmanager
+def _created(name: str, options: Mapping[str, Any] | None) -> Iterator[BinaryIO]:
     """A new file under a path or URL, which appears when the block ends normally."""
     folder, _, file = name.rpartition("/")
     if not file or (not is_url(name) and os.path.isdir(name)):
         raise ConfigError(f"to={name!r}: a folder. Name a file in it.")
-    scratch = _SCRATCH if is_url(name) else "."  # a local file is written beside its place, and then renamed
-    return open_storage(folder or ("/" if name.startswith("/") else "."), scratch, options).create(file)
+    scratch = _SCRATCH.format(file)
+    storage = open_storage(folder or ("/" if name.startswith("/") else "."), scratch, options)
+    storage.delete(scratch)  # of an export that was killed
+    try:
+        with storage.create(file) as opened:
+            yield opened
+    finally:
+        storage.delete(scratch)
 
 
 class _Lines:

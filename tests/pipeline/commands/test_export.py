@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -207,6 +208,33 @@ def test_a_write_that_fails_leaves_what_was_there(
         export(output, tmp_path / "r.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
     assert (tmp_path / "r.jsonl").read_text() == "before"
+
+
+def test_a_kill_between_the_two_files_loses_no_request(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved, replaced = list[str](), os.replace
+
+    def replace_one(source: Any, target: Any) -> None:
+        if moved:
+            raise KeyboardInterrupt
+        replaced(source, target)
+        moved.append(Path(target).name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace_one)
+        with pytest.raises(KeyboardInterrupt):
+            export(output, tmp_path / "r.jsonl")
+    assert moved == ["r.jsonl"], "the answers appear first, so a request that is answered now is never in neither"
+
+
+def test_unfinished_files_of_a_killed_export_are_removed_by_the_next(output: Path, tmp_path: Path) -> None:
+    for name in ("r.jsonl", "r_errors.jsonl"):
+        left = tmp_path / f".wedlm-export-{name}"
+        left.mkdir()
+        (left / f"{name}.0123456789ab").write_text("half a li")
+    export(output, tmp_path / "r.jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.jsonl", "r_errors.jsonl"]
 
 
 def test_to_a_store(output: Path, s3: S3Server, tmp_path: Path) -> None:
