@@ -64,11 +64,12 @@ def parts_in(storage: Storage, folder: str) -> list[str]:
 
 def remove_parts(storage: Storage, folder: str) -> bool:
     """Remove a run's files from a folder; True if the folder is gone, False if files of others stay in it."""
-    storage.delete_objects(parts_in(storage, folder))
-    if storage.keys(folder):
-        return False
-    storage.delete(folder)
-    return True
+    parts = parts_in(storage, folder)
+    if len(parts) == len(storage.keys(folder)):
+        storage.delete(folder)  # at once, where the storage can
+        return True
+    storage.delete_objects(parts)
+    return False
 
 
 def _remove(storage: Storage, lease: Lease) -> int:

@@ -30,6 +30,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.commit.discard import remove_parts
 from pipeline.commit.index import Index, PublishedUnit
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest, Publication, index_publication, write_units
@@ -236,7 +237,7 @@ def make_visible(storage: Storage, manifest: Manifest, decided: tuple[Publicatio
         if last[publication.position] is not publication:
             continue  # a revision replaces it
         for revision in range(publication.revision):
-            storage.delete(layout.publication(publication.position, revision))
+            remove_parts(storage, layout.publication(publication.position, revision))
         storage.promote(layout.publishing(publication.number, publication.epoch), publication.name)
         put_card(storage, publication.format, publication.schema)
     manifest.save(storage, epoch)

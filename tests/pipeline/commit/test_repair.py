@@ -125,3 +125,16 @@ def test_a_reader_during_a_replacement_is_told_to_read_again_not_to_repair(job: 
         listed.to_arrow()
     assert "repair" not in str(caught.value), "it was replaced by that run"
     assert read(job.config.output).to_arrow().num_rows > 0
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "x.parquet", ".DS_Store"])
+def test_a_file_of_others_in_a_publication_stays_when_the_publication_is_replaced(job: SmallJob, name: str) -> None:
+    foreign = Path(job.config.output, "data-000000", name)
+    foreign.write_text("not ours")
+    rows = read(job.config.output).to_arrow().num_rows
+    job.run(retry_failed=True)
+    job.run(retry_failed=True)
+    assert foreign.read_text() == "not ours"
+    assert sorted(path.name for path in foreign.parent.iterdir()) == [name]
+    assert read(job.config.output).to_arrow().num_rows == rows
+    assert [problem for problem in job.problems() if name not in problem] == []
