@@ -24,6 +24,8 @@ _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
 """Errors of file systems without hard links (some mounted stores)."""
 _NO_FOLDER_FLUSH = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)
 """Errors of file systems that cannot flush a folder."""
+_TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY)
+"""Errors of a rename to a name that a file, or a folder with files, has."""
 _PAGE = 1000
 """Directory entries per page."""
 
@@ -163,7 +165,13 @@ class LocalStorage:
         here, there = self._root / source, self._root / target
         if here.exists():
             _make_folder(there.parent)
-            os.rename(here, there)
+            try:
+                os.rename(here, there)
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                why = "files of others have the name of a publication; move them elsewhere"
+                raise FileExistsError(errno.EEXIST, why, str(there)) from error
             _flush_folder(there.parent)
             _flush_folder(here.parent)
         elif not there.exists():

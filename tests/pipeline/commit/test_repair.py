@@ -13,7 +13,7 @@ import jobs.generate
 from pipeline import layout
 from pipeline.commands.read import read
 from pipeline.commit.lease import hold_lease
-from pipeline.errors import ConfigError, DamagedError, OutputError
+from pipeline.errors import ConfigError, DamagedError, OutputError, SinkError
 from testing.pipeline.damage import FAULTS
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
@@ -138,3 +138,18 @@ def test_a_file_of_others_in_a_publication_stays_when_the_publication_is_replace
     assert sorted(path.name for path in foreign.parent.iterdir()) == [name]
     assert read(job.config.output).to_arrow().num_rows == rows
     assert [problem for problem in job.problems() if name not in problem] == []
+
+
+@pytest.mark.parametrize("taken", ["data-000000-r001", "data-000000-r001/notes.txt"])
+def test_a_file_of_others_under_the_name_of_a_publication_is_named_at_once(job: SmallJob, taken: str) -> None:
+    foreign = Path(job.config.output, taken)
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.write_text("not ours")
+    with pytest.raises(
+        SinkError, match=r"data-000000-r001.*move them elsewhere|move them elsewhere.*data-000000-r001"
+    ) as caught:
+        job.run(retry_failed=True)
+    assert "times, last" not in str(caught.value), "no other attempt could succeed"
+    foreign.rename(job.source.parent / "elsewhere")
+    job.run()
+    assert job.problems() == ()
