@@ -139,7 +139,15 @@ def numbers(
 
 
 class _UnknownError(Exception):
-    """The backend compiles no such range."""
+    """The backend compiles no such range, or its spelling of a bound is not known."""
+
+
+def _spelled(value: float) -> str:
+    """The text of a bound, also of one that was put in where there was none, such as 10**16."""
+    text = float_text(value)
+    if text is None:
+        raise _UnknownError
+    return text
 
 
 @dataclass(frozen=True)
@@ -159,14 +167,14 @@ class _Range:
             if low > high or (low == high and not (self.with_low and self.with_high)):
                 return NOTHING
             if low == high:
-                return Text(text=(float_text(low) or "").encode())
+                return Text(text=_spelled(low).encode())
         if low is None or low < 0:
             return self._from_below_zero()
         if high is None:
             digits = len(str(int(low)))
             longer = sequence(_FROM_ONE, Repeat(part=DIGIT, least=digits, most=None), _ANY_FRACTION)
             return Either(parts=(_Range(low, 10.0**digits, self.with_low, False).numerals(), longer))
-        return self._above_zero(float_text(low) or "", float_text(high) or "")
+        return self._above_zero(_spelled(low), _spelled(high))
 
     def _from_below_zero(self) -> Expression:
         low, high = self.low, self.high

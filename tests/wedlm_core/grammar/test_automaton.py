@@ -282,7 +282,9 @@ def test_choices(texts: list[str]) -> None:
 
 
 _ENDS = st.one_of(
-    st.integers(-1200, 1200), st.sampled_from([0, 1, -1, 10, 99, 100, 0.5, -0.5, 1.25, 9.99, 0.001, -7.125, 1e-5])
+    st.integers(-1200, 1200),
+    st.sampled_from([0, 1, -1, 10, 99, 100, 0.5, -0.5, 1.25, 9.99, 0.001, -7.125, 1e-5]),
+    st.sampled_from([10**15, -(10**15), 10**15 + 1, 2**53 - 1, -(2**53)]),
 )
 _BOUNDS = st.fixed_dictionaries(
     {},
@@ -523,6 +525,9 @@ def test_what_is_too_large_has_no_automaton(wanted: dict[str, Any]) -> None:
         fields(**{"\x7f": INT}),
         {"const": -0.0},
         {"const": 2**60},
+        {"type": "number", "minimum": 10**15},
+        {"type": "number", "exclusiveMinimum": 2**53 - 1},
+        {"type": "number", "maximum": -(10**15)},
         {"$schema": "http://json-schema.org/draft-04/schema#", **INT},
         {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "prefixItems": [INT], "items": BOOL},
         fields(a={"$schema": "http://json-schema.org/draft-07/schema#", **INT}),
