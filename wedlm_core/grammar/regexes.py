@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
@@ -22,7 +21,6 @@ _SPACE: Ranges = (
     (0x09, 0x0D), (0x20, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
     (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000),
 )  # fmt: skip
-_READ_ANOTHER_WAY = ("{,", "\\<", "\\>")  # by the backend, or by some versions of it
 
 
 def regex_language(regex: str, spell: Callable[[Ranges], Expression]) -> Expression:
@@ -66,12 +64,9 @@ def _outside_of(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 def _parsed(regex: str) -> tuple[Sequence[Any], bool, bool]:
     """The parts of a regex, and whether it is anchored at its beginning and at its end."""
-    if pattern_fault(regex) is not None or any(text in regex for text in _READ_ANOTHER_WAY):
+    if pattern_fault(regex) is not None:
         raise Outside
-    tree = parser.parse(regex)
-    items = list(tree)
-    if tree.state.flags & ~re.UNICODE:
-        raise Outside
+    items = list(parser.parse(regex))
     begins = bool(items) and items[0] == (op.AT, op.AT_BEGINNING)
     ends = len(items) > begins and items[-1] == (op.AT, op.AT_END)
     return items[begins : len(items) - ends], begins, ends

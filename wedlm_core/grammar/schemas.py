@@ -207,7 +207,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_spelled(text: str) -> bool:
-    return all(char >= " " or char in "\n\r\t\b\f" for char in text)
+    return all((char >= " " and char != "\x7f") or char in "\n\r\t\b\f" for char in text)
 
 
 def for_backend(schema: Any) -> Any:
