@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import math
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +32,7 @@ from pipeline.worker.unit_worker import preview_table
 
 __all__ = ["Estimate", "Spread", "estimate"]
 
+_HOUR = 3600.0
 _SIGMAS = 1.96
 """Standard errors to either side: 95% of a normal distribution."""
 
@@ -54,6 +57,10 @@ class Spread:
         low = max(0.0, mean - _SIGMAS * error)
         return cls(low=low * population, expected=mean * population, high=(mean + _SIGMAS * error) * population)
 
+    def plus(self, value: float) -> Spread:
+        """All three plus ``value``."""
+        return Spread(low=self.low + value, expected=self.expected + value, high=self.high + value)
+
     def scaled(self, factor: float) -> Spread:
         """All three times ``factor``."""
         return Spread(low=self.low * factor, expected=self.expected * factor, high=self.high * factor)
@@ -70,9 +77,15 @@ class Estimate:
         prompt_tokens, completion_tokens: tokens of the whole run.
         output_bytes: size of the published files.
         load_seconds: time to load the model here.
+        plan_seconds: time to plan the run here.
+        actor_start_seconds: time from the start of an actor's process here to the end of its first forward.
         tokens_per_second: generated tokens of one engine on the sample, on this machine.
         engine_slots: sequences that an engine runs at once.
-        seconds: number of actors -> time of the run, model loading included, if each actor is as fast as this engine.
+        seconds: number of actors -> time of the run, planning and the start of actors included, if each actor is as
+            fast as this engine.
+        reserved: number of actors -> seconds that they reserve of GPUs, or of CPUs where they reserve no GPU.
+        unit: what these are seconds of: ``GPU`` or ``CPU``.
+        price_per_hour: of one of these, if it was given.
         memory: what the model takes of an actor's memory, in each dtype.
     """
 
@@ -86,6 +99,11 @@ class Estimate:
     tokens_per_second: float
     engine_slots: int
     seconds: dict[int, Spread]
+    plan_seconds: float = 0.0
+    actor_start_seconds: float = 0.0
+    reserved: dict[int, Spread] = field(default_factory=dict)
+    unit: str = "CPU"
+    price_per_hour: float | None = None
     memory: ModelMemory | None = None
 
     def describe(self) -> str:
@@ -97,11 +115,13 @@ class Estimate:
             f"Generated tokens: {_show(self.completion_tokens, _count)}",
             f"Output:           {_show(self.output_bytes, _bytes)}",
             f"One engine here:  {self.tokens_per_second:.0f} tokens/s, {self.load_seconds:.1f} s to load",
+            f"Start-up here:    {self.plan_seconds:.1f} s to plan, {self.actor_start_seconds:.1f} s to start an actor; "
+            "a session of Ray, if none runs, comes on top",
         ]
-        lines += [
-            f"Time, {actors} actor{'s' if actors > 1 else ''}:   {_show(time_, _time)}"
-            for actors, time_ in self.seconds.items()
-        ]
+        for actors, seconds in self.seconds.items():
+            name = f"{actors} actor{'s' if actors > 1 else ''}:"
+            lines += [f"Time, {name:<11} {_show(seconds, _time)}, start-up included",
+                      f"Cost, {name:<11} {self._cost(self.reserved[actors])}"]  # fmt: skip
         if len(self.seconds) > 1:
             lines.append(
                 "Several actors are as fast as that only where each has such a machine (or device) of its own."
@@ -117,6 +137,13 @@ class Estimate:
         if self.failed_rows:
             lines.append(f"{self.failed_rows} of the sampled rows failed. See --validate for reasons.")
         return "\n".join(lines)
+
+    def _cost(self, reserved: Spread) -> str:
+        seconds = f"{_show(reserved, _figure)} {self.unit}-seconds reserved by actors"
+        if self.price_per_hour is None:
+            return f"{seconds}; set price_per_hour for a price"
+        price = reserved.scaled(self.price_per_hour / _HOUR)
+        return f"{_show(price, _figure)} at {self.price_per_hour:g} per {self.unit}-hour; {seconds}"
 
 
 def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine) -> Estimate:
@@ -135,10 +162,12 @@ def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine
     memory = model_memory(config, check_model(config).config, on_cpu=on_this_cpu(config))
     check_structure(config)
     with tempfile.TemporaryDirectory() as folder:
-        storage = LocalStorage(folder, layout.SCRATCH)
+        began, storage = time.monotonic(), LocalStorage(folder, layout.SCRATCH)
         job = resolve_job(config, source_of(config, storage), storage)
         with plan_index(job, config) as index:
             total, table = index.units.rows, prepared_sample(job, index.units, rows)
+        planned = time.monotonic()
+        _start_process()
         begin = time.monotonic()
         engine = load(job, config.num_threads)
         ready = time.monotonic()
@@ -148,7 +177,28 @@ def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine
         out = preview_table(job, engine, unit, table)
         seconds = time.monotonic() - warm
         found = _extrapolated(job, total, table.num_rows, out, load_seconds=ready - begin, seconds=seconds)
-        return replace(found, memory=memory)
+        return replace(_with_start_up(found, config, planned - began, warm - planned), memory=memory)
+
+
+def _start_process() -> None:
+    """Start a process as an actor's is started, to see how long that takes, and end it."""
+    subprocess.run([sys.executable, "-c", "import pipeline.cluster.generate_actor"], check=True)
+
+
+def _with_start_up(found: Estimate, config: RunConfig, plan_seconds: float, actor_seconds: float) -> Estimate:
+    """Add the start-up to an estimate, and the seconds that actors reserve. Its ``seconds`` hold neither."""
+    run = next(iter(config.runs_of_pools().values()))
+    gpus = (0.0 if on_this_cpu(config) else 1.0) if run.gpus_per_actor == "auto" else run.gpus_per_actor
+    each = gpus or (1.0 if run.cpus_per_actor == "auto" else run.cpus_per_actor)
+    return replace(
+        found,
+        plan_seconds=plan_seconds,
+        actor_start_seconds=actor_seconds,
+        seconds={n: work.plus(plan_seconds + actor_seconds) for n, work in found.seconds.items()},
+        reserved={n: work.plus(actor_seconds).scaled(n * each) for n, work in found.seconds.items()},
+        unit="GPU" if gpus else "CPU",
+        price_per_hour=config.price_per_hour,
+    )
 
 
 def _extrapolated(
@@ -180,15 +230,8 @@ def _extrapolated(
         load_seconds=load_seconds,
         tokens_per_second=rate,
         engine_slots=job.config.engine.max_num_seqs,
-        seconds={n: _seconds(tokens, rate, n, load_seconds) for n in counts},
+        seconds={n: tokens.scaled(1 / (rate * n) if rate > 0 else 0.0) for n in counts},
     )
-
-
-def _seconds(tokens: Spread, rate: float, actors: int, load_seconds: float) -> Spread:
-    work = tokens.scaled(1 / (rate * actors)) if rate > 0 else tokens.scaled(0.0)
-    return Spread(
-        low=work.low + load_seconds, expected=work.expected + load_seconds, high=work.high + load_seconds
-    )  # fmt: skip
 
 
 def _written(job: Job, out: pa.Table) -> int:
@@ -210,6 +253,10 @@ def _count(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.0f}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4g}" if value < 10_000 else _count(value)
 
 
 def _bytes(value: float) -> str:

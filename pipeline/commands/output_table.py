@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pipeline.cluster.ray_dataset import ray_dataset
 from pipeline.cluster.resources import is_private
+from pipeline.commands.exact_frame import exact_frame
 from pipeline.commit.published_parts import PublishedPart
 from pipeline.errors import OutputError, ResourceError
 from pipeline.sinks.dataset_card import json_schema
@@ -50,8 +51,12 @@ class OutputTable:
         return pa.concat_tables([self.schema.empty_table(), *self.tables()])
 
     def to_pandas(self) -> pandas.DataFrame:
-        """All rows as a pandas frame."""
-        return self.to_arrow().to_pandas()
+        """All rows as a pandas frame, with exactly their values.
+
+        Integer columns with nulls, such as counts and seeds where rows failed, have pandas' nullable integer types.
+        Integers with nulls inside of lists are Python objects.
+        """
+        return exact_frame(self.to_arrow())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for table in self.tables():

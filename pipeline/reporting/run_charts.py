@@ -39,8 +39,7 @@ def _throughput(session: Session) -> Safe:
     about = (
         "Tokens of units that were committed; a unit is committed when its last row is done, so this comes in steps."
     )
-    # The engines report every few seconds: of a short run they have seen little.
-    if session.moments[-1].engine_tokens >= session.tokens / 2:
+    if session.moments[-1].engine_tokens:
         generated = [Point(x=b.at, y=_rate(a, b, "engine_tokens")) for a, b in calm]
         series.insert(0, Series(name="generated", points=generated, kind="c2", shown=short))
         about = "Tokens that engines generated, and those of units that were committed, which come in steps."

@@ -27,7 +27,7 @@ class Moment:
         running, slots, queue: sequences in the engines, room for them, and requests that wait.
         kv_used, kv_pages: pages of the KV pools.
         engine_tokens, engine_forwards, engine_rows, masks: what the engines counted: tokens, decode forwards of each
-            sequence, token rows and masks.
+            sequence, token rows and masks. Engines report every second or two, so tokens are at least those committed.
         paid_seconds: of accelerators, or CPUs.
     """
 
@@ -67,7 +67,7 @@ class Moment:
             queue=0 if load is None else load.queue_depth,
             kv_used=0 if load is None else load.kv_pages_used,
             kv_pages=0 if load is None else load.kv_pages,
-            engine_tokens=counters.get("tokens", 0),
+            engine_tokens=max(counters["tokens"], session.completion_tokens) if "tokens" in counters else 0,
             engine_forwards=counters.get("decode_forwards", 0),
             engine_rows=counters.get("decode_rows", 0),
             masks=counters.get("masks", 0),

@@ -64,6 +64,7 @@ def test_an_estimate_is_about_what_the_run_then_gives(qwen3_folder: Path, tmp_pa
     config = RunConfig(
         input=str(write(tmp_path / "in.parquet", 1000)), output=str(tmp_path / "out"), model=str(qwen3_folder),
         sampling=SamplingParams(max_tokens=4, n=2), actors=3, unit_rows=10,
+        cpus_per_actor=0.5, price_per_hour=36.0,
     )  # fmt: skip
     engines: list[FakeEngine] = []
 
@@ -78,7 +79,17 @@ def test_an_estimate_is_about_what_the_run_then_gives(qwen3_folder: Path, tmp_pa
     assert found.prompt_tokens.low < truth < found.prompt_tokens.high
     assert 2000 <= found.completion_tokens.low < found.completion_tokens.high <= 8000
     assert sorted(found.seconds) == [1, 3, 6]
-    assert found.seconds[1].expected > found.seconds[3].expected > found.seconds[6].expected > found.load_seconds
+    start = found.plan_seconds + found.actor_start_seconds
+    assert (
+        found.seconds[1].expected > found.seconds[3].expected > found.seconds[6].expected > start > found.load_seconds
+    )
+    work = found.completion_tokens.expected / found.tokens_per_second
+    assert found.seconds[3].expected == pytest.approx(start + work / 3)
+    assert found.reserved[3].expected == pytest.approx(0.5 * (3 * found.actor_start_seconds + work))
+    assert found.actor_start_seconds > 0.1, "a process was started"
+    price = found.reserved[3].expected * 36 / 3600
+    assert f"\nCost, 3 actors:   {price:.4g} (" in found.describe()
+    assert " at 36 per CPU-hour; " in found.describe()
     assert found.describe().startswith("ESTIMATE from 100 of 1000 rows")
     assert not (tmp_path / "out").exists()
     again = pipeline.estimate(config, 100, fake)

@@ -59,3 +59,10 @@ def test_moments_and_sessions_survive_json_and_older_records() -> None:
                       used=ResourceSeconds(accelerators=3600.0), price_per_hour=2.5)  # fmt: skip
     assert Session.from_dict(json.loads(json.dumps(session.to_dict()))) == session
     assert session.cost == pytest.approx(2.5)
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000))
+def test_generated_tokens_are_never_below_committed_ones_whenever_engines_last_reported(seen: int, done: int) -> None:
+    found = Moment.of(Snapshot(session=Totals(completion_tokens=done), load=Load(counters={"tokens": seen})))
+    assert found.tokens == done
+    assert found.engine_tokens == max(seen, done)
