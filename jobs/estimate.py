@@ -1,4 +1,4 @@
-"""Tokens, time and cost of a job, from a sample of its rows; writes nothing: ``wedlm-batch estimate --input X --model tiny``.
+"""Tokens, time and cost of a job, from a sample; writes nothing: ``wedlm-batch estimate --input X --model tiny``.
 
 The same as ``generate --estimate ROWS``.
 
