@@ -215,7 +215,9 @@ def make_requests(
     ]
 
 
-def output_arrays(rows: Sequence[RowResult], fields_: Sequence[pa.Field], prefix: str, model: str) -> list[pa.Array]:
+def output_arrays(
+    rows: Sequence[RowResult], fields_: Sequence[pa.Field], prefix: str, model: str, retry: int | None = None
+) -> list[pa.Array]:
     """One array per output field: a value for each generation of each row, and one for each failed row.
 
     Args:
@@ -223,6 +225,7 @@ def output_arrays(rows: Sequence[RowResult], fields_: Sequence[pa.Field], prefix
         fields_: output fields, their names prefixed.
         prefix: the prefix.
         model: value of the ``model`` column.
+        retry: value of the ``retry`` column.
     """
     owners = [row for row in rows for _ in range(max(1, len(row.generations)))]
     done = [g for row in rows for g in (row.generations or (None,))]
@@ -232,6 +235,7 @@ def output_arrays(rows: Sequence[RowResult], fields_: Sequence[pa.Field], prefix
         "row_id": lambda: [row.row_id for row in owners],
         "error": lambda: [None if row.failure is None else row.failure.message for row in owners],
         "model": lambda: [model] * len(owners),
+        "retry": lambda: [retry] * len(owners),
         "strategy": lambda: [strategies[id(row.params)] for row in owners],
         "params_hash": lambda: [hashes[id(row.params)] for row in owners],
     }

@@ -3,8 +3,8 @@
 Output table (version 4): the input columns with their Arrow types, then the columns of :data:`RESULT_FIELDS`. ``stats``
 (how a row was decoded) and ``timings`` may differ from run to run. With a deterministic strategy the columns of
 :data:`DATA_COLUMNS` are byte-identical for any number of actors. Version 1 has no ``evidence``, and
-versions 1 and 2 do not count drafts by source in ``stats``; outputs that were begun with them go on without. Versions
-before 4 do not count the forward that gives the first token; their columns are the same.
+versions 1 and 2 do not count drafts by source in ``stats``. Versions before 4 have no ``retry``, and do not count the
+forward that gives the first token. Outputs that were begun with them go on without.
 
 A column whose value is an attribute of ``Generation`` needs nothing but its field in :data:`RESULT_FIELDS`; any other
 needs a function in :mod:`pipeline.codec`. The fields of ``stats`` are those of ``wedlm_core.statistics.STATISTICS``,
@@ -64,6 +64,7 @@ RESULT_FIELDS: tuple[pa.Field, ...] = (
     pa.field("token_ids", pa.list_(pa.int32())),
     pa.field("finish_reason", pa.string(), nullable=False),
     pa.field("error", pa.string()),
+    pa.field("retry", pa.int32()),
     pa.field("prompt_tokens", pa.int32()),
     pa.field("completion_tokens", pa.int32()),
     pa.field("model", pa.string(), nullable=False),
@@ -77,13 +78,14 @@ RESULT_FIELDS: tuple[pa.Field, ...] = (
     pa.field("timings", TIMINGS_TYPE),
 )
 
-DATA_COLUMNS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "error", "seed")
+DATA_COLUMNS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "error", "retry", "seed")
 """Result columns that another run with the same settings reproduces byte for byte, as it does the input columns."""
 
 
 def data_columns(schema: pa.Schema, inputs: int, prefix: str = "") -> list[str]:
     """Names of the data columns of an output whose first ``inputs`` columns are the input's."""
-    return [*schema.names[:inputs], *(prefix + name for name in DATA_COLUMNS if prefix + name in schema.names)]
+    results = schema.names[inputs:]
+    return [*schema.names[:inputs], *(prefix + name for name in DATA_COLUMNS if prefix + name in results)]
 
 
 DEAD_FIELDS: tuple[pa.Field, ...] = (
@@ -111,6 +113,7 @@ def result_fields(
         "logprobs": logprobs,
         "top_logprobs": top_logprobs,
         "evidence": version >= 2,
+        "retry": version >= 4,
     }
     left_out = {name for name, wanted in optional.items() if not wanted}
     every = (*(field for field in RESULT_FIELDS if field.name not in left_out), *parsed)

@@ -42,6 +42,7 @@ class SourceFile:
         partitions: the ``name=value`` folders that it lies in, as name and text; a null value is None.
         version: how often rows of this file were replaced in the output by those of a newer one, see
             :mod:`pipeline.commit.watermark`.
+        begun: digest of the file when the run first read it, if its failed rows were corrected since; else empty.
     """
 
     key: str
@@ -51,11 +52,13 @@ class SourceFile:
     size: int = 0
     partitions: tuple[tuple[str, str | None], ...] = ()
     version: int = 0
+    begun: str = ""
 
     @property
     def identity(self) -> str:
-        """What unit ids are made of: the digest; of a later version of the file's rows, its number too."""
-        return f"{self.digest}#{self.version}" if self.version else self.digest
+        """The part of unit ids: the first digest; of a later version of the file's rows, its number too."""
+        digest = self.begun or self.digest
+        return f"{digest}#{self.version}" if self.version else digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +173,7 @@ class Unit:
         attempt: 1, or the number of this attempt if the unit is generated again.
         previous: the output rows of the attempt before, if only its failed rows are to be generated again.
         input_sha256: checksum of the input rows that the attempt before read; None if there was none.
+        kept_sha256: checksum of those rows that succeeded, see :class:`CommitRecord`.
         stage: number of the stage of a chain that it belongs to; 0 for the first one, and for a run of one.
         place: of a later stage: the output rows of the stage before that it is made of; None otherwise.
     """
@@ -181,6 +185,7 @@ class Unit:
     attempt: int = 1
     previous: Place | None = None
     input_sha256: str | None = None
+    kept_sha256: str = ""
     stage: int = 0
     place: Place | None = None
 
@@ -218,6 +223,7 @@ class Unit:
             attempt=raw["attempt"],
             previous=None if before is None else Place.from_dict(before),
             input_sha256=raw["input_sha256"],
+            kept_sha256=raw["kept_sha256"],
             stage=raw["stage"],
             place=None if place is None else Place.from_dict(place),
         )
@@ -242,12 +248,15 @@ class CommitRecord:
         engine_seconds: how long the actor's engine had been ready when the unit was staged.
         rows_sha256, dead_sha256: SHA-256 of the staged objects; ``dead_sha256`` is empty if no row failed.
         input_sha256: checksum of the input rows, all columns, as they were read.
+        kept_sha256: if rows failed, checksum of the other input rows: a retry accepts an input file in which only
+            failed rows were corrected. Empty in records of earlier versions.
         copy: 0 for the first execution, 1 for a speculative backup on another actor.
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         failures: number of failed rows by error class.
         examples: the id and the message of one failed row of each error class, shortened.
         unparsed: number of generations whose JSON could not be read, or not all of it, by ``column:reason``; the
             reasons are those of :data:`pipeline.parsing.UNPARSED`.
+        retried: number of input rows by the number of their retry, see :mod:`pipeline.commit.retries`.
         made_of: of a unit of a chain's later stage: ``data_sha256`` of what it was made of in the stage before.
         lowest_hash: the lowest hash (:func:`pipeline.reporting.samples.row_hashes`) of its generations; None if it has
             none, or the record is of an earlier version.
@@ -273,10 +282,12 @@ class CommitRecord:
     rows_sha256: str = ""
     dead_sha256: str = ""
     input_sha256: str = ""
+    kept_sha256: str = ""
     redone: str = ""
     failures: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     unparsed: Mapping[str, int] = field(default_factory=dict)
+    retried: Mapping[str, int] = field(default_factory=dict)
     more: tuple[Stretch, ...] = ()
     made_of: str = ""
     lowest_hash: int | None = None
@@ -312,7 +323,7 @@ class CommitRecord:
     def to_json(self) -> str:
         """One line of JSON."""
         raw = asdict(self)
-        for name in ("more", "made_of", "unparsed", *DRAFT_COUNTS):
+        for name in ("more", "made_of", "unparsed", "retried", "kept_sha256", *DRAFT_COUNTS):
             if not raw[name]:
                 del raw[name]
         return json.dumps(raw)
@@ -358,6 +369,7 @@ class Totals:
 
     The other attributes are those of :class:`CommitRecord`; ``units`` is the number of records, and ``rows`` the sum of
     ``num_rows``.
+    ``retried`` counts input rows by the number of their retry.
     """
 
     units: int = 0
@@ -377,6 +389,7 @@ class Totals:
     failures: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     unparsed: Mapping[str, int] = field(default_factory=dict)
+    retried: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Iterable[CommitRecord]) -> Totals:
@@ -396,17 +409,19 @@ class Totals:
             failures=_added(self.failures, record.failures),
             examples={**record.examples, **self.examples} if record.examples else self.examples,
             unparsed=_added(self.unparsed, record.unparsed),
+            retried=_added(self.retried, record.retried),
         )
 
     def merged_with(self, other: Totals) -> Totals:
         """The sums of both."""
-        names = [f.name for f in fields(self) if f.name not in ("failures", "examples", "unparsed")]
+        names = [f.name for f in fields(self) if f.name not in ("failures", "examples", "unparsed", "retried")]
         own = {name: getattr(self, name) + getattr(other, name) for name in names}
         return Totals(
             **own,
             failures=_added(self.failures, other.failures),
             examples={**other.examples, **self.examples},
             unparsed=_added(self.unparsed, other.unparsed),
+            retried=_added(self.retried, other.retried),
         )
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pipeline.commands.checks import check_foreign, check_rows, first_rows_fail
 from pipeline.commands.scheduled import ScheduledRun
@@ -17,9 +16,10 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.publish import clean
 from pipeline.commit.recover import Recovery, give_up, recover
 from pipeline.commit.repair import describe_damage, find_published_damage, index_publications, revoke
+from pipeline.commit.retries import Retry
 from pipeline.commit.run_record import Origin, RunState, is_begun
 from pipeline.config import RunConfig
-from pipeline.errors import DamagedError, OutputError, SourceError
+from pipeline.errors import DamagedError, FingerprintError, OutputError, SourceError
 from pipeline.plan.input_check import check_committed_rows, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, planned_units, recorded_shares
@@ -91,7 +91,8 @@ def begin(
     # Nothing is started for rows that are about to be refused below.
     if before is None and not is_begun(storage) and not first_rows_fail(job, config):
         resolved(job)
-    state, old, small = _plan(job, index, origin, config.input, scheduled, before)
+    state, old, small, retry = _plan(job, index, origin, config, scheduled, before)
+    job = replace(job, retry=retry, apart=state.apart)
     manifest = _index(job, found, index, lease, known=old is not None, scheduled=scheduled is not None)
     _check_torn(small, index, storage)
     if scheduled is not None:
@@ -108,6 +109,8 @@ def begin(
     if job.config.id_column is not None and before is None:
         derives = job.prompt_kind == "request"  # a line that is no request has no id, and fails by itself
         check_unique_ids(job.source, index.units, job.config.id_column, derives=derives)
+    if retry.settings:
+        _check_done(storage, index, retry)
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)
@@ -171,10 +174,11 @@ def _check_touched(job: Job, index: Index, old: RunState | None) -> None:
         FingerprintError: rows that were generated for have changed.
     """
     suspects = list(range(len(job.source.files))) if old is None else touched(job.source, old.files)
-    if count := check_committed_rows(job.source, index, suspects):
+    if count := check_committed_rows(job, index, suspects):
         names = ", ".join(job.source.files[number].key for number in suspects[:3])
         why = "not known from the last run" if old is None else "touched or copied since the last run"
-        say([f"{names}: {why}; {count} units read again, their rows are the same"])
+        same = "their rows that succeeded are the same" if job.retry.files else "their rows are the same"
+        say([f"{names}: {why}; {count} units read again, {same}"])
 
 
 def say(notes: Iterable[str]) -> None:
@@ -198,12 +202,14 @@ def _check_published(
 
 
 def _plan(
-    job: Job, index: Index, origin: Origin, given: Any, scheduled: ScheduledRun | None, before: StageBefore | None
-) -> tuple[RunState, RunState | None, SmallFiles]:  # fmt: skip
+    job: Job, index: Index, origin: Origin, config: RunConfig, scheduled: ScheduledRun | None,
+    before: StageBefore | None,
+) -> tuple[RunState, RunState | None, SmallFiles, Retry]:  # fmt: skip
     """Enter the input's units in the index.
 
     Returns:
-        The run record as it is now, and as it was (None for a new run); and what is known of small files.
+        The run record as it is now, and as it was (None for a new run); what is known of small files; and how this
+        run differs from the one in the record.
 
     Raises:
         DamagedError: the record is lost, and the ledger does not agree with these settings.
@@ -211,7 +217,7 @@ def _plan(
         SourceError: the input has no rows.
     """
     if scheduled is not None:
-        return scheduled.plan(job, index, origin)
+        return *scheduled.plan(job, index, origin), Retry()
     new = new_run_record(job, job.model_digest, origin)
     if before is not None:
         fingerprint = {**new.fingerprint, **before.fingerprint}
@@ -228,18 +234,52 @@ def _plan(
             f"{job.storage.url}: scheduled runs keep this table, and know which input files it holds. Go on with them "
             "(`wedlm-batch etl`), or write to another folder."
         )
-    state = new if old is None else old.continued_by(new, job.storage.url)
+    state, retry = new, Retry()
+    if old is not None:
+        state = old.continued_by(new, job.storage.url, retry_failed=config.retry_failed)
+        retry = state.retry_of(new)
     if before is None:
+        job.sliced.begun_with(state.begun_digests)
         known = recorded_shares(index.records, job.source.files) if old is None else old.files
         units, small = planned_units(job.sliced, state, known)
     else:
         units, small = before.units(state.fingerprint_hash), SmallFiles(known={})
     index.units.fill(units)
     if before is None:
-        check_any_rows(len(index.units), given)
+        check_any_rows(len(index.units), config.input)
     if old is None and len(index.records):
         _check_ledger_agrees(job, index, lost)
-    return state.shared_by(small.shares), old, small
+    if retry.files and old is not None:
+        _check_same_rows(job, index, retry, old)
+    return state.shared_by(small.shares), old, small, retry
+
+
+def _check_same_rows(job: Job, index: Index, retry: Retry, old: RunState) -> None:
+    """Check that files whose failed rows were corrected have as many rows as before.
+
+    Raises:
+        FingerprintError: a committed unit is of rows that are not there, or there are rows more.
+    """
+    grown = old.files.keys() == {file.key for file in job.source.files} and index.units.rows != old.rows
+    if grown or next(index.unplanned_records(retry.files), None) is not None:
+        raise FingerprintError(
+            f"{job.storage.url}: {retry.describe()}: it has more or fewer rows than when it was read. Correct failed "
+            "rows in their place, and add rows in a file of their own; or give corrected rows alone, with their row "
+            "ids in a column row_id."
+        )
+
+
+def _check_done(storage: Storage, index: Index, retry: Retry) -> None:
+    """Check that a retry with other settings has nothing to do but failed rows.
+
+    Raises:
+        FingerprintError: units are not done, or have to be done again.
+    """
+    if count := index.units.without_record:
+        raise FingerprintError(
+            f"{storage.url}: a retry with {retry.describe()} does failed rows only, and {count} units are not done. "
+            "Finish the run with its own settings first."
+        )
 
 
 def _check_torn(small: SmallFiles, index: Index, storage: Storage) -> None:

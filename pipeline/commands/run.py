@@ -33,7 +33,7 @@ from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError
 from pipeline.plan.input_check import changed_since_planned, check_committed_rows
 from pipeline.plan.job import Job
-from pipeline.plan.retry_failed import with_previous
+from pipeline.plan.retry_failed import REPAIR_FIRST, with_previous
 from pipeline.plan.sampled_units import SampledUnits, settled_samples
 from pipeline.plan.units import Work, read_tasks
 from pipeline.progress.lines import LINE_SECONDS
@@ -231,6 +231,8 @@ def _generate_and_publish(
             with stages.stage("published"):
                 return seconds, publish_committed(executor, begun, index, lease, manifest)
         except FoundDamageError as error:
+            if job.retry.settings:
+                raise DamagedError(str(error), REPAIR_FIRST) from error
             lease.verify()  # a successor may have published and removed the missing files
             manifest = Manifest.load(job.storage)  # includes revisions that were published before the damage was found
             units = revoke(error.damages, manifest, index, ledger)
@@ -251,7 +253,7 @@ def check_inputs(job: Job, index: Index) -> None:
     """
     changed, gone = changed_since_planned(job.source)
     say(f"{path}: gone since it was read; its rows were checked when they were read" for path in gone)
-    check_committed_rows(job.source, index, changed)
+    check_committed_rows(job, index, changed)
 
 
 def _generate(

@@ -16,6 +16,7 @@ from pipeline.commit.run_record import RunState
 from pipeline.commit.usage import read_usage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
+from pipeline.types import Totals
 
 __all__ = ["status"]
 
@@ -60,6 +61,7 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         **({"unparsed": dict(total.unparsed)} if total.unparsed else {}),
         "failure_examples": dict(total.examples),
         "units_by_attempt": attempts,
+        **({"retries": _retries(state, total)} if state.retries else {}),
         "samples": total.samples,
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
@@ -77,6 +79,14 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         "being_written": holder is not None,
         "writer": None if holder is None else holder.describe(),
     }
+
+
+def _retries(state: RunState, total: Totals) -> list[dict[str, Any]]:
+    """Of each retry that differed from the run its number in the column ``retry``, how it differed, and its rows."""
+    return [
+        {"number": own.number, "differs": own.describe(), "rows": total.retried.get(str(own.number), 0)}
+        for own in state.retries
+    ]
 
 
 def _status_of_filtered(storage: Storage, state: RunState, manifest: Manifest) -> dict[str, Any]:

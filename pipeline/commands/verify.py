@@ -21,6 +21,7 @@ from pipeline.commit.index import Index, Inputs
 from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, index_publication
+from pipeline.commit.retries import describe_retries
 from pipeline.commit.run_record import RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
@@ -124,6 +125,7 @@ def verify(
         for publication in manifest.publications:
             index_publication(storage, publication, index.published)
         _check_ledger(storage, manifest, index, state, found)
+        found.notes += describe_retries(state.retries, index.records.totals().retried)
         _check_foreign_files(storage, manifest, found)
         options = {
             "storage_options": storage_options or {},
@@ -247,6 +249,7 @@ def _check_source(source: SlicedSource, state: RunState, manifest: Manifest, ind
         found.problem(f"input file {key!r}: its content is not what the run read")
     if changed:
         return
+    source.begun_with(state.begun_digests)
     index.units.fill(planned_units(source, state, state.files)[0])
     for unit in index.units.unpublished():
         found.problem(f"{_where(source, unit)}: not in the output")

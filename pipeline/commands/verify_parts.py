@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.commands.verify_inputs import input_faults
 from pipeline.commit.index import Index, IndexedUnit
 from pipeline.commit.manifest import Publication
 from pipeline.commit.part_files import PartRecord
 from pipeline.commit.run_record import RunState
 from pipeline.errors import PipelineError, SourceError
+from pipeline.plan.retry_failed import retried_rows
 from pipeline.plan.units import read_tasks, read_units
 from pipeline.schema import DEAD_FIELDS, data_columns, dead_schema, output_schema
 from pipeline.sinks import FORMATS
@@ -63,6 +65,11 @@ class Expected:
     state: RunState
     index: Index
     source: Source | None = None
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """Numbers of retries whose rows are not those of the input."""
+        return self.state.apart
 
     @property
     def prefix(self) -> str:
@@ -212,20 +219,27 @@ def _unit_faults(
     if table.num_rows != record.output_rows:
         faults.append(f"{table.num_rows} output rows where {record.output_rows} were committed")
     faults += unit_row_faults(table, _wanted_ids(record, source_rows, expected), record.num_rows, prefix)
-    numbers = np.cumsum(table[f"{prefix}sample_index"].to_numpy() == 0) - 1
+    faults += _retry_faults(table, record, prefix)
     failed = int(np.count_nonzero(table[f"{prefix}finish_reason"].to_numpy() == "error"))
     if failed != record.failed_rows:
         faults.append(f"{failed} failed rows where {record.failed_rows} were committed")
     if not _is_committed(table, record, len(columns), prefix, gains=expected.state.scheduled):
         faults.append("the values of the data columns are not those that were committed (checksum differs)")
-    if source_rows is not None and len(numbers) and numbers.min() >= 0 and numbers.max() < source_rows.num_rows:
-        wanted = source_rows.take(pa.array(numbers))
-        for name in columns.names:
-            if data_checksum(table, [name]) != data_checksum(wanted, [name]):
-                faults.append(f"column {name!r} differs from the input's")
-    if source_rows is not None and data_checksum(source_rows, source_rows.column_names) != record.input_sha256:
-        faults.append("the input's rows are not those that were read for it (checksum of all their columns differs)")
+    if source_rows is not None:
+        assert expected.source is not None
+        faults += input_faults(
+            table, record, source_rows, columns=columns.names, names=expected.source.schema.names, prefix=prefix,
+            apart=expected.apart,
+        )  # fmt: skip
     return faults
+
+
+def _retry_faults(table: pa.Table, record: CommitRecord, prefix: str) -> list[str]:
+    """Whether as many rows are of each retry as the ledger says."""
+    found = retried_rows(table, prefix)
+    if found == dict(record.retried):
+        return []
+    return [f"rows by number of their retry are {found} where {dict(record.retried)} were committed"]
 
 
 def _is_committed(table: pa.Table, record: CommitRecord, inputs: int, prefix: str, *, gains: bool) -> bool:

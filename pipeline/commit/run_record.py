@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.codec import EXACT_WEIGHT_DTYPES, StructuredOutputs
+from pipeline.commit.retries import RETRY_SETTINGS, Retry, recorded
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
 from pipeline.parsing import Parse, parsed_columns
@@ -31,6 +32,12 @@ _LOOKED_AT = 50
 """Folders that are searched for outputs where there is none, for the message."""
 _SHOWN = 400
 """Characters of a setting in a message."""
+_BY_RETRY = (
+    f" A retry of failed rows (retry_failed=True) may change {', '.join(RETRY_SETTINGS)}, and read input files in "
+    "which only failed rows were corrected."
+)
+_SINCE_RETRIES = 4
+"""Version of the output's columns from which on there is the column ``retry``."""
 _VERSION = 2
 """Version of the state folder. 1 had one ``run.json``, and objects without checksums."""
 
@@ -43,17 +50,30 @@ class FileIdentity:
         digest, stamp: of its content, and of the file.
         unit: number of the unit that it shares with other small files; None if its units are its own.
         rows: its rows, if it shares a unit; else 0.
+        begun: see :class:`~pipeline.types.SourceFile`.
     """
 
     digest: str
     stamp: str
     unit: int | None = None
     rows: int = 0
+    begun: str = ""
+
+    @property
+    def first_digest(self) -> str:
+        """Digest of the file when the run first read it."""
+        return self.begun or self.digest
+
+    def followed_by(self, new: FileIdentity) -> FileIdentity:
+        """The identity of the file as it is now."""
+        begun = "" if new.digest == self.first_digest else self.first_digest
+        return replace(new, unit=self.unit, rows=self.rows, begun=begun)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; those of a shared unit only where there is one."""
+        """Plain values; those of a shared unit, and of a corrected file, only where there are any."""
         raw = asdict(self)
-        return raw if self.unit is not None else {name: raw[name] for name in ("digest", "stamp")}
+        named = {name: raw[name] for name in ("digest", "stamp")} if self.unit is None else raw
+        return {name: value for name, value in {**named, "begun": self.begun}.items() if name != "begun" or value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +106,7 @@ class RunState:
             ``fingerprint`` says what it was made of, and how.
         sampled: of a later stage of a chain, how often a number of a sample was added to the id of an input row, with
             ``#`` before it; the same of what is made of its output.
+        retries: retries of failed rows that differed from the run, in the order of their numbers.
     """
 
     begun: int
@@ -101,11 +122,22 @@ class RunState:
     schema_version: int = SCHEMA_VERSION
     derived: Derived | None = None
     sampled: int = 0
+    retries: tuple[Retry, ...] = ()
 
     @property
     def fingerprint_hash(self) -> str:
         """Hash of the fingerprint; part of every unit's id."""
         return hashlib.blake2b(json.dumps(self.fingerprint, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """Numbers of the retries whose rows are not those of the input, but corrected ones by row id."""
+        return tuple(own.number for own in self.retries if own.rows_key)
+
+    @property
+    def begun_digests(self) -> dict[str, str]:
+        """Key of each input file whose failed rows were corrected -> its first digest."""
+        return {key: file.begun for key, file in self.files.items() if file.begun}
 
     @property
     def schema(self) -> pa.Schema:
@@ -152,6 +184,7 @@ class RunState:
             **({"scheduled": True} if self.scheduled else {}),
             **({} if self.derived is None else {"derived": asdict(self.derived)}),
             **({"sampled": self.sampled} if self.sampled else {}),
+            **({"retries": [retry.to_dict() for retry in self.retries]} if self.retries else {}),
         }
         storage.put(layout.run_record(epoch), seal(raw))
         storage.delete_objects([key for key in storage.keys(layout.RUN) if layout.epoch_of(key) < epoch])
@@ -216,6 +249,7 @@ class RunState:
             schema_version=raw["schema_version"],
             derived=Derived(**raw["derived"]) if "derived" in raw else None,
             sampled=raw.get("sampled", 0),
+            retries=tuple(Retry(**own, number=i) for i, own in enumerate(raw.get("retries", ()), start=1)),
         )
 
     def followed_by(self, new: RunState, url: str) -> RunState:
@@ -231,25 +265,63 @@ class RunState:
         self._check(differences, url)
         return replace(self, files=new.files, columns=new.columns)
 
-    def continued_by(self, new: RunState, url: str) -> RunState:
-        """The record of a continuation: this record plus the files that ``new`` adds.
+    def continued_by(self, new: RunState, url: str, *, retry_failed: bool = False) -> RunState:
+        """The record of a continuation: this record plus the files that ``new`` adds, and the retry if it is one.
+
+        Args:
+            new: the record that these settings and this input would begin.
+            url: of the output.
+            retry_failed: whether failed rows are done again, so that :data:`RETRY_SETTINGS` may differ, and the
+                content of input files. Their rows are to be checked.
 
         Raises:
             OutputError: see :func:`current_settings`.
             FingerprintError: a setting, the columns, or a file's content differs; each difference is named.
         """
-        differences = describe_differences(current_settings(self.fingerprint, url), new.fingerprint)
+        settings = current_settings(self.fingerprint, url)
+        asked = self._asked(new, settings)
+        allowed = retry_failed or any(own.settings == asked.settings for own in self.retries)
+        same = asked.settings if allowed else {}
+        differences = describe_differences(_without(settings, same), _without(new.fingerprint, same))
         if not new.columns.equals(self.columns):
             differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
         differences += [
             f"input file {key!r}: its content changed"
             for key, file in new.files.items()
-            if self.files.get(key, file).digest != file.digest
+            if not retry_failed and self.files.get(key, file).digest != file.digest
         ]
-        self._check(differences, url)
-        shared = {key: replace(file, unit=self.files[key].unit, rows=self.files[key].rows)
-                  for key, file in new.files.items() if key in self.files}  # fmt: skip
-        return replace(self, files={**self.files, **new.files, **shared}, sampled=new.sampled)
+        self._check(differences, url, retriable=bool(asked) and not retry_failed)
+        self._check_retry(asked, url)
+        files = {key: self.files[key].followed_by(file) if key in self.files else file
+                 for key, file in new.files.items()}  # fmt: skip
+        retries = recorded(self.retries, asked)
+        return replace(self, files={**self.files, **files}, sampled=new.sampled, retries=retries)
+
+    def retry_of(self, new: RunState) -> Retry:
+        """How a continuation with these settings and this input differs from the run; see :meth:`continued_by`."""
+        asked = self._asked(new, self.fingerprint)
+        return next((own for own in self.retries if own.is_like(asked)), asked)
+
+    def _asked(self, new: RunState, settings: Mapping[str, Any]) -> Retry:
+        return Retry(settings=_retry_settings(settings, new.fingerprint), files=self._corrected(new.files))
+
+    def _corrected(self, files: Mapping[str, FileIdentity]) -> dict[str, str]:
+        """Key of each file whose content is not that with which the run began -> its digest now."""
+        known = ((key, file.digest, self.files.get(key, file)) for key, file in files.items())
+        return {key: digest for key, digest, own in known if digest != own.first_digest}
+
+    def _check_retry(self, asked: Retry, url: str) -> None:
+        """Refuse a retry that differs from the run where the output's rows cannot say so.
+
+        Raises:
+            OutputError: the output was begun by an earlier version.
+        """
+        if asked and self.schema_version < _SINCE_RETRIES:
+            raise OutputError(
+                f"{url}: {asked.describe()}: an earlier version began this output, and its rows have no column that "
+                "says which retry they are of. Retry with the run's own settings and input, or begin anew with "
+                "mode='new'."
+            )
 
     def check_generated(self, url: str) -> None:
         """Refuse to go on with an output that was made from another one.
@@ -264,12 +336,13 @@ class RunState:
             )
 
     @staticmethod
-    def _check(differences: Sequence[str], url: str) -> None:
+    def _check(differences: Sequence[str], url: str, *, retriable: bool = False) -> None:
         if differences:
             raise FingerprintError(
                 f"{url} was begun with other settings than these:\n  "
                 + "\n  ".join(differences)
                 + "\nGo back to them, write to another folder, or discard what is there with mode='new'."
+                + (_BY_RETRY if retriable else "")
             )
 
     def shared_by(self, shares: Mapping[str, FileIdentity]) -> RunState:
@@ -337,6 +410,16 @@ def current_settings(settings: Mapping[str, Any], url: str) -> Mapping[str, Any]
             "version, or begin anew with mode='new'."
         )
     return {**settings, "engine.kv_cache_dtype": "float32"}
+
+
+def _retry_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in ``new`` of settings that differ and that a retry may change."""
+    new = json.loads(json.dumps(new))
+    return {name: new.get(name) for name in RETRY_SETTINGS if old.get(name) != new.get(name)}
+
+
+def _without(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pyarrow as pa
 
 from pipeline.commit.index import Index
 from pipeline.commit.run_record import FileIdentity
 from pipeline.errors import FingerprintError, SourceError
+from pipeline.plan.job import Job
+from pipeline.plan.retry_failed import kept_sha256, load_place, with_previous
 from pipeline.plan.units import read_tasks, read_units
+from pipeline.sinks.row_digests import row_digests
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import FileSource, Source, stamp_now
 from pipeline.storage.urls import is_url
@@ -59,8 +65,10 @@ def changed_since_planned(source: Source) -> tuple[list[int], list[str]]:
     return changed, [file.path for file, now in pairs if now is None]
 
 
-def check_committed_rows(source: Source, index: Index, files: Collection[int]) -> int:
+def check_committed_rows(job: Job, index: Index, files: Collection[int]) -> int:
     """Read the committed units of these files again and compare their checksums; returns the number of units.
+
+    Of a file whose failed rows were corrected, only the rows that succeeded are compared.
 
     Raises:
         FingerprintError: the rows of a unit have changed.
@@ -70,15 +78,28 @@ def check_committed_rows(source: Source, index: Index, files: Collection[int]) -
     wanted = frozenset(files)
     if not wanted:
         return 0
+    source = job.source
     for task in read_tasks(_committed(index, wanted)):
         for unit, table in zip(task.units, read_units(source, task.units), strict=True):
             count += 1
-            if data_checksum(table, table.column_names) != unit.input_sha256:
+            same = data_checksum(table, table.column_names) == unit.input_sha256
+            if not same and not _is_kept(table, unit, job, index):
                 raise FingerprintError(
                     f"{_where(source, unit)} are not those that were read for what is committed: its content changed. "
                     f"{source.remedy}"
                 )
     return count
+
+
+def _is_kept(table: pa.Table, unit: Unit, job: Job, index: Index) -> bool:
+    """Whether the rows of a unit that succeeded are those that were read, where its files were corrected."""
+    if not any(job.source.files[piece.file].begun for piece in unit.slices):
+        return False
+    (now,) = with_previous([replace(unit, attempt=2)], index, derived_ids=job.rows.derived_ids)
+    if now.previous is None or not now.kept_sha256:
+        return False
+    digests = row_digests(table, job.source.schema.names)
+    return kept_sha256(load_place(job, now.previous), digests, job.config.column_prefix, job.apart) == now.kept_sha256
 
 
 def _where(source: Source, unit: Unit) -> str:

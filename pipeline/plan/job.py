@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
 
 from pipeline.codec import explain
 from pipeline.commit.part_files import OutputTables, Rows
+from pipeline.commit.retries import Retry
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
 from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import ConfigError, SourceError
@@ -20,6 +21,7 @@ from pipeline.sources import SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
 from pipeline.storage.protocol import Storage
 from pipeline.template import WHOLE_ROW, PromptTemplate
+from pipeline.types import Unit
 
 __all__ = ["Job", "PromptKind", "named_columns", "new_run_record", "resolve_job"]
 
@@ -51,6 +53,8 @@ class Job:
         schema: schema of the output table.
         dead_schema: schema of the dead-letter table.
         model_digest: digest of the model when the run began; empty if it was not computed.
+        retry: how a retry of failed rows differs from the run; nothing differs otherwise.
+        apart: numbers of retries whose rows are not those of the input, but corrected ones by row id.
         later: the jobs of a chain's further stages that the same actors work for; see :meth:`of_stage`.
     """
 
@@ -63,6 +67,8 @@ class Job:
     schema: pa.Schema
     dead_schema: pa.Schema
     model_digest: str = ""
+    retry: Retry = field(default_factory=Retry)
+    apart: tuple[int, ...] = ()
     later: tuple[Job, ...] = ()
 
     def of_stage(self, stage: int) -> Job:
@@ -74,6 +80,11 @@ class Job:
         """The input, where it is cut into slices: not that of a later stage of a chain."""
         assert isinstance(self.source, SlicedSource)
         return self.source
+
+    def retry_of(self, unit: Unit) -> int | None:
+        """The value of the column ``retry`` for rows that are generated with this attempt at a unit."""
+        keys = {self.source.files[piece.file].key for piece in unit.slices}
+        return self.retry.number if self.retry and unit.attempt > 1 and self.retry.concerns(keys) else None
 
     @property
     def rows(self) -> Rows:

@@ -6,7 +6,7 @@ these rows replaced. Knows tables and where rows are stored; does not know Ray o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +17,25 @@ from pipeline.codec import FinishReason
 from pipeline.commit.index import Index
 from pipeline.commit.part_files import staged_place
 from pipeline.plan.job import Job
+from pipeline.sinks.row_digests import digest_of_rows
 from pipeline.types import Place, Unit
 
-__all__ = ["failed_rows", "load_place", "merge_retried", "with_previous"]
+__all__ = [
+    "REPAIR_FIRST",
+    "failed_rows",
+    "kept_rows",
+    "kept_sha256",
+    "load_place",
+    "merge_retried",
+    "retried_rows",
+    "with_previous",
+]
+
+
+REPAIR_FIRST = (
+    "Its rows that succeeded have to be generated again with the run's own settings: run with these and repair=True, "
+    "then retry the failed rows."
+)
 
 
 def with_previous(units: Iterable[Unit], index: Index, *, derived_ids: bool) -> Iterator[Unit]:
@@ -42,12 +58,42 @@ def with_previous(units: Iterable[Unit], index: Index, *, derived_ids: bool) -> 
             if place is None
             else replace(place, data_sha256=record.data_sha256)
         )
-        yield replace(unit, previous=before, input_sha256=record.input_sha256 or None)
+        yield replace(
+            unit, previous=before, input_sha256=record.input_sha256 or None, kept_sha256=record.kept_sha256
+        )  # fmt: skip
 
 
 def failed_rows(out: pa.Table, prefix: str) -> list[int]:
     """Numbers of the failed input rows within their unit, from the unit's output rows."""
     return _row_numbers(out, prefix)[_failed(out, prefix)].tolist()
+
+
+def kept_sha256(out: pa.Table, digests: bytes, prefix: str, apart: Collection[int]) -> str:
+    """Checksum of the input rows of a unit that succeeded; see :class:`~pipeline.types.CommitRecord`.
+
+    Args:
+        out: the unit's output rows.
+        digests: of all of its input rows, from :func:`~pipeline.sinks.row_digests.row_digests`.
+        prefix: prefix of the result columns.
+        apart: numbers of retries whose rows are not those of the input.
+    """
+    return digest_of_rows(digests, kept_rows(out, prefix, apart))
+
+
+def kept_rows(out: pa.Table, prefix: str, apart: Collection[int]) -> list[int]:
+    """Numbers of the input rows within their unit that succeeded as the input has them. Arguments as above."""
+    kept = ~_failed(out, prefix) & (out[f"{prefix}sample_index"].to_numpy() == 0)
+    if apart:
+        kept &= ~pc.fill_null(pc.is_in(out[f"{prefix}retry"], pa.array(apart, pa.int32())), False).to_numpy()
+    return _row_numbers(out, prefix)[kept].tolist()
+
+
+def retried_rows(out: pa.Table, prefix: str) -> dict[str, int]:
+    """Number of each retry in the column ``retry`` (as text, for JSON) -> input rows."""
+    if f"{prefix}retry" not in out.column_names:
+        return {}
+    numbers = out[f"{prefix}retry"].filter(pc.equal(out[f"{prefix}sample_index"], 0)).drop_null()
+    return {str(own["values"]): own["counts"] for own in pc.value_counts(numbers).to_pylist()}
 
 
 def _row_numbers(out: pa.Table, prefix: str) -> np.ndarray:

@@ -117,7 +117,7 @@ class SmallFiles:
 
     def _torn(self, keys: list[str], there: set[str], fingerprint: str) -> tuple[str, list[str], list[str]]:
         own = [(key, self.known[key]) for key in sorted(keys)]
-        rows = [(Stretch(file_key=key, first_row=0, num_rows=file.rows), file.digest) for key, file in own]
+        rows = [(Stretch(file_key=key, first_row=0, num_rows=file.rows), file.first_digest) for key, file in own]
         gone, left = [key for key, _ in own if key not in there], [key for key, _ in own if key in there]
         return unit_id_of(fingerprint, rows), gone, left
 

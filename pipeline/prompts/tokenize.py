@@ -12,14 +12,15 @@ import pyarrow as pa
 from pipeline.codec import Failure, RequestError, explain
 from pipeline.config import RunConfig
 from pipeline.damage import FoundDamageError
-from pipeline.errors import SourceError
+from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.job import Job
-from pipeline.plan.retry_failed import failed_rows, load_place
+from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, load_place
 from pipeline.prompts.batch_request import row_request
 from pipeline.prompts.cells import plain_values, values
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRenderError, prompt_of, text_prompt
 from pipeline.prompts.structures import of_cell
+from pipeline.sinks.row_digests import row_digests
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import BAD, RAW
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
@@ -35,6 +36,7 @@ __all__ = [
     "PROMPT_IDS",
     "RAW_TEXT",
     "REDONE",
+    "ROW_DIGESTS",
     "ROW_ID",
     "encoded_prompts",
     "failed_table",
@@ -50,6 +52,7 @@ FAILURE = "__wedlm_failure"
 RAW_TEXT = "__wedlm_raw_text"
 INPUT_SHA256 = b"wedlm.input_sha256"
 REDONE = b"wedlm.redone"
+ROW_DIGESTS = b"wedlm.row_digests"
 
 _PREPARED = (
     pa.field(ROW_ID, pa.string()),
@@ -75,8 +78,9 @@ PrepareRows = Callable[[pa.Table, Sequence[int], Unit, Job], pa.Table]
 def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | None = None) -> pa.Table:
     """Prepare a unit: its passed-through columns, and for each row its id and its prompt's token ids or failure.
 
-    The table's metadata holds what the worker enters in the ledger: the checksum of the input rows
-    (:data:`INPUT_SHA256`), and why the good rows of the attempt before cannot be kept, if so (:data:`REDONE`).
+    The table's metadata holds values for the ledger: the checksum of the input rows (:data:`INPUT_SHA256`), the digest
+    of each of them (:data:`ROW_DIGESTS`), and why the good rows of the attempt before cannot be kept, if so
+    (:data:`REDONE`).
 
     Args:
         table: all input rows of the unit; a retry prepares only those that failed.
@@ -87,30 +91,38 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     Raises:
         SourceError: the attempt before read other rows.
     """
-    digest = data_checksum(table, table.column_names)
-    if unit.input_sha256 not in (None, digest):
+    digest, digests = data_checksum(table, table.column_names), row_digests(table, job.source.schema.names)
+    numbers, redone, kept = _rows_to_do(table, unit, job, digests)
+    if unit.input_sha256 not in (None, digest) and not (kept and kept == unit.kept_sha256):
         where = " and ".join(map(str, unit.stretches(job.source.files)))
         raise SourceError(
             f"{where} are not those that an earlier attempt of this run has read: the file was changed. "
             f"{job.source.remedy}"
         )
-    numbers, redone = _rows_to_do(table, unit, job)
     rows = table if len(numbers) == table.num_rows else table.take(pa.array(numbers, pa.int64()))
     prepared = (prepare or prepare_rows)(rows, numbers, unit, job)
-    return prepared.replace_schema_metadata({INPUT_SHA256: digest, REDONE: redone})
+    return prepared.replace_schema_metadata({INPUT_SHA256: digest, ROW_DIGESTS: digests, REDONE: redone})
 
 
-def _rows_to_do(table: pa.Table, unit: Unit, job: Job) -> tuple[Sequence[int], str]:
-    """Numbers of the rows to generate (all, or for a retry the failed ones), and the damage of the attempt before.
+def _rows_to_do(table: pa.Table, unit: Unit, job: Job, digests: bytes) -> tuple[Sequence[int], str, str]:
+    """Numbers of the rows to generate: all, or for a retry the failed ones.
 
-    If the results of the attempt before are damaged, all rows are generated again.
+    If the results of the attempt before are damaged, all rows are generated again. Also returns that damage, and the
+    checksum of the rows that succeeded, as the input has them now.
+
+    Raises:
+        DamagedError: they are, and this run has other settings than the rows that succeeded.
     """
     if unit.previous is None:
-        return range(table.num_rows), ""
+        return range(table.num_rows), "", ""
+    prefix = job.config.column_prefix
     try:
-        return failed_rows(load_place(job, unit.previous), job.config.column_prefix), ""
+        before = load_place(job, unit.previous)
     except FoundDamageError as error:
-        return range(table.num_rows), str(error)
+        if job.retry.settings:
+            raise DamagedError(f"{error}", REPAIR_FIRST) from error
+        return range(table.num_rows), str(error), ""
+    return failed_rows(before, prefix), "", kept_sha256(before, digests, prefix, job.apart)
 
 
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:

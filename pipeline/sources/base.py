@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
@@ -79,6 +80,10 @@ class SlicedSource(Source, Protocol):
         """One table per slice, in order. The slices must be ascending and of one file."""
         ...
 
+    def begun_with(self, digests: Mapping[str, str]) -> None:
+        """See :meth:`FileSource.begun_with`."""
+        ...
+
 
 class FileSource:
     """Base of sources over files: holds the files and their common schema, and retries reads.
@@ -147,6 +152,10 @@ class FileSource:
         self._partitions = self._partitions.cast({field.name: field.type for field in table})
         self.file_schema = pa.schema(kept, metadata=metadata)
         self.schema = pa.schema([*kept, *self._partitions.fields], metadata=metadata)
+
+    def begun_with(self, digests: Mapping[str, str]) -> None:
+        """Enter the first digests of files that were corrected since (file key -> digest), so that unit ids stay."""
+        self.files = tuple(replace(file, begun=digests.get(file.key, "")) for file in self.files)
 
     def slices(self, rows: int) -> Iterator[Slice]:
         """All rows in input order, ``rows`` to a slice; slices do not span files.

@@ -13,6 +13,7 @@ from pipeline import codec
 from pipeline.codec import DRAFT_COUNTS, RowResult
 from pipeline.parsing import Parse
 from pipeline.plan.job import Job
+from pipeline.plan.retry_failed import retried_rows
 from pipeline.prompts.structures import special_token, with_tag
 from pipeline.prompts.tokenize import RAW_TEXT
 from pipeline.reporting.samples import lowest_hash
@@ -26,7 +27,9 @@ _EXAMPLE, _EXAMPLE_ID = 300, 80
 """Characters of an example of a failure and of its row's id; both are whole in the dead-letter table."""
 
 
-def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt: int = 1) -> tuple[pa.Table, pa.Table]:
+def encode_unit(
+    job: Job, table: pa.Table, results: Sequence[RowResult], attempt: int = 1, retry: int | None = None
+) -> tuple[pa.Table, pa.Table]:
     """``(output rows, dead letters)`` of prepared rows and their results, in input order, then sample order."""
     prefix, model = job.config.column_prefix, job.config.model_name
     inputs = table.select(job.columns.names)
@@ -34,7 +37,7 @@ def encode_unit(job: Job, table: pa.Table, results: Sequence[RowResult], attempt
     whole = inputs
     if max(counts, default=1) > 1:
         whole = inputs.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-    arrays = codec.output_arrays(results, job.result_fields, prefix, model)
+    arrays = codec.output_arrays(results, job.result_fields, prefix, model, retry)
     results_table = pa.table(arrays, schema=pa.schema(job.result_fields))
     arrays += [parse.values(*_ended(job, results_table, parse)) for parse in job.config.parsed.values()]
     out = pa.table([*whole.columns, *arrays], schema=job.schema)
@@ -108,6 +111,7 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
             for name, text, row_id in reversed(list(zip(classes, messages, ids, strict=True)))
         },
         unparsed=_unparsed(job, out),
+        retried=retried_rows(out, prefix),
         lowest_hash=lowest_hash(out, prefix),
     )
 

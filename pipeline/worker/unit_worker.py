@@ -15,9 +15,18 @@ import pyarrow as pa
 from pipeline import codec, layout
 from pipeline.codec import Failure, Request, RowResult
 from pipeline.plan.job import Job
-from pipeline.plan.retry_failed import load_place, merge_retried
+from pipeline.plan.retry_failed import kept_sha256, load_place, merge_retried
 from pipeline.prompts.row_faults import params_of_text
-from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, INPUT_SHA256, PARAMS, PROMPT_IDS, REDONE, ROW_ID
+from pipeline.prompts.tokenize import (
+    FAILURE,
+    FAILURE_CLASS,
+    INPUT_SHA256,
+    PARAMS,
+    PROMPT_IDS,
+    REDONE,
+    ROW_DIGESTS,
+    ROW_ID,
+)
 from pipeline.sinks.staged import Staged, stage
 from pipeline.types import CommitRecord, Unit
 from pipeline.worker.cancellation import Runs
@@ -131,15 +140,17 @@ class UnitWorker:
         job = self._job
         notes = table.schema.metadata or {}
         redone = notes.get(REDONE, b"").decode()
-        out, dead = encode_unit(job, table, results, unit.attempt)
+        out, dead = encode_unit(job, table, results, unit.attempt, job.retry_of(unit))
         if unit.previous is not None and not redone:
             out = merge_retried(load_place(job, unit.previous), out, job.config.column_prefix)
         rows = stage(job.storage, functools.partial(layout.staged_rows, unit.unit_id, unit.attempt), out)
         letters = Staged(bytes=0, sha256="")
         if dead.num_rows:
             letters = stage(job.storage, functools.partial(layout.staged_dead, unit.unit_id, unit.attempt), dead)
+        kept = dead.num_rows and kept_sha256(out, notes[ROW_DIGESTS], job.config.column_prefix, job.apart)
         return replace(
             record_of(job, unit, out, dead),
+            kept_sha256=kept or "",
             staged_bytes=rows.bytes + letters.bytes,
             rows_sha256=rows.sha256,
             dead_sha256=letters.sha256,

@@ -30,6 +30,7 @@ RESULT = (
     "token_ids: list<item: int32>",
     "finish_reason: string not null",
     "error: string",
+    "retry: int32",
     "prompt_tokens: int32",
     "completion_tokens: int32",
     "model: string not null",

@@ -17,7 +17,7 @@ COLUMNS = tuple(field.name for field in fields(CommitRecord))
 """Columns of the table, one for each field of a record; those of :data:`_MAPPINGS` and ``more`` are JSON text, or null
 if empty."""
 _SUMS = ("num_rows", "failed_rows", *GENERATED_COUNTS)
-_MAPPINGS = ("failures", "examples", "unparsed")
+_MAPPINGS = ("failures", "examples", "unparsed", "retried")
 _UNIT_ID, _ATTEMPT = 1 + COLUMNS.index("unit_id"), 1 + COLUMNS.index("attempt")
 _EMPTY: dict[str, Any] = {}
 
@@ -131,16 +131,20 @@ class CommittedUnits:
         assert row is not None
         failures: Counter[str] = Counter()
         unparsed: Counter[str] = Counter()
+        retried: Counter[str] = Counter()
         examples: dict[str, str] = {}
-        told = f"(failures IS NOT NULL OR unparsed IS NOT NULL) AND rowid > ? {f'AND {among}' if among else ''}"
-        query = f"SELECT rowid, failures, unparsed, examples FROM records WHERE {told} ORDER BY rowid LIMIT ?"
-        for _, failed, unread, texts in self._scratch.stream(query):
+        told = f"coalesce(failures, unparsed, retried) IS NOT NULL AND rowid > ? {f'AND {among}' if among else ''}"
+        query = f"SELECT rowid, failures, unparsed, retried, examples FROM records WHERE {told} ORDER BY rowid LIMIT ?"
+        for _, failed, unread, again, texts in self._scratch.stream(query):
             failures.update(json.loads(failed) if failed else {})
             unparsed.update(json.loads(unread) if unread else {})
+            retried.update(json.loads(again) if again else {})
             examples = {**json.loads(texts), **examples} if texts else examples
         names = ("units", "rows", *_SUMS[1:])
         own = dict(zip(names, row, strict=True))
-        return Totals(**own, failures=dict(failures), examples=examples, unparsed=dict(unparsed))
+        return Totals(
+            **own, failures=dict(failures), examples=examples, unparsed=dict(unparsed), retried=dict(retried)
+        )  # fmt: skip
 
 
 def _row(record: CommitRecord) -> list[Any]:

@@ -113,6 +113,13 @@ class PlannedUnits:
         return None if row is None else int(row[0])
 
     @property
+    def without_record(self) -> int:
+        """Number of units of which nothing is committed."""
+        return self._sum(
+            "count(*)", "WHERE NOT EXISTS (SELECT 1 FROM records WHERE records.unit_id = units.unit_id)"
+        )  # fmt: skip
+
+    @property
     def work_units(self) -> int:
         """Number of marked units."""
         return self._sum("count(*)", "WHERE todo > 0")

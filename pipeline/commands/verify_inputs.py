@@ -1,0 +1,68 @@
+"""Compares a unit's output rows with the input rows that they were generated for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.plan.retry_failed import kept_sha256
+from pipeline.sinks.row_digests import row_digests
+from pipeline.sinks.staged import data_checksum
+from pipeline.types import CommitRecord
+
+__all__ = ["input_faults"]
+
+
+def input_faults(
+    table: pa.Table,
+    record: CommitRecord,
+    source_rows: pa.Table,
+    *,
+    columns: Sequence[str],
+    names: Sequence[str],
+    prefix: str,
+    apart: Collection[int],
+) -> list[str]:
+    """The faults of a unit's passed-through columns, and of its input; at most one of each kind.
+
+    Failed rows may have been corrected in the input since; the others are compared all the same.
+
+    Args:
+        table: the unit's output rows.
+        record: its ledger record.
+        source_rows: its input rows.
+        columns: names of the passed-through columns.
+        names: of all columns of the input.
+        prefix: of the result columns.
+        apart: numbers of retries whose rows are not those of the input.
+    """
+    faults = []
+    compared = _own(table, prefix, apart)
+    if data_checksum(source_rows, source_rows.column_names) != record.input_sha256:
+        if not _are_kept(table, record, row_digests(source_rows, names), prefix, apart):
+            faults.append(
+                "the input's rows are not those that were read for it (checksum of all their columns differs)"
+            )
+        else:
+            compared &= table[f"{prefix}finish_reason"].to_numpy() != "error"
+    numbers = (np.cumsum(table[f"{prefix}sample_index"].to_numpy() == 0) - 1)[compared]
+    if len(numbers) and (numbers.min() < 0 or numbers.max() >= source_rows.num_rows):
+        return faults
+    own, wanted = table.filter(pa.array(compared)), source_rows.take(pa.array(numbers))
+    differ = [name for name in columns if data_checksum(own, [name]) != data_checksum(wanted, [name])]
+    return [*faults, *(f"column {name!r} differs from the input's" for name in differ)]
+
+
+def _own(table: pa.Table, prefix: str, apart: Collection[int]) -> np.ndarray:
+    """Which output rows are of rows of the input."""
+    if not apart:
+        return np.ones(table.num_rows, dtype=bool)
+    return ~pc.fill_null(pc.is_in(table[f"{prefix}retry"], pa.array(apart, pa.int32())), False).to_numpy()
+
+
+def _are_kept(table: pa.Table, record: CommitRecord, digests: bytes, prefix: str, apart: Collection[int]) -> bool:
+    """Whether the rows that succeeded are those that were read, where others failed."""
+    return bool(record.kept_sha256) and kept_sha256(table, digests, prefix, apart) == record.kept_sha256

@@ -1,0 +1,236 @@
+"""A failed row can be mended: by another setting, in its file, or by its id. The output says which rows were."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import layout
+from pipeline.codec import EngineConfig, SamplingParams
+from pipeline.commands.read import read
+from pipeline.commands.run import run_on
+from pipeline.commands.status import status
+from pipeline.commands.summary import RunSummary
+from pipeline.commands.verify import verify
+from pipeline.config import RunConfig
+from pipeline.errors import FingerprintError, OutputError
+from pipeline.storage.local import LocalStorage
+from pipeline.storage.protocol import Storage
+from testing.pipeline.exactly_once import Stopped, StopsAfter
+from testing.pipeline.fakes import InlineExecutor
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, crash_points
+from testing.pipeline.leases import expire_leases
+from testing.sweeps import AT_EVERY
+
+LONG, EMPTY = 3, 10
+ROWS: list[dict[str, Any]] = [{"prompt": f"Count from {i}.", "note": f"n{i}"} for i in range(14)]
+ROWS[LONG]["prompt"] = "So long. " * 40
+ROWS[EMPTY]["prompt"] = None
+
+
+def write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def changed(**prompts: str) -> list[dict[str, Any]]:
+    """The rows with other prompts, by ``rNUMBER``."""
+    return [{**row, "prompt": prompts.get(f"r{i}", row["prompt"])} for i, row in enumerate(ROWS)]
+
+
+class Job:
+    """A job of 14 rows in units of 4: one is too long, one has no prompt."""
+
+    def __init__(self, folder: Path, model: Path, **fields: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.source = write(folder / "a.jsonl", ROWS)
+        own = {"columns": ["note"], "engine": EngineConfig(max_model_len=64), **fields}
+        self.config = RunConfig(
+            input=str(self.source), output=str(folder / "out"), model=str(model), unit_rows=4,
+            sampling=SamplingParams(max_tokens=6, n=2), **own,
+        )  # fmt: skip
+
+    @property
+    def storage(self) -> LocalStorage:
+        return LocalStorage(self.config.output, layout.SCRATCH)
+
+    def run(self, storage: Storage | None = None, executor: Any = None, **fields: Any) -> RunSummary:
+        executor = executor or InlineExecutor()
+        return run_on(executor, replace(self.config, **fields), storage or self.storage, lambda progress: None)
+
+    def retry(self, storage: Storage | None = None, **fields: Any) -> RunSummary:
+        return self.run(storage, retry_failed=True, **fields)
+
+    def rows(self) -> dict[int, tuple[str, int | None]]:
+        """Number of each row -> its finish reason, and the number of its retry."""
+        table = read(self.config.output, format="arrow")
+        names = ("note", "finish_reason", "retry")
+        return {int(n[1:]): (reason, number) for n, reason, number in zip(*(table[c].to_pylist() for c in names))}  # noqa: B905
+
+    def data(self) -> list[dict[str, Any]]:
+        return read(self.config.output, format="arrow").drop(["stats", "timings"]).to_pylist()
+
+    def problems(self, input: Path | None = None) -> tuple[str, ...]:
+        return verify(self.config.output, input=str(input or self.source)).problems
+
+
+@pytest.fixture
+def job(tmp_path: Path, qwen3_folder: Path) -> Job:
+    job = Job(tmp_path, qwen3_folder)
+    assert job.run().total.failed_rows == 2
+    return job
+
+
+def failed(job: Job) -> list[int]:
+    return [number for number, (reason, _) in job.rows().items() if reason == "error"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"on_long_prompt": "truncate_left"},
+        {"engine": EngineConfig(max_model_len=500)},
+        {"on_long_prompt": "truncate_right", "engine": EngineConfig(max_model_len=80)},
+    ],
+)
+def test_a_setting_that_decides_whether_a_row_runs_may_change(job: Job, fields: dict[str, Any]) -> None:
+    before = [row for row in job.data() if row["finish_reason"] != "error"]
+    with pytest.raises(FingerprintError, match="retry_failed=True"):
+        job.run(**fields)
+    summary = job.retry(**fields)
+    assert (summary.session.rows, failed(job)) == (2, [EMPTY])
+    assert job.rows()[LONG] == ("stop", 1)
+    assert {number for _, number in job.rows().values()} == {None, 1}
+    assert [row for row in job.data() if row["retry"] is None] == before
+    assert job.problems() == ()
+    assert job.run(**fields).session.rows == 0, "the settings of a recorded retry continue it"
+    assert job.run().session.rows == 0
+    assert len(status(job.config.output)["retries"]) == 1
+
+
+def test_fewer_tokens_may_be_asked_for_and_good_rows_keep_theirs(job: Job) -> None:
+    job.retry(sampling=SamplingParams(max_tokens=2, n=2), engine=EngineConfig(max_model_len=500))
+    hashes = {row["retry"]: row["params_hash"] for row in job.data() if row["finish_reason"] != "error"}
+    assert len(hashes) == len(set(hashes.values())) == 2
+
+
+@pytest.mark.parametrize("fields", [{"seed": 1}, {"sampling": SamplingParams(max_tokens=6)}, {"system_prompt": "Be."}])
+def test_a_setting_that_changes_what_rows_give_may_not(job: Job, fields: dict[str, Any]) -> None:
+    with pytest.raises(FingerprintError, match=next(iter(fields))):
+        job.retry(on_long_prompt="truncate_left", **fields)
+
+
+def test_rows_that_were_never_tried_are_not_done_with_the_settings_of_a_retry(
+    tmp_path: Path, qwen3_folder: Path
+) -> None:
+    job = Job(tmp_path, qwen3_folder)
+    with suppress(Stopped):
+        job.run(executor=StopsAfter(2))
+    with pytest.raises(FingerprintError, match=r"2 units are not done\. Finish the run with its own settings"):
+        job.retry(on_long_prompt="truncate_left")
+    job.run()
+    job.retry(on_long_prompt="truncate_left")
+    assert job.rows()[LONG] == ("stop", 1)
+
+
+def test_a_row_corrected_in_its_file_is_done_and_the_others_are_compared(job: Job) -> None:
+    write(job.source, changed(r3="Short.", r10="There."))
+    with pytest.raises(FingerprintError, match=r"'a\.jsonl': its content changed"):
+        job.run()
+    assert job.retry().session.rows == 2
+    assert failed(job) == []
+    assert {number for number, (_, retry) in job.rows().items() if retry == 1} == {LONG, EMPTY}
+    assert job.problems() == ()
+    assert job.run().session.rows == 0, "the corrected file is the input now"
+    assert status(job.config.output)["retries"] == [{"number": 1, "differs": "corrected input file a.jsonl", "rows": 2}]
+
+
+@pytest.mark.parametrize(
+    "rows", [changed(r3="Short.", r2="Other."), changed(r3="Short.", r13="Other."), changed(r3="Short.")[:-1],
+             [*changed(r3="Short."), ROWS[0]]],
+    ids=["a row of the same unit", "a row of another unit", "a row is gone", "a row more"],
+)  # fmt: skip
+def test_a_file_in_which_more_than_failed_rows_changed_is_refused(job: Job, rows: list[dict[str, Any]]) -> None:
+    before = job.data()
+    write(job.source, rows)
+    with pytest.raises(FingerprintError):
+        job.retry()
+    write(job.source, ROWS)
+    assert job.run().session.rows == 0
+    assert job.data() == before
+
+
+def test_corrections_may_come_in_pieces(job: Job) -> None:
+    write(job.source, changed(r3="Short."))
+    job.retry()
+    assert failed(job) == [EMPTY]
+    write(job.source, changed(r3="Short.", r10="There."))
+    job.retry()
+    assert (job.rows()[LONG], job.rows()[EMPTY]) == (("stop", 1), ("stop", 2))
+    assert job.problems() == ()
+
+
+def test_a_plain_retry_of_what_a_setting_did_not_mend_says_nothing(job: Job) -> None:
+    job.retry()
+    assert failed(job) == [LONG, EMPTY]
+    assert {number for _, number in job.rows().values()} == {None}
+
+
+MENDS: dict[str, Callable[[Job], dict[str, Any]]] = {
+    "setting": lambda job: {"on_long_prompt": "truncate_left"},
+    "file": lambda job: {"input": str(write(job.source, changed(r3="Short.", r10="There.")))},
+}
+
+
+@AT_EVERY
+@pytest.mark.parametrize("way", MENDS)
+def test_a_kill_anywhere_then_the_same_command_equals_the_undisturbed_one(
+    tmp_path: Path, qwen3_folder: Path, way: str, every: bool
+) -> None:
+    job = Job(tmp_path, qwen3_folder)
+    job.run()
+    fields = MENDS[way](job)
+    kept = tmp_path / "kept"
+    shutil.move(job.config.output, kept)
+
+    def mended(inject: Callable[[Moment], None]) -> None:
+        shutil.rmtree(job.config.output, ignore_errors=True)
+        shutil.copytree(kept, job.config.output)
+        with suppress(Killed):
+            job.retry(FaultyStorage(job.storage, inject), **fields)
+
+    recorder = Recorder()
+    mended(recorder)
+    whole = job.data()
+    assert [row["retry"] for row in whole].count(1) >= 2
+    for at in crash_points(recorder.moments, every=every):
+        mended(CrashAt(at))
+        expire_leases(job.storage)
+        job.retry(**fields)
+        assert job.data() == whole, at
+        assert job.problems() == ()
+
+
+def test_an_output_without_the_column_is_retried_with_its_own_settings_only(
+    tmp_path: Path, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path, qwen3_folder)
+    with monkeypatch.context() as before:
+        before.setattr("pipeline.commands.begin.Origin", _third)
+        job.run()
+    job.retry()
+    with pytest.raises(OutputError, match="no column that says which retry"):
+        job.retry(on_long_prompt="truncate_left")
+
+
+def _third(**given: Any) -> Any:
+    from pipeline.commit.run_record import Origin
+
+    return Origin(**given, schema_version=3)
