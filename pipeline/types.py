@@ -248,8 +248,8 @@ class CommitRecord:
         engine_seconds: how long the actor's engine had been ready when the unit was staged.
         rows_sha256, dead_sha256: SHA-256 of the staged objects; ``dead_sha256`` is empty if no row failed.
         input_sha256: checksum of the input rows, all columns, as they were read.
-        kept_sha256: if rows failed, checksum of the other input rows: a retry accepts an input file in which only
-            failed rows were corrected. Empty in records of earlier versions.
+        kept_sha256: if rows failed, or were corrected apart from the input, checksum of the other input rows: a retry
+            accepts an input file in which only those were corrected. Empty in records of earlier versions.
         copy: 0 for the first execution, 1 for a speculative backup on another actor.
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         failures: number of failed rows by error class.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from pipeline.commands.checks import check_foreign, check_rows, first_rows_fail
@@ -20,6 +20,7 @@ from pipeline.commit.retries import Retry
 from pipeline.commit.run_record import Origin, RunState, is_begun
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, FingerprintError, OutputError, SourceError
+from pipeline.plan.corrections import Corrections, corrections_of, is_correction
 from pipeline.plan.input_check import check_committed_rows, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, planned_units, recorded_shares
@@ -27,7 +28,7 @@ from pipeline.plan.stage_before import StageBefore
 from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import check_any_rows
 from pipeline.prompts.model_files import model_digest
-from pipeline.sources import source_of
+from pipeline.sources import SlicedSource, source_of
 from pipeline.storage.protocol import Storage
 
 __all__ = ["Begun", "begin", "prepare_output", "say"]
@@ -39,13 +40,15 @@ _LOG = logging.getLogger(__name__)
 class Begun:
     """A run that is ready to generate: its job, and the ledger and manifest of its output.
 
-    ``scheduled``: what a scheduled run adds; None for other runs.
+    ``scheduled``: what a scheduled run adds; None for other runs. ``only``: ids of the units that a retry with
+    corrected rows does; None for other runs.
     """
 
     job: Job
     ledger: Ledger
     manifest: Manifest
     scheduled: ScheduledRun | None = None
+    only: Collection[str] | None = None
 
 
 def begin(
@@ -80,19 +83,22 @@ def begin(
     ledger, segment_notes = Ledger.load(storage, index.records, lease, origin.begun)
     say([*found.notes, *segment_notes])
     lease.forget_predecessors()
+    corrections: Corrections | None = None
     if before is not None:
         job = resolve_job(config, before.rows, storage, version=origin.schema_version)
     elif scheduled is None:
         source = source_of(config, storage, partitioned=origin.partitioned)
-        job = resolve_job(config, source, storage, version=origin.schema_version)
+        corrections = _corrections(config, source, storage)
+        job = resolve_job(config, corrections.source if corrections else source, storage, version=origin.schema_version)
     else:
         job = scheduled.job(config, storage, origin)
     job = replace(job, model_digest=model_digest(config))
     # Nothing is started for rows that are about to be refused below.
     if before is None and not is_begun(storage) and not first_rows_fail(job, config):
         resolved(job)
-    state, old, small, retry = _plan(job, index, origin, config, scheduled, before)
+    state, old, small, retry = _plan(job, index, origin, config, scheduled, before, corrections)
     job = replace(job, retry=retry, apart=state.apart)
+    reads_input = before is None and corrections is None
     manifest = _index(job, found, index, lease, known=old is not None, scheduled=scheduled is not None)
     _check_torn(small, index, storage)
     if scheduled is not None:
@@ -101,20 +107,39 @@ def begin(
     replaced = () if scheduled is None else scheduled.replaced
     kept = replace(manifest, decided=tuple(p for p in manifest.decided if p.position not in replaced))
     _check_published(config, kept, index, ledger, storage)
-    if scheduled is None and before is None:
+    if scheduled is None and reads_input:
         _check_touched(job, index, old)
     # Before the record is saved: settings that are refused are not those that the run was begun with.
     if old is None and not len(index.records) and before is None:
         check_rows(job, index.units)
-    if job.config.id_column is not None and before is None:
+    if job.config.id_column is not None and reads_input:
         derives = job.prompt_kind == "request"  # a line that is no request has no id, and fails by itself
         check_unique_ids(job.source, index.units, job.config.id_column, derives=derives)
     if retry.settings:
         _check_done(storage, index, retry)
+    only = None
+    if corrections is not None:
+        corrected = corrections.corrected(job, index, manifest)
+        job, only = replace(job, source=corrected), corrected.units.keys()
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)
-    return Begun(job=job, ledger=ledger, manifest=manifest, scheduled=scheduled)
+    return Begun(job=job, ledger=ledger, manifest=manifest, scheduled=scheduled, only=only)
+
+
+def _corrections(config: RunConfig, source: SlicedSource, storage: Storage) -> Corrections | None:
+    """The corrected rows of a retry, if its input is these and not the run's.
+
+    Raises:
+        SourceError: they cannot take the place of rows of the run.
+    """
+    try:
+        state = RunState.load(storage) if config.retry_failed else None
+    except DamagedError:  # the record is made anew from the run's own input
+        return None
+    if state is None or not is_correction(source, state):
+        return None
+    return corrections_of(config, source, state, storage)
 
 
 def _index(
@@ -203,7 +228,7 @@ def _check_published(
 
 def _plan(
     job: Job, index: Index, origin: Origin, config: RunConfig, scheduled: ScheduledRun | None,
-    before: StageBefore | None,
+    before: StageBefore | None, corrections: Corrections | None,
 ) -> tuple[RunState, RunState | None, SmallFiles, Retry]:  # fmt: skip
     """Enter the input's units in the index.
 
@@ -236,9 +261,15 @@ def _plan(
         )
     state, retry = new, Retry()
     if old is not None:
-        state = old.continued_by(new, job.storage.url, retry_failed=config.retry_failed)
-        retry = state.retry_of(new)
-    if before is None:
+        rows = None
+        if corrections is not None:
+            rows, new = corrections.retry, replace(new, files={})
+        state = old.continued_by(new, job.storage.url, retry_failed=config.retry_failed, rows=rows)
+        retry = state.retry_of(new, rows)
+    if corrections is not None:
+        units, small = corrections.units(index, state.units, job.storage.url), SmallFiles(known=state.files)
+        small.shares |= state.files
+    elif before is None:
         job.sliced.begun_with(state.begun_digests)
         known = recorded_shares(index.records, job.source.files) if old is None else old.files
         units, small = planned_units(job.sliced, state, known)

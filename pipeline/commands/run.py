@@ -42,6 +42,7 @@ from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import Progress, Stage
 from pipeline.progress.views import ProgressMode, views
 from pipeline.sources import check_apart
+from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
@@ -171,7 +172,7 @@ def _run_in_session(
     """What :func:`run_held` does while the executor's session lasts."""
     with stages.stage("units planned"):
         begun = begin(config, storage, lease, index, origin, resolved=executor.prepare, scheduled=scheduled)
-    index.units.mark_work(retry_failed=config.retry_failed)
+    index.units.mark_work(retry_failed=config.retry_failed, only=begun.only)
     if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
         say([surplus])
     seconds, manifest = 0.0, begun.manifest
@@ -231,7 +232,7 @@ def _generate_and_publish(
             with stages.stage("published"):
                 return seconds, publish_committed(executor, begun, index, lease, manifest)
         except FoundDamageError as error:
-            if job.retry.settings:
+            if job.retry.settings or job.retry.rows:
                 raise DamagedError(str(error), REPAIR_FIRST) from error
             lease.verify()  # a successor may have published and removed the missing files
             manifest = Manifest.load(job.storage)  # includes revisions that were published before the damage was found
@@ -251,6 +252,8 @@ def check_inputs(job: Job, index: Index) -> None:
     Raises:
         FingerprintError, SourceError: it is not.
     """
+    if isinstance(job.source, CorrectedRows):
+        return  # a copy in the output, with a checksum
     changed, gone = changed_since_planned(job.source)
     say(f"{path}: gone since it was read; its rows were checked when they were read" for path in gone)
     check_committed_rows(job, index, changed)

@@ -13,6 +13,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from pipeline import layout
 from pipeline.commands.filter_source import FilteredOutput, open_filtered
 from pipeline.commands.verify_filtered import check_filtered, not_proved_of_filtered, proved_of_filtered
@@ -25,13 +27,15 @@ from pipeline.commit.retries import describe_retries
 from pipeline.commit.run_record import RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
-from pipeline.errors import OutputError
+from pipeline.errors import OutputError, SourceError
 from pipeline.plan.small_files import planned_units
 from pipeline.sinks import FORMATS
 from pipeline.sources import ROWS, SlicedSource, source_of
+from pipeline.sources.corrected_rows import ROW_IDS, load_rows
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
+from pipeline.storage.urls import join
 from pipeline.types import Unit
 
 __all__ = ["Verification", "verify"]
@@ -135,8 +139,10 @@ def verify(
         with nullcontext() if input is None else _opened(input, storage.url, state, options) as source:
             if source is not None:
                 _check_source(source, state, manifest, index, found)
+            corrected = _corrected_rows(storage, state, storage_options or {}, found)
+            expected = Expected(state=state, index=index, source=source, corrected=corrected)
             for publication in manifest.publications:
-                check_publication(storage, publication, Expected(state=state, index=index, source=source), found)
+                check_publication(storage, publication, expected, found)
     return _verification(storage, found, against_source=input is not None)
 
 
@@ -201,6 +207,23 @@ def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]
     )
     with tempfile.TemporaryDirectory() as folder:
         yield source_of(config, LocalStorage(folder, layout.SCRATCH), partitioned=state.partitioned)
+
+
+def _corrected_rows(
+    storage: Storage, state: RunState, options: Mapping[str, Any], found: Findings
+) -> dict[int, tuple[pa.Table, dict[str, int]]]:
+    """Number of each retry that had corrected rows -> these, and the place of each row id among them."""
+    corrected = {}
+    for retry in state.retries:
+        if not retry.rows_key:
+            continue
+        try:
+            rows = load_rows(join(storage.url, retry.rows_key), retry.rows_sha256, options)
+        except SourceError as error:
+            found.problem(f"{retry.rows_key}: {error}")
+            continue
+        corrected[retry.number] = rows, {row_id: place for place, row_id in enumerate(rows[ROW_IDS].to_pylist())}
+    return corrected
 
 
 def _check_ledger(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from pipeline.sinks.row_digests import row_digests
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord
 
-__all__ = ["input_faults"]
+__all__ = ["correction_faults", "input_faults"]
 
 
 def input_faults(
@@ -66,3 +66,27 @@ def _own(table: pa.Table, prefix: str, apart: Collection[int]) -> np.ndarray:
 def _are_kept(table: pa.Table, record: CommitRecord, digests: bytes, prefix: str, apart: Collection[int]) -> bool:
     """Whether the rows that succeeded are those that were read, where others failed."""
     return bool(record.kept_sha256) and kept_sha256(table, digests, prefix, apart) == record.kept_sha256
+
+
+def correction_faults(
+    table: pa.Table, corrected: Mapping[int, tuple[pa.Table, Mapping[str, int]]], columns: Sequence[str], prefix: str
+) -> list[str]:
+    """The faults of output rows that are of corrected rows; at most one of each kind.
+
+    Args:
+        table: a unit's output rows.
+        corrected: number of each retry that had corrected rows -> these, and the place of each row id among them.
+        columns: names of the passed-through columns.
+        prefix: of the result columns.
+    """
+    faults = []
+    for number, (rows, places) in corrected.items():
+        own = table.filter(pc.fill_null(pc.equal(table[f"{prefix}retry"], number), False))
+        found = [places.get(row_id) for row_id in own[f"{prefix}row_id"].to_pylist()]
+        if None in found:
+            faults.append(f"a row is said to be of retry {number}, which had no row of its id")
+            continue
+        wanted = rows.take(pa.array(found, pa.int64()))
+        differ = [name for name in columns if data_checksum(own, [name]) != data_checksum(wanted, [name])]
+        faults += [f"column {name!r} differs from the corrected rows of retry {number}" for name in differ]
+    return faults

@@ -6,7 +6,7 @@ Streams, so memory does not grow with rows or units.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.commands.verify_inputs import input_faults
+from pipeline.commands.verify_inputs import correction_faults, input_faults
 from pipeline.commit.index import Index, IndexedUnit
 from pipeline.commit.manifest import Publication
 from pipeline.commit.part_files import PartRecord
@@ -60,11 +60,15 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the rows of a publication are compared with."""
+    """What the rows of a publication are compared with.
+
+    ``corrected``: see :func:`~pipeline.commands.verify_inputs.correction_faults`.
+    """
 
     state: RunState
     index: Index
     source: Source | None = None
+    corrected: Mapping[int, tuple[pa.Table, Mapping[str, int]]] = field(default_factory=dict)
 
     @property
     def apart(self) -> tuple[int, ...]:
@@ -220,6 +224,7 @@ def _unit_faults(
         faults.append(f"{table.num_rows} output rows where {record.output_rows} were committed")
     faults += unit_row_faults(table, _wanted_ids(record, source_rows, expected), record.num_rows, prefix)
     faults += _retry_faults(table, record, prefix)
+    faults += correction_faults(table, expected.corrected, columns.names, prefix)
     failed = int(np.count_nonzero(table[f"{prefix}finish_reason"].to_numpy() == "error"))
     if failed != record.failed_rows:
         faults.append(f"{failed} failed rows where {record.failed_rows} were committed")

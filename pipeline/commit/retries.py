@@ -26,7 +26,7 @@ class Retry:
         settings: setting -> plain value, of those in :data:`RETRY_SETTINGS` that differ.
         files: key of each input file whose failed rows were corrected -> digest of the corrected file.
         rows: name of an input of corrected rows, which take the place of failed rows by row id; else empty.
-        rows_key: key of a copy of these rows in the output; else empty.
+        rows_key, rows_sha256: key of a copy of these rows in the output, and the checksum of its columns; else empty.
         number: from 1, in the order in which they were first made.
     """
 
@@ -34,6 +34,7 @@ class Retry:
     files: Mapping[str, str] = field(default_factory=dict)
     rows: str = ""
     rows_key: str = ""
+    rows_sha256: str = ""
     number: int = 0
 
     def __bool__(self) -> bool:

@@ -265,7 +265,9 @@ class RunState:
         self._check(differences, url)
         return replace(self, files=new.files, columns=new.columns)
 
-    def continued_by(self, new: RunState, url: str, *, retry_failed: bool = False) -> RunState:
+    def continued_by(
+        self, new: RunState, url: str, *, retry_failed: bool = False, rows: Retry | None = None
+    ) -> RunState:
         """The record of a continuation: this record plus the files that ``new`` adds, and the retry if it is one.
 
         Args:
@@ -273,13 +275,14 @@ class RunState:
             url: of the output.
             retry_failed: whether failed rows are done again, so that :data:`RETRY_SETTINGS` may differ, and the
                 content of input files. Their rows are to be checked.
+            rows: the corrected rows of a retry, if it reads these in place of the input.
 
         Raises:
             OutputError: see :func:`current_settings`.
             FingerprintError: a setting, the columns, or a file's content differs; each difference is named.
         """
         settings = current_settings(self.fingerprint, url)
-        asked = self._asked(new, settings)
+        asked = self._asked(new, settings, rows)
         allowed = retry_failed or any(own.settings == asked.settings for own in self.retries)
         same = asked.settings if allowed else {}
         differences = describe_differences(_without(settings, same), _without(new.fingerprint, same))
@@ -297,13 +300,14 @@ class RunState:
         retries = recorded(self.retries, asked)
         return replace(self, files={**self.files, **files}, sampled=new.sampled, retries=retries)
 
-    def retry_of(self, new: RunState) -> Retry:
+    def retry_of(self, new: RunState, rows: Retry | None = None) -> Retry:
         """How a continuation with these settings and this input differs from the run; see :meth:`continued_by`."""
-        asked = self._asked(new, self.fingerprint)
+        asked = self._asked(new, self.fingerprint, rows)
         return next((own for own in self.retries if own.is_like(asked)), asked)
 
-    def _asked(self, new: RunState, settings: Mapping[str, Any]) -> Retry:
-        return Retry(settings=_retry_settings(settings, new.fingerprint), files=self._corrected(new.files))
+    def _asked(self, new: RunState, settings: Mapping[str, Any], rows: Retry | None) -> Retry:
+        changed = _retry_settings(settings, new.fingerprint)
+        return replace(rows or Retry(), settings=changed, files=self._corrected(new.files))
 
     def _corrected(self, files: Mapping[str, FileIdentity]) -> dict[str, str]:
         """Key of each file whose content is not that with which the run began -> its digest now."""

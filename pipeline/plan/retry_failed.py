@@ -6,7 +6,7 @@ these rows replaced. Knows tables and where rows are stored; does not know Ray o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = [
     "kept_rows",
     "kept_sha256",
     "load_place",
+    "merge_letters",
     "merge_retried",
     "retried_rows",
     "with_previous",
@@ -105,20 +106,39 @@ def _failed(out: pa.Table, prefix: str) -> np.ndarray:
     return pc.equal(out[f"{prefix}finish_reason"], FinishReason.ERROR.value).to_numpy()
 
 
-def merge_retried(before: pa.Table, retried: pa.Table, prefix: str) -> pa.Table:
-    """A unit's output rows: ``before`` with the failed rows replaced by ``retried``, in input order.
+def merge_retried(before: pa.Table, retried: pa.Table, prefix: str, rows: Sequence[int] | None = None) -> pa.Table:
+    """A unit's output rows: ``before`` with some of its failed rows replaced by ``retried``, in input order.
 
     Args:
         before: output rows of the attempt before.
         retried: output rows of the new attempt at the failed rows, in the same order.
         prefix: prefix of the result columns.
+        rows: numbers of the failed rows that were done again; None: all.
     """
-    failed = _failed(before, prefix)
     numbers = _row_numbers(before, prefix)
-    again = numbers[failed][_row_numbers(retried, prefix)]
-    order = np.argsort(np.concatenate([numbers[~failed], again]), kind="stable")
-    both = pa.concat_tables([before.filter(pa.array(~failed)), retried])
+    done = numbers[_failed(before, prefix)] if rows is None else np.asarray(rows)
+    again = done[_row_numbers(retried, prefix)]
+    kept = ~np.isin(numbers, done)
+    order = np.argsort(np.concatenate([numbers[kept], again]), kind="stable")
+    both = pa.concat_tables([before.filter(pa.array(kept)), retried])
     return both.take(pa.array(order))
+
+
+def merge_letters(before: pa.Table, retried: pa.Table, dead: pa.Table, out: pa.Table, prefix: str) -> pa.Table:
+    """A unit's dead letters: those of failed rows that were not done again, and ``dead``, in the order of ``out``.
+
+    Args:
+        before: dead letters of the attempt before.
+        retried: output rows of the new attempt.
+        dead: dead letters of the new attempt.
+        out: all output rows of the unit.
+        prefix: prefix of the result columns.
+    """
+    name = f"{prefix}row_id"
+    left = before.filter(pc.invert(pc.is_in(before[name], retried[name].combine_chunks())))
+    both = pa.concat_tables([left, dead])
+    wanted = out[name].filter(pa.array(_failed(out, prefix))).combine_chunks()
+    return both.take(pc.index_in(wanted, both[name].combine_chunks()))
 
 
 def load_place(job: Job, place: Place) -> pa.Table:

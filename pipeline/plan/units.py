@@ -14,6 +14,7 @@ import pyarrow as pa
 from pipeline.errors import SourceError
 from pipeline.plan.later_units import LaterUnits
 from pipeline.sources.base import NO_ROWS, SlicedSource, Source
+from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.sources.stage_rows import StageRows
 from pipeline.storage.concurrent import map_ahead
 from pipeline.types import CommitRecord, Place, Slice, Stretch, Unit
@@ -147,7 +148,7 @@ def _is_begun_by(unit: Unit) -> bool:
 
 def read_units(source: Source, units: Sequence[Unit]) -> Iterator[pa.Table]:
     """One table per unit of a read task, in order. Files of which one slice is read are read several at a time."""
-    if isinstance(source, StageRows):
+    if isinstance(source, (StageRows, CorrectedRows)):
         yield from map(source.rows_of, units)
         return
     assert isinstance(source, SlicedSource)

@@ -23,6 +23,7 @@ from pipeline.prompts.structures import of_cell
 from pipeline.sinks.row_digests import row_digests
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import BAD, RAW
+from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 from pipeline.template import NullCellError, PromptTemplate
 from pipeline.types import Unit, column_row_ids, derived_row_ids
@@ -83,7 +84,7 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     (:data:`REDONE`).
 
     Args:
-        table: all input rows of the unit; a retry prepares only those that failed.
+        table: all input rows of the unit, of which a retry prepares those that failed; or its corrected rows alone.
         unit: the unit.
         job: the resolved run.
         prepare: replaces :func:`prepare_rows`.
@@ -91,6 +92,10 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     Raises:
         SourceError: the attempt before read other rows.
     """
+    if isinstance(job.source, CorrectedRows):
+        numbers = job.source.units[unit.unit_id].numbers
+        prepared = (prepare or prepare_rows)(table, numbers, unit, job)
+        return prepared.replace_schema_metadata({INPUT_SHA256: unit.input_sha256 or "", REDONE: ""})
     digest, digests = data_checksum(table, table.column_names), row_digests(table, job.source.schema.names)
     numbers, redone, kept = _rows_to_do(table, unit, job, digests)
     if unit.input_sha256 not in (None, digest) and not (kept and kept == unit.kept_sha256):

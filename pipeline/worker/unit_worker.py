@@ -7,7 +7,7 @@ import functools
 import itertools
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline import codec, layout
 from pipeline.codec import Failure, Request, RowResult
 from pipeline.plan.job import Job
-from pipeline.plan.retry_failed import kept_sha256, load_place, merge_retried
+from pipeline.plan.retry_failed import kept_rows, load_place, merge_letters, merge_retried
 from pipeline.prompts.row_faults import params_of_text
 from pipeline.prompts.tokenize import (
     FAILURE,
@@ -27,8 +27,10 @@ from pipeline.prompts.tokenize import (
     ROW_DIGESTS,
     ROW_ID,
 )
+from pipeline.sinks.row_digests import digest_of_rows
 from pipeline.sinks.staged import Staged, stage
-from pipeline.types import CommitRecord, Unit
+from pipeline.sources.corrected_rows import CorrectedRows
+from pipeline.types import CommitRecord, Place, Unit
 from pipeline.worker.cancellation import Runs
 from pipeline.worker.crash_bisection import CrashBisection
 from pipeline.worker.engine_thread import EngineLike, EngineThread, Outcome
@@ -142,15 +144,14 @@ class UnitWorker:
         redone = notes.get(REDONE, b"").decode()
         out, dead = encode_unit(job, table, results, unit.attempt, job.retry_of(unit))
         if unit.previous is not None and not redone:
-            out = merge_retried(load_place(job, unit.previous), out, job.config.column_prefix)
+            out, dead = _merged(job, unit, unit.previous, out, dead)
         rows = stage(job.storage, functools.partial(layout.staged_rows, unit.unit_id, unit.attempt), out)
         letters = Staged(bytes=0, sha256="")
         if dead.num_rows:
             letters = stage(job.storage, functools.partial(layout.staged_dead, unit.unit_id, unit.attempt), dead)
-        kept = dead.num_rows and kept_sha256(out, notes[ROW_DIGESTS], job.config.column_prefix, job.apart)
         return replace(
             record_of(job, unit, out, dead),
-            kept_sha256=kept or "",
+            kept_sha256=_kept(job, unit, out, notes),
             staged_bytes=rows.bytes + letters.bytes,
             rows_sha256=rows.sha256,
             dead_sha256=letters.sha256,
@@ -158,6 +159,28 @@ class UnitWorker:
             redone=redone,
             engine_seconds=time.monotonic() - self._ready,
         )
+
+
+def _merged(job: Job, unit: Unit, previous: Place, out: pa.Table, dead: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The output rows and dead letters of a unit of which all failed rows, or the corrected ones, were done again."""
+    prefix, before = job.config.column_prefix, load_place(job, previous)
+    if not isinstance(job.source, CorrectedRows):
+        return merge_retried(before, out, prefix), dead
+    own = job.source.units[unit.unit_id]
+    merged = merge_retried(before, out, prefix, own.numbers)
+    if own.letters is None:
+        return merged, dead
+    letters = pa.concat_tables(job.dead_rows.reader(job.storage).read(own.letters))
+    return merged, merge_letters(letters, out, dead, merged, prefix)
+
+
+def _kept(job: Job, unit: Unit, out: pa.Table, notes: Mapping[bytes, bytes]) -> str:
+    """Checksum of the input rows that succeeded, or empty if all did. Corrected rows alone do not change it."""
+    if isinstance(job.source, CorrectedRows):
+        return unit.kept_sha256
+    prefix = job.config.column_prefix
+    kept = kept_rows(out, prefix, job.apart)
+    return "" if len(kept) == unit.num_rows else digest_of_rows(notes[ROW_DIGESTS], kept)
 
 
 def _run_key(unit_id: str, execution: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from pipeline.commit.index.scratch import Scratch
@@ -74,8 +74,10 @@ class PlannedUnits:
         query = f"SELECT {', '.join(COLUMNS)} FROM units WHERE {where} ORDER BY idx LIMIT ?"
         return (unit_of(row) for row in self._scratch.stream(query))
 
-    def mark_work(self, *, retry_failed: bool) -> None:
+    def mark_work(self, *, retry_failed: bool, only: Collection[str] | None = None) -> None:
         """Mark the units to generate: those without a record, and with ``retry_failed`` those with failed rows.
+
+        With ``only``, no others than these are marked.
 
         If a unit's record was revoked, or was lost after its rows were published, the attempt to make is a later one.
         """
@@ -87,6 +89,9 @@ class PlannedUnits:
             "coalesce((SELECT max(attempt) FROM published p WHERE p.unit_id = units.unit_id), 0)))",
             (retry_failed,),
         )
+        if only is not None:
+            query = "UPDATE units SET todo = 0 WHERE unit_id NOT IN (SELECT value FROM json_each(?))"
+            self._scratch.run(query, (json.dumps(list(only)),))
 
     def mark_again(self, unit_id: str) -> None:
         """Mark one unit, which was revoked since :meth:`mark_work`."""

@@ -1,4 +1,4 @@
-"""A failed row can be mended: by another setting, in its file, or by its id. The output says which rows were."""
+"""A failed row can be corrected: by another setting, in its file, or by its id. The output says which rows were."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline import layout
@@ -20,7 +22,7 @@ from pipeline.commands.status import status
 from pipeline.commands.summary import RunSummary
 from pipeline.commands.verify import verify
 from pipeline.config import RunConfig
-from pipeline.errors import FingerprintError, OutputError
+from pipeline.errors import FingerprintError, OutputError, SourceError
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.protocol import Storage
 from testing.pipeline.exactly_once import Stopped, StopsAfter
@@ -45,15 +47,21 @@ def changed(**prompts: str) -> list[dict[str, Any]]:
     return [{**row, "prompt": prompts.get(f"r{i}", row["prompt"])} for i, row in enumerate(ROWS)]
 
 
+def fixed(job: Job, **more: Any) -> list[dict[str, Any]]:
+    """The dead letters of a job, with prompts."""
+    letters = read(job.config.output, table="dead_letters", format="arrow").to_pylist()
+    return [{**letter, "prompt": f"Again {letter['note']}.", **more} for letter in letters]
+
+
 class Job:
     """A job of 14 rows in units of 4: one is too long, one has no prompt."""
 
     def __init__(self, folder: Path, model: Path, **fields: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.source = write(folder / "a.jsonl", ROWS)
-        own = {"columns": ["note"], "engine": EngineConfig(max_model_len=64), **fields}
+        own = {"columns": ["note"], "engine": EngineConfig(max_model_len=64), "unit_rows": 4, **fields}
         self.config = RunConfig(
-            input=str(self.source), output=str(folder / "out"), model=str(model), unit_rows=4,
+            input=str(self.source), output=str(folder / "out"), model=str(model),
             sampling=SamplingParams(max_tokens=6, n=2), **own,
         )  # fmt: skip
 
@@ -160,7 +168,8 @@ def test_a_row_corrected_in_its_file_is_done_and_the_others_are_compared(job: Jo
 def test_a_file_in_which_more_than_failed_rows_changed_is_refused(job: Job, rows: list[dict[str, Any]]) -> None:
     before = job.data()
     write(job.source, rows)
-    with pytest.raises(FingerprintError):
+    refusal = r"with all of its rows|more or fewer rows|its content changed"
+    with pytest.raises((FingerprintError, SourceError), match=refusal):
         job.retry()
     write(job.source, ROWS)
     assert job.run().session.rows == 0
@@ -177,41 +186,111 @@ def test_corrections_may_come_in_pieces(job: Job) -> None:
     assert job.problems() == ()
 
 
-def test_a_plain_retry_of_what_a_setting_did_not_mend_says_nothing(job: Job) -> None:
+def test_a_plain_retry_has_no_number(job: Job) -> None:
     job.retry()
     assert failed(job) == [LONG, EMPTY]
     assert {number for _, number in job.rows().values()} == {None}
 
 
-MENDS: dict[str, Callable[[Job], dict[str, Any]]] = {
+WAYS: dict[str, Callable[[Job], dict[str, Any]]] = {
     "setting": lambda job: {"on_long_prompt": "truncate_left"},
     "file": lambda job: {"input": str(write(job.source, changed(r3="Short.", r10="There.")))},
+    "rows": lambda job: {"input": str(write(job.source.parent / "fixed.jsonl", fixed(job)))},
 }
 
 
+def test_corrected_rows_alone_take_the_place_of_failed_ones_by_id(job: Job, tmp_path: Path) -> None:
+    before = [row for row in job.data() if row["finish_reason"] != "error"]
+    by_id = write(tmp_path / "fixed.jsonl", fixed(job, note="corrected"))
+    assert job.retry(input=str(by_id)).session.rows == 2
+    now = job.data()
+    assert [row for row in now if row["retry"] is None] == before
+    assert [row["row_id"] for row in now if row["retry"]] == [f"a.jsonl:{i}" for i in (LONG, LONG, EMPTY, EMPTY)]
+    assert {row["note"] for row in now if row["retry"]} == {"corrected"}, "columns are those of the corrected row"
+    assert len(read(job.config.output, table="dead_letters", format="arrow")) == 0
+    assert job.problems() == ()
+    assert status(job.config.output)["retries"] == [
+        {"number": 1, "differs": f"corrected rows of {by_id}", "rows": 2}
+    ]  # fmt: skip
+    assert job.run().session.rows == 0, "the run goes on with its own input"
+    assert job.problems() == ()
+    (copy,) = Path(job.config.output).glob("__wedlm/input/*/rows.parquet")
+    rows = pq.read_table(copy)
+    pq.write_table(rows.set_column(rows.schema.get_field_index("note"), "note", pa.array(["x", "y"])), copy)
+    assert any("corrected rows there are not" in problem for problem in job.problems())
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_failed_rows_of_a_unit_may_be_corrected_one_at_a_time(tmp_path: Path, qwen3_folder: Path, last: bool) -> None:
+    job = Job(tmp_path, qwen3_folder, unit_rows=14)
+    job.run()
+    letters = fixed(job)
+    job.retry(input=str(write(tmp_path / "one.jsonl", [letters[last]])))
+    left = [LONG, EMPTY][not last]
+    assert failed(job) == [left]
+    dead = read(job.config.output, table="dead_letters", format="arrow").to_pylist()
+    assert [(letter["note"], letter["attempt"]) for letter in dead] == [(f"n{left}", 1)]
+    assert job.problems() == ()
+    job.retry(input=str(write(tmp_path / "two.jsonl", [letters[not last]])))
+    assert failed(job) == []
+    assert job.problems() == ()
+    write(job.source, changed(r3="Short."))
+    assert job.retry().session.rows == 0, "the other rows of the unit are still known"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda row: {**row, "row_id": "a.jsonl:0"}, r"'a\.jsonl:0'\] are not ids of failed rows"),
+        (lambda row: {"prompt": "x", "note": "y"}, r"lacks the columns \['row_id'\]"),
+        (lambda row: {"row_id": row["row_id"], "prompt": "x"}, r"lacks the columns \['note'\]"),
+        (lambda row: {**row, "row_id": None}, r"corrected row 0 has row_id=None"),
+    ],
+)
+def test_corrected_rows_that_fit_no_failed_row_are_refused(
+    job: Job, tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]], message: str
+) -> None:
+    before = job.data()
+    first = change(fixed(job)[0])
+    with pytest.raises(SourceError, match=message):
+        job.retry(input=str(write(tmp_path / "fixed.jsonl", [first])))
+    assert job.run().session.rows == 0
+    assert job.data() == before
+
+
+def test_rows_of_an_id_column_and_of_memory_are_corrected_by_it(tmp_path: Path, qwen3_folder: Path) -> None:
+    rows = [{"prompt": row["prompt"], "id": f"k{i}"} for i, row in enumerate(ROWS)]
+    job = Job(tmp_path, qwen3_folder, columns=None, id_column="id")
+    job.run(input=rows)
+    job.retry(input=[{"id": "k3", "prompt": "Short."}])
+    table = read(job.config.output, format="arrow").to_pylist()
+    assert {row["id"]: row["prompt"] for row in table if row["retry"] == 1} == {"k3": "Short."}
+    assert verify(job.config.output, input=rows).problems == ()
+
+
 @AT_EVERY
-@pytest.mark.parametrize("way", MENDS)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_kill_anywhere_then_the_same_command_equals_the_undisturbed_one(
     tmp_path: Path, qwen3_folder: Path, way: str, every: bool
 ) -> None:
     job = Job(tmp_path, qwen3_folder)
     job.run()
-    fields = MENDS[way](job)
+    fields = WAYS[way](job)
     kept = tmp_path / "kept"
     shutil.move(job.config.output, kept)
 
-    def mended(inject: Callable[[Moment], None]) -> None:
+    def corrected(inject: Callable[[Moment], None]) -> None:
         shutil.rmtree(job.config.output, ignore_errors=True)
         shutil.copytree(kept, job.config.output)
         with suppress(Killed):
             job.retry(FaultyStorage(job.storage, inject), **fields)
 
     recorder = Recorder()
-    mended(recorder)
+    corrected(recorder)
     whole = job.data()
     assert [row["retry"] for row in whole].count(1) >= 2
     for at in crash_points(recorder.moments, every=every):
-        mended(CrashAt(at))
+        corrected(CrashAt(at))
         expire_leases(job.storage)
         job.retry(**fields)
         assert job.data() == whole, at

@@ -1,0 +1,154 @@
+"""Corrected rows, given alone with the ids of the failed rows whose place they take, as the source of a retry."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import SourceError
+from pipeline.sinks.staged import data_checksum
+from pipeline.sources.base import BAD, HIDDEN, SlicedSource, open_input, read_with_retries
+from pipeline.storage.urls import is_url, local_path
+from pipeline.types import Place, SourceFile, Unit
+
+__all__ = ["ROW_IDS", "CorrectedRows", "CorrectedUnit", "load_rows", "table_of"]
+
+ROW_IDS = "__wedlm_row_id_of_failed"
+"""Column with the id of the failed row whose place a corrected row takes."""
+_READ_ROWS = 4096
+_REMEDY = "Give the corrected rows again, with the same command."
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrectedUnit:
+    """The rows of a unit that are corrected.
+
+    Attributes:
+        numbers: numbers of the failed rows within the unit, ascending.
+        rows: of each, the number of the corrected row.
+        letters: the unit's dead letters; None if all of its failed rows are corrected.
+    """
+
+    numbers: tuple[int, ...]
+    rows: tuple[int, ...]
+    letters: Place | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrectedRows:
+    """A source of corrected rows. It is not cut into slices: units are those of the run. Picklable.
+
+    Attributes:
+        files: the files of the run's input, by key. They are not read.
+        schema: columns of the rows.
+        input_format: as in ``RunConfig``.
+        path: the copy of the rows in the output.
+        sha256: checksum of all of its columns.
+        options: keyword arguments of its file system.
+        units: unit id -> its corrected rows.
+    """
+
+    files: tuple[SourceFile, ...]
+    schema: pa.Schema
+    input_format: str
+    path: str
+    sha256: str
+    options: Mapping[str, Any]
+    units: Mapping[str, CorrectedUnit]
+
+    @property
+    def remedy(self) -> str:
+        """What to do about rows that are not what was read."""
+        return _REMEDY
+
+    def rows_of(self, unit: Unit) -> pa.Table:
+        """The corrected rows of a unit, in order.
+
+        Raises:
+            SourceError: the copy is not what was written.
+        """
+        rows = _loaded(self.path, self.sha256, tuple(self.options.items()))
+        return rows.take(pa.array(self.units[unit.unit_id].rows, pa.int64()))
+
+    def planned_for(self, units: Mapping[str, CorrectedUnit]) -> CorrectedRows:
+        """The same rows, for these units."""
+        return replace(self, units=units)
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(path: str, sha256: str, options: tuple[tuple[str, Any], ...]) -> pa.Table:
+    return load_rows(path, sha256, dict(options))
+
+
+def load_rows(path: str, sha256: str, options: Mapping[str, Any]) -> pa.Table:
+    """The copy of corrected rows at a path or URL.
+
+    Raises:
+        SourceError: it is missing, or not what was written.
+    """
+
+    def read() -> pa.Table:
+        if not is_url(path):
+            return pq.read_table(str(local_path(path)), partitioning=None)
+        with open_input(path, options) as file:
+            return pq.read_table(file)
+
+    rows = read_with_retries(read, path)
+    if data_checksum(rows, rows.column_names) != sha256:
+        raise SourceError(f"{path}: the corrected rows there are not those that were given. {_REMEDY}")
+    return rows
+
+
+def table_of(source: SlicedSource, ids: str, columns: pa.Schema, without: Sequence[str]) -> pa.Table:
+    """The rows of a small source, in order, and the ids of the failed rows in :data:`ROW_IDS`.
+
+    Args:
+        source: the corrected rows.
+        ids: its column of row ids.
+        columns: the columns that pass through, with their types.
+        without: columns of dead letters, which are left out.
+
+    Raises:
+        SourceError: a column is missing, a row cannot be read, has no id or that of another one, or a value is of
+            another type than the run's.
+    """
+    where = source.files[0].path
+    absent = [name for name in (ids, *columns.names) if name not in source.schema.names]
+    if absent:
+        raise SourceError(
+            f"{where}: it is no input file of this run with all of its rows, and as corrected rows alone it lacks the "
+            f"columns {absent}. Correct failed rows in their file; or give each corrected row with all columns of the "
+            f"input and its id in {ids!r}, as the dead letters have it."
+        )
+    table = _whole(source)
+    for number, fault in enumerate(table[BAD].to_pylist() if BAD in table.column_names else ()):
+        if fault is not None:
+            raise SourceError(f"{where}: corrected row {number} cannot be read ({fault}). Correct it.")
+    found = table[ids].to_pylist()
+    first = {value: i for i, value in reversed(list(enumerate(found)))}
+    wrong = next((i for i, value in enumerate(found) if value is None or first[value] != i), None)
+    if wrong is not None:
+        raise SourceError(
+            f"{where}: corrected row {wrong} has {ids}={found[wrong]!r}: each has one of its own. Fix it."
+        )
+    others = [name for name in table.column_names if name not in (*HIDDEN, *without, *columns.names)]
+    fields = [*columns, *(table.schema.field(name) for name in others)]
+    try:
+        cast = [table[field.name].cast(field.type) for field in fields]
+    except pa.ArrowException as error:
+        raise SourceError(
+            f"{where}: its columns are not of the types of this run's input ({error}). Correct it."
+        ) from error
+    own = pa.field(ROW_IDS, pa.string())
+    values = pa.array([str(value) for value in found], own.type)
+    return pa.table([*cast, values], schema=pa.schema([*fields, own], metadata=columns.metadata))
+
+
+def _whole(source: SlicedSource) -> pa.Table:
+    tables = [table for piece in source.slices(_READ_ROWS) for table in source.read([piece])]
+    return pa.concat_tables(tables) if tables else source.schema.empty_table()
