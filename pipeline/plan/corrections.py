@@ -125,12 +125,17 @@ def corrections_of(config: RunConfig, source: SlicedSource, state: RunState, sto
     where = os.fspath(given) if isinstance(given, (str, os.PathLike)) else source.files[0].key
     return Corrections(
         source=CorrectedRows(
-            files=files, schema=rows.schema.remove(len(rows.schema) - 1), input_format=source.input_format, path=file.path, sha256=sha256,
-            options=copy.options, units={},
+            files=files,
+            schema=rows.drop([ROW_IDS]).schema,
+            input_format=source.input_format,
+            path=file.path,
+            sha256=sha256,
+            options=copy.options,
+            units={},
         ),
         ids=rows[ROW_IDS].to_pylist(),
         retry=Retry(rows=redact_forms(where), rows_key="/".join(file.path.split("/")[-4:]), rows_sha256=sha256),
-    )  # fmt: skip
+    )
 
 
 def _unit(record: CommitRecord, index: int, numbers: dict[str, int]) -> Unit:

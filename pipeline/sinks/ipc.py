@@ -30,7 +30,9 @@ class IpcFormat:
         """One table per batch."""
         with pa.ipc.open_file(pa.PythonFile(file, mode="r")) as reader:
             for i in range(reader.num_record_batches):
-                yield cast_table(pa.Table.from_batches([reader.get_batch(i)]), schema)
+                batch = reader.get_batch(i)
+                batch.validate(full=True)  # a damaged offset ends in an error that Python cannot name
+                yield cast_table(pa.Table.from_batches([batch]), schema)
 
     def card(self, schema: pa.Schema) -> None:
         """None: the parts hold their schema."""
