@@ -26,11 +26,13 @@ class RemoteBisection:
         # Not retried: Ray would tell the user if the end of the session cuts it off.
         self._handle.end_process.options(max_task_retries=0).remote(worker)
 
-    def begin_unit(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
+    def begin_unit(
+        self, unit_id: str, rows: int, process: str, *, alone: bool = False, forks: bool = False
+    ) -> Attempt:  # fmt: skip
         """Blocks for the answer."""
-        return self._ask("begin_unit", unit_id, rows, process, alone=alone)
+        return self._ask("begin_unit", unit_id, rows, process, alone=alone, forks=forks)
 
-    def begin_step(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
+    def begin_step(self, unit_id: str, process: str, step: Rows) -> None:
         """Blocks until it is recorded: this process may die next."""
         self._ask("begin_step", unit_id, process, step)
 
@@ -38,9 +40,13 @@ class RemoteBisection:
         """Blocks for the answer."""
         return self._ask("is_suspect", unit_id)
 
-    def finish_step(self, unit_id: str, process: str) -> None:
+    def finish_step(self, unit_id: str, process: str, step: Rows, results: bytes) -> None:
         """Does not block; Ray keeps the order of one process's calls."""
-        self._handle.finish_step.remote(unit_id, process)
+        self._handle.finish_step.remote(unit_id, process, step, results)
+
+    def lose_step(self, unit_id: str, rows: int, step: Rows) -> Attempt:
+        """Blocks for the answer."""
+        return self._ask("lose_step", unit_id, rows, step)
 
     def finish_unit(self, unit_id: str) -> None:
         """Does not block."""

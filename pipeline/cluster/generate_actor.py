@@ -24,6 +24,7 @@ from pipeline.plan.job import Job
 from pipeline.storage.protocol import Storage
 from pipeline.types import Unit
 from pipeline.worker.engine_thread import DroppedError, EngineThread
+from pipeline.worker.forks import Forks
 from pipeline.worker.garbage import keep_what_is_there
 from pipeline.worker.load_engine import EngineLoader
 from pipeline.worker.notice import SIGTERM, Notice
@@ -83,7 +84,7 @@ class GenerateActor:
         slots = job.config.engine.max_num_seqs
         thread = EngineThread(engine, on_fatal=lambda error: _die(job.storage, error), slots=slots)
         self._bisection, self._engine, self._job = bisection, thread, job
-        worker = UnitWorker(job, thread, bisection, self._process)
+        worker = UnitWorker(job, thread, bisection, self._process, _forks(job, load))
         self._workers = [worker, *map(worker.beside, job.later)]
         self._metrics = report_actor(job.config, thread, pool, restarted=verdict.deaths > 0)
 
@@ -149,10 +150,28 @@ def _worker_name() -> str:
     return ray.get_runtime_context().get_actor_id() or "none"
 
 
+def _forks(job: Job, load: EngineLoader) -> Forks:
+    """The children of an actor; each error of an engine in them is noted once."""
+    import ray
+
+    noted: set[str] = set()
+
+    def note(error: str) -> None:
+        if error not in noted:
+            noted.add(error)
+            _write_note(job.storage, error)
+
+    return Forks(lambda: bytes(ray.cloudpickle.dumps((job, load))), note)
+
+
 def _leave_note(storage: Storage, error: BaseException) -> None:
     """Write a crash note to the output, for the driver: Ray does not forward its workers' tracebacks."""
     note = redact("".join(traceback.format_exception(error)))
     print(f"generate actor: ending this process\n{note}", file=sys.stderr, flush=True)
+    _write_note(storage, note)
+
+
+def _write_note(storage: Storage, note: str) -> None:
     with storage.create(layout.crash_note(time.time(), os.getpid())) as file:
         file.write(note.encode())
 

@@ -43,6 +43,10 @@ def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> 
             prepared = prepare_table(table, unit, job, prepare)
             yield _histogram_block(prepared, job)
             yield envelope.pack(prepared)
+    if isolation is not None:
+        # Only now: a process that takes the place of this one prepares all of the units again.
+        for unit in units:
+            isolation.finish(_run_key(unit))
     bisection.end_process(task)
 
 
@@ -54,17 +58,20 @@ def _prepare_isolated(
     def prepare(some: Sequence[int]) -> list[pa.Table]:
         own = [numbers[i] for i in some]
         done = prepare_rows(rows.take(pa.array(some, pa.int64())), own, unit, job)
-        return [done.slice(i, 1) for i in range(len(own))]
+        return [done.take([i]) for i in range(len(own))]  # not slices: those are pickled with all rows
 
     def quarantine(row: int, deaths: int) -> pa.Table:
         return failed_table(rows.slice(row, 1), [numbers[row]], unit, job, _quarantined(deaths))
 
-    run = f"read.{unit.unit_id}"
     if not rows.num_rows:
         return prepare_rows(rows, [], unit, job)
-    prepared = isolation.run(run, rows.num_rows, prepare, quarantine)
-    isolation.finish(run)
+    prepared = isolation.run(_run_key(unit), rows.num_rows, prepare, quarantine)
     return pa.concat_tables(prepared).combine_chunks()
+
+
+def _run_key(unit: Unit) -> str:
+    """Name of a unit's preparation in the crash bisection."""
+    return f"read.{unit.unit_id}"
 
 
 def _quarantined(deaths: int) -> Failure:

@@ -2,9 +2,17 @@
 
 Plain logic, one instance per session, kept outside the processes that may die. After a unit has lost two processes it
 runs with fewer concurrent units: an eighth of those in the last process that died, then an eighth of these, until it is
-alone in its process. If that process dies too, the unit's rows are halved, until one row runs alone. After
-``max_row_deaths`` deaths while it ran alone, that row is quarantined and the unit is finished without it. A death says
-nothing about rows that were not running; rows that only ran beside the fatal one are run again.
+alone. From then on its rows run in *pieces*, one after the other: the results of a piece that is done are kept here, and
+the piece whose process dies is halved, until one row runs alone. That row is quarantined after ``max_row_deaths``
+deaths, the last of them in a process that had run nothing else; the unit is finished without it. A death says nothing
+about rows that were not running.
+
+A fault may also need several rows in one process (a leak, a counter, memory). No row of it is quarantined: kept
+pieces never run again, and a row that died goes first in a fresh process. Only a row that is done for good counts as
+progress, so deaths without progress are bounded, and so are all deaths.
+
+Where a process can fork (:mod:`pipeline.worker.forks`), each piece runs in a child process of its own: its death
+costs no start of an engine. If the rows of a job kill often, new units run in child processes from their first row on.
 
 A process that goes with its machine is no evidence: a machine that was drained never, one that was lost without notice
 a few times in a row. A row that takes the machine down with it is found after that.
@@ -14,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 __all__ = ["Attempt", "CrashBisection", "Machine", "Rows", "Verdict"]
@@ -24,6 +32,11 @@ _SHARED_DEATHS = 2
 _CUT = 8
 """Divisor of the number of concurrent units after each such death. A larger one needs fewer deaths, each of which
 costs a process start; a smaller one keeps the engine fuller."""
+
+_WARY_ROWS = 256
+"""After two quarantined rows, and until so many rows are done without another one, new units run in child processes."""
+_MOST_IN_A_ROW = 256
+"""Rows quarantined in a row, with no row done in between, before the engine counts as broken."""
 
 _EXCUSED_LOSSES = 2
 """Machines lost in a row, without notice, under one unit or one worker, before a loss counts as a death like others."""
@@ -42,13 +55,19 @@ class Attempt:
     Attributes:
         concurrent_units: most units that may run in the process meanwhile, this one included; all of them limited too.
             None: no limit.
-        steps: groups of rows, to be run one group after the other; they cover the unit except for quarantined rows.
+        steps: pieces to be run one after the other; with the rows of ``done`` and ``quarantined`` they are the unit.
+        in_children: whether each step runs in a child process of its own, beside any other units.
         quarantined: row -> deaths of its process while the row ran alone.
+        done: pieces that were done before -> their results, as they were given to ``finish_step``.
+        verdict: whether the search may go on; of :meth:`CrashBisection.lose_step`.
     """
 
     concurrent_units: int | None
-    steps: tuple[tuple[Rows, ...], ...]
+    steps: tuple[Rows, ...]
+    in_children: bool = False
     quarantined: dict[int, int] = field(default_factory=dict)
+    done: dict[Rows, bytes] = field(default_factory=dict)
+    verdict: Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,28 +80,45 @@ class Verdict:
 
 @dataclass(kw_only=True)
 class _Piece:
-    """Rows with the same history: they were always run in the same step."""
+    """Rows that were always run in the same step. ``results``: kept once they are done."""
 
     rows: Rows
     deaths: int = 0
-    survived: bool = False
     quarantined: bool = False
+    results: bytes | None = None
 
     @property
     def size(self) -> int:
         return self.rows[1] - self.rows[0]
 
+    @property
+    def is_open(self) -> bool:
+        return self.results is None and not self.quarantined
+
 
 @dataclass(kw_only=True)
 class _Trial:
-    """A unit's history. ``concurrent_units``: limit of the current attempt; ``process``: the one that runs it."""
+    """A unit's history.
+
+    ``concurrent_units``: limit of the current attempt; ``process``: the one that runs it; ``running``: the piece that
+    runs in that process itself, and ``fresh``: whether the process had run nothing before; ``deaths``: while alone.
+    """
 
     pieces: list[_Piece]
     shared_deaths: int = 0
+    deaths: int = 0
     losses: int = 0
     concurrent_units: int | None = None
     process: str | None = None
-    running: tuple[_Piece, ...] = ()
+    running: _Piece | None = None
+    fresh: bool = False
+
+    @property
+    def rows_open(self) -> int:
+        return sum(piece.size for piece in self.pieces if piece.is_open)
+
+    def piece(self, rows: Rows) -> _Piece | None:
+        return next((piece for piece in self.pieces if piece.rows == rows and piece.is_open), None)
 
 
 class CrashBisection:
@@ -109,8 +145,14 @@ class CrashBisection:
         self._deaths: dict[str, int] = {}
         self._losses: dict[str, int] = {}
         self._running: dict[str, set[str]] = {}
+        self._used: set[str] = set()
+        """Processes that have begun to run rows."""
         self._searched = 0
         self._achieved = False
+        self._quarantined = self._in_a_row = 0
+        """Rows quarantined: in all, and since a row was done."""
+        self._calm = 0
+        """Rows done since the last one was quarantined."""
 
     def start_process(self, worker: str, process: str = "", machine: str = "") -> Verdict:
         """A process of ``worker`` begins; it replaces the one before, if there was one, which has died.
@@ -124,17 +166,9 @@ class CrashBisection:
             self._deaths[worker] += 1
         else:
             self._losses[worker] = self._losses.get(worker, 0) + (self._fate(before) == "lost")
+        self._used.discard(before)
         self._processes[worker], self._machines[process] = process, machine
-        deaths = self._deaths[worker]
-        allowed = self._max_engine_deaths
-        if self._searched and self._achieved:
-            # Processes have finished rows before. Every row of a unit may kill, and the job goes on. More deaths than
-            # that are the machine's fault: without this limit all rows would end in quarantine.
-            allowed += 4 + self._searched * (1 + self._max_row_deaths)
-        elif self._searched:
-            # As many more as the search for a few rows takes, if nothing else succeeds meanwhile.
-            allowed += 4 + math.ceil(math.log2(self._searched)) + 3 * self._max_row_deaths
-        return Verdict(go_on=deaths <= allowed, deaths=deaths)
+        return self._verdict(self._deaths[worker])
 
     def end_process(self, worker: str) -> None:
         """The worker has ended normally, or is ended on purpose: what it was running has not killed it."""
@@ -143,55 +177,79 @@ class CrashBisection:
         process = self._processes.pop(worker, "")
         self._machines.pop(process, None)
         self._running.pop(process, None)
+        self._used.discard(process)
         for trial in self._trials.values():
             if process and trial.process == process:
-                trial.running = ()
+                trial.running = None
 
-    def begin_unit(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
+    def begin_unit(
+        self, unit_id: str, rows: int, process: str, *, alone: bool = False, forks: bool = False
+    ) -> Attempt:  # fmt: skip
         """``process`` receives a unit of ``rows`` rows. If another process had the unit, that one has died.
 
         Without a limit on concurrent units, all rows count as running from now on; otherwise each step does from
-        :meth:`begin_step` on. ``alone``: the process runs one unit at a time, so its first death already concerns this
-        unit.
+        :meth:`begin_step` on. A step in a child process is no business of ``process``: it ends with
+        :meth:`finish_step` or :meth:`lose_step`.
+
+        Args:
+            unit_id: the unit.
+            rows: of the unit.
+            process: its unique name.
+            alone: the process runs one unit at a time, so its first death already concerns this unit.
+            forks: the process can run rows in child processes.
         """
-        new = _Trial(pieces=[_Piece(rows=(0, rows))], concurrent_units=1 if alone else None)
-        trial = self._trials.setdefault(unit_id, new)
+        trial = self._trial(unit_id, rows, alone=alone or (forks and self._is_wary))
         if trial.process is not None and trial.process != process:
             self._record_death(trial)
         trial.process = process
-        trial.running = ()
+        trial.running = None
         if trial.concurrent_units is None:
-            self._run(unit_id, trial, tuple(trial.pieces))
+            self._run(unit_id, trial, trial.pieces[0])
         else:
             self._searched = max(self._searched, rows)
-        return Attempt(
-            concurrent_units=trial.concurrent_units,
-            steps=_steps(trial) if trial.concurrent_units == 1 else (((0, rows),),),
-            quarantined={p.rows[0]: p.deaths for p in trial.pieces if p.quarantined},
-        )
+        done = {piece.rows: piece.results for piece in trial.pieces if piece.results is not None}
+        return replace(_attempt(trial, self._verdict(0), in_children=forks), done=done)
 
-    def begin_step(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
+    def begin_step(self, unit_id: str, process: str, step: Rows) -> None:
         """The rows of a step begin to run in ``process``."""
         trial = self._trials.get(unit_id)
-        if trial is not None and trial.process == process:
-            self._run(unit_id, trial, tuple(p for p in trial.pieces if p.rows in step))
+        piece = None if trial is None or trial.process != process else trial.piece(step)
+        if trial is not None and piece is not None:
+            self._run(unit_id, trial, piece)
 
-    def finish_step(self, unit_id: str, process: str) -> None:
-        """The rows of the current step are done, and the process lives."""
+    def finish_step(self, unit_id: str, process: str, step: Rows, results: bytes) -> None:
+        """The rows of a step of the unit that ``process`` has are done: keep their results until the unit is staged."""
         trial = self._trials.get(unit_id)
-        if trial is not None and trial.process == process:
-            for piece in trial.running:
-                piece.survived, piece.deaths = True, 0
-            trial.running = ()
+        piece = None if trial is None or trial.process != process else trial.piece(step)
+        if trial is not None and piece is not None:
+            piece.results = results
+            trial.running = None
             self._running.get(process, set()).discard(unit_id)
-            self._succeed()
+            self._succeed(piece.size)
+
+    def lose_step(self, unit_id: str, rows: int, step: Rows) -> Attempt:
+        """The child process that ran the rows of a step, and nothing before, has died: what is left to be run now.
+
+        Args:
+            unit_id: the unit.
+            rows: of the unit.
+            step: its rows that ran.
+        """
+        trial = self._trial(unit_id, rows, alone=True)
+        piece = trial.piece(step)
+        self._searched = max(self._searched, rows)
+        if piece is not None:
+            trial.deaths += 1
+            self._deaths[unit_id] = self._deaths.get(unit_id, 0) + 1
+            self._suspect(trial, piece, fresh=True)
+        return _attempt(trial, self._verdict(self._deaths.get(unit_id, 0)), in_children=True)
 
     def finish_unit(self, unit_id: str) -> None:
         """The unit is staged: forget its history."""
         trial = self._trials.get(unit_id)
         self.abandon_unit(unit_id)
-        if trial is None or not all(piece.quarantined for piece in trial.pieces):
-            self._succeed()
+        if trial is None or trial.rows_open:
+            self._succeed(1 if trial is None else trial.rows_open)
 
     def is_suspect(self, unit_id: str) -> bool:
         """Whether a process died while it ran this unit, and the unit is not done yet."""
@@ -201,17 +259,46 @@ class CrashBisection:
     def abandon_unit(self, unit_id: str) -> None:
         """The unit failed with an error that its process survived: forget its history."""
         self._trials.pop(unit_id, None)
+        self._deaths.pop(unit_id, None)
         for process, units in list(self._running.items()):
             units.discard(unit_id)
             if not units:
                 del self._running[process]
 
-    def _run(self, unit_id: str, trial: _Trial, pieces: tuple[_Piece, ...]) -> None:
+    @property
+    def _is_wary(self) -> bool:
+        return self._quarantined >= 2 and self._calm < _WARY_ROWS
+
+    def _trial(self, unit_id: str, rows: int, *, alone: bool) -> _Trial:
+        new = _Trial(pieces=[_Piece(rows=(0, rows))], concurrent_units=1 if alone else None)
+        return self._trials.setdefault(unit_id, new)
+
+    def _verdict(self, deaths: int) -> Verdict:
+        some = self._max_engine_deaths + 4
+        allowed = self._max_engine_deaths
+        if self._searched and self._achieved:
+            # Processes have finished rows before. Every row of a unit may kill, and the job goes on. More deaths than
+            # that are the machine's fault: without this limit all rows would end in quarantine.
+            allowed = some + self._searched * (1 + self._max_row_deaths)
+        elif self._searched:
+            # As many more as the search for a few rows takes, if nothing else succeeds meanwhile.
+            allowed = some + math.ceil(math.log2(self._searched)) + 3 * self._max_row_deaths
+        in_a_row = _MOST_IN_A_ROW if self._achieved else some
+        return Verdict(go_on=deaths <= allowed and self._in_a_row <= in_a_row, deaths=deaths)
+
+    def _run(self, unit_id: str, trial: _Trial, piece: _Piece) -> None:
         assert trial.process is not None
-        trial.running = pieces
+        trial.running, trial.fresh = piece, trial.process not in self._used
+        self._used.add(trial.process)
         self._running.setdefault(trial.process, set()).add(unit_id)
 
-    def _succeed(self) -> None:
+    def _succeed(self, rows: int) -> None:
+        """So many rows more are done for good."""
+        self._forgive()
+        self._in_a_row = 0
+        self._calm += rows
+
+    def _forgive(self) -> None:
         self._achieved = True
         self._deaths = dict.fromkeys(self._deaths, 0)
         self._losses.clear()
@@ -219,22 +306,20 @@ class CrashBisection:
 
     def _record_death(self, trial: _Trial) -> None:
         """The process that had the unit died: limit the concurrent units, or narrow down the rows."""
-        if not trial.running:
+        piece = trial.running
+        if piece is None:
             return  # no row of it was running: the death says nothing about this unit
         assert trial.process is not None
         if not self._is_evidence(trial.process, trial.losses):
             trial.losses += self._fate(trial.process) == "lost"
             return
-        if trial.concurrent_units != 1:
-            trial.shared_deaths += 1
-            if trial.shared_deaths >= _SHARED_DEATHS:
-                trial.concurrent_units = max(1, len(self._running.get(trial.process, ())) // _CUT)
+        if trial.concurrent_units == 1:
+            trial.deaths += 1
+            self._suspect(trial, piece, fresh=trial.fresh)
             return
-        for piece in trial.running:
-            piece.survived = False
-        if len(trial.running) == 1:
-            self._suspect(trial, trial.running[0])
-        # Else each piece survived alone before: chance, or too much at once. They are tried one by one again.
+        trial.shared_deaths += 1
+        if trial.shared_deaths >= _SHARED_DEATHS:
+            trial.concurrent_units = max(1, len(self._running.get(trial.process, ())) // _CUT)
 
     def _fate(self, process: str) -> Machine:
         """What became of the machine of a process."""
@@ -246,22 +331,43 @@ class CrashBisection:
         fate = self._fate(process)
         return fate == "there" or (fate == "lost" and losses >= _EXCUSED_LOSSES)
 
-    def _suspect(self, trial: _Trial, piece: _Piece) -> None:
-        if piece.size == 1:
-            piece.deaths += 1
-            piece.quarantined = piece.deaths >= self._max_row_deaths
-            if piece.quarantined and any(p.survived for p in trial.pieces):
-                self._succeed()  # other rows succeeded, so this row was the cause
+    def _suspect(self, trial: _Trial, piece: _Piece, *, fresh: bool) -> None:
+        """A process died that ran the piece alone. ``fresh``: it had run nothing before."""
+        if piece.size > 1:
+            first, stop = piece.rows
+            middle = (first + stop) // 2
+            index = trial.pieces.index(piece)
+            trial.pieces[index : index + 1] = [_Piece(rows=(first, middle)), _Piece(rows=(middle, stop))]
             return
-        first, stop = piece.rows
-        middle = (first + stop) // 2
-        index = trial.pieces.index(piece)
-        trial.pieces[index : index + 1] = [_Piece(rows=(first, middle)), _Piece(rows=(middle, stop))]
+        piece.deaths += 1
+        # In a process that has run other rows the row may have been the last straw only. It goes first in the next
+        # one; where other units are always quicker, twice the deaths have to do.
+        if piece.deaths >= self._max_row_deaths * (1 if fresh else 2):
+            piece.quarantined = True
+            self._quarantined += 1
+            self._in_a_row += 1
+            self._calm = 0
+            if any(other.results is not None for other in trial.pieces):
+                self._forgive()  # other rows of the unit are done, so this row was the cause
 
 
-def _steps(trial: _Trial) -> tuple[tuple[Rows, ...], ...]:
-    """Suspected pieces one by one, the largest first; then all cleared pieces in one step."""
-    suspects = [piece for piece in trial.pieces if not piece.survived and not piece.quarantined]
-    cleared = tuple(piece.rows for piece in trial.pieces if piece.survived)
-    first = ((piece.rows,) for piece in sorted(suspects, key=lambda piece: -piece.size))
-    return (*first, cleared) if cleared else tuple(first)
+def _attempt(trial: _Trial, verdict: Verdict, *, in_children: bool) -> Attempt:
+    return Attempt(
+        concurrent_units=trial.concurrent_units,
+        steps=_steps(trial),
+        in_children=in_children and trial.concurrent_units == 1,
+        quarantined={piece.rows[0]: piece.deaths for piece in trial.pieces if piece.quarantined},
+        verdict=verdict,
+    )
+
+
+def _steps(trial: _Trial) -> tuple[Rows, ...]:
+    """Rows that died alone first, as evidence counts in a fresh process; then the largest pieces first.
+
+    Every other time the smallest piece is before those: it is the soonest done where a fault needs several rows.
+    """
+    pieces = sorted((piece for piece in trial.pieces if piece.is_open), key=lambda piece: -piece.size)
+    if trial.deaths % 2 and pieces:
+        pieces.insert(0, pieces.pop())
+    pieces.sort(key=lambda piece: piece.deaths == 0)
+    return tuple(piece.rows for piece in pieces)

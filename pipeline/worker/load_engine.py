@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from wedlm_core.kernels.cpu.kept import are_kept, note_kept
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
 
-__all__ = ["EngineLoader", "check_attention", "count_gpus", "load_engine", "load_for_any_row"]
+__all__ = ["EngineLoader", "check_attention", "count_gpus", "load_engine", "load_for_any_row", "uses_gpu"]
 
 _FIRST_TOKENS = 8  # of a generation that compiles or loads the kernels, also those that draft behind the first forwards
 
@@ -110,6 +111,12 @@ def count_gpus() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def uses_gpu() -> bool:
+    """Whether this process has a context on a GPU. Imports nothing."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
 
 
 def _warm_up(llm: LLM, sampling: SamplingParams) -> None:

@@ -6,16 +6,26 @@ engine.
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from pipeline.errors import EngineDiedError
 from pipeline.worker.crash_bisection import Attempt, Rows, Verdict
 
-__all__ = ["BisectionLike", "Gate", "RowIsolation"]
+__all__ = ["BisectionLike", "ChildDiedError", "Gate", "NoChildrenError", "RowIsolation"]
 
 _T = TypeVar("_T")
+
+
+class ChildDiedError(Exception):
+    """The child process that ran some rows has died."""
+
+
+class NoChildrenError(Exception):
+    """This process cannot run rows in child processes after all."""
 
 
 class BisectionLike(Protocol):
@@ -29,15 +39,21 @@ class BisectionLike(Protocol):
         """See there."""
         ...
 
-    def begin_unit(self, unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
+    def begin_unit(
+        self, unit_id: str, rows: int, process: str, *, alone: bool = False, forks: bool = False
+    ) -> Attempt:  # fmt: skip
         """See there."""
         ...
 
-    def begin_step(self, unit_id: str, process: str, step: tuple[Rows, ...]) -> None:
+    def begin_step(self, unit_id: str, process: str, step: Rows) -> None:
         """See there."""
         ...
 
-    def finish_step(self, unit_id: str, process: str) -> None:
+    def finish_step(self, unit_id: str, process: str, step: Rows, results: bytes) -> None:
+        """See there."""
+        ...
+
+    def lose_step(self, unit_id: str, rows: int, step: Rows) -> Attempt:
         """See there."""
         ...
 
@@ -104,7 +120,12 @@ class RowIsolation:
         self._gate = Gate()
 
     def run(
-        self, unit_id: str, rows: int, do: Callable[[Sequence[int]], list[_T]], quarantine: Callable[[int, int], _T]
+        self,
+        unit_id: str,
+        rows: int,
+        do: Callable[[Sequence[int]], list[_T]],
+        quarantine: Callable[[int, int], _T],
+        in_child: Callable[[Sequence[int]], list[_T]] | None = None,
     ) -> list[_T]:
         """Run a unit; returns the result of each row.
 
@@ -113,23 +134,86 @@ class RowIsolation:
             rows: its number of rows.
             do: runs the rows of these numbers and returns their results in order; may kill the process.
             quarantine: the result of a quarantined row, from its number and its deaths.
+            in_child: ``do`` in a child process; raises :class:`ChildDiedError` where that dies, and
+                :class:`NoChildrenError` where there is none. None: this process has no children.
+
+        Raises:
+            EngineDiedError: more child processes died in a row than may, without any row being done.
         """
         try:
-            with self._gate.enter(None):
-                attempt = self._bisection.begin_unit(unit_id, rows, self._process, alone=self._alone)
-                if attempt.concurrent_units is None:
-                    return do(range(rows))
-            with self._gate.enter(attempt.concurrent_units):
-                results = {row: quarantine(row, deaths) for row, deaths in attempt.quarantined.items()}
-                for step in attempt.steps:
-                    wanted = [row for first, stop in step for row in range(first, stop)]
-                    self._bisection.begin_step(unit_id, self._process, step)
-                    results.update(zip(wanted, do(wanted), strict=True))
-                    self._bisection.finish_step(unit_id, self._process)
-            return [results[row] for row in range(rows)]
+            try:
+                return self._run(unit_id, rows, do, quarantine, in_child)
+            except NoChildrenError:
+                return self._run(unit_id, rows, do, quarantine, None)
         except Exception:
             self._bisection.abandon_unit(unit_id)
             raise
+
+    def _run(
+        self,
+        unit_id: str,
+        rows: int,
+        do: Callable[[Sequence[int]], list[_T]],
+        quarantine: Callable[[int, int], _T],
+        in_child: Callable[[Sequence[int]], list[_T]] | None,
+    ) -> list[_T]:
+        with self._gate.enter(None):
+            forks = in_child is not None
+            attempt = self._bisection.begin_unit(unit_id, rows, self._process, alone=self._alone, forks=forks)
+            if attempt.concurrent_units is None:
+                return do(range(rows))
+        results: dict[int, _T] = {}
+        for piece, kept in attempt.done.items():
+            results.update(zip(range(*piece), pickle.loads(kept), strict=True))
+        if attempt.in_children and in_child is not None:
+            attempt = self._run_in_children(unit_id, rows, attempt, in_child, results)
+        else:
+            with self._gate.enter(attempt.concurrent_units):
+                self._run_here(unit_id, attempt, do, results)
+        results.update((row, quarantine(row, deaths)) for row, deaths in attempt.quarantined.items())
+        return [results[row] for row in range(rows)]
+
+    def _run_here(
+        self, unit_id: str, attempt: Attempt, do: Callable[[Sequence[int]], list[_T]], results: dict[int, _T]
+    ) -> None:
+        for step in attempt.steps:
+            self._bisection.begin_step(unit_id, self._process, step)
+            self._take(step, do(range(*step)), results)
+            if attempt.concurrent_units == 1:
+                self._keep(unit_id, step, results)
+
+    def _run_in_children(
+        self,
+        unit_id: str,
+        rows: int,
+        attempt: Attempt,
+        in_child: Callable[[Sequence[int]], list[_T]],
+        results: dict[int, _T],
+    ) -> Attempt:
+        """Run each step in a child process; the attempt that came last, which knows all quarantined rows."""
+        steps = list(attempt.steps)
+        while steps:
+            step = steps.pop(0)
+            try:
+                self._take(step, in_child(range(*step)), results)
+            except ChildDiedError:
+                attempt = self._bisection.lose_step(unit_id, rows, step)
+                if not attempt.verdict.go_on:
+                    raise EngineDiedError(
+                        f"{attempt.verdict.deaths} child processes in a row died before any row was done."
+                    ) from None
+                steps = list(attempt.steps)
+            else:
+                self._keep(unit_id, step, results)
+        return attempt
+
+    def _take(self, step: Rows, found: list[_T], results: dict[int, _T]) -> None:
+        results.update(zip(range(*step), found, strict=True))
+
+    def _keep(self, unit_id: str, step: Rows, results: dict[int, _T]) -> None:
+        """The rows of a step are done, whatever happens to this process."""
+        kept = pickle.dumps([results[row] for row in range(*step)])
+        self._bisection.finish_step(unit_id, self._process, step, kept)
 
     def finish(self, unit_id: str) -> None:
         """The unit is staged: a death no longer affects it."""

@@ -7,7 +7,8 @@ import functools
 import itertools
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from pipeline.types import CommitRecord, Place, Unit
 from pipeline.worker.cancellation import Runs
 from pipeline.worker.crash_bisection import CrashBisection
 from pipeline.worker.engine_thread import EngineLike, EngineThread, Outcome
+from pipeline.worker.forks import Forks
 from pipeline.worker.output_tables import encode_unit, record_of
 from pipeline.worker.row_isolation import BisectionLike, RowIsolation
 
@@ -48,13 +50,15 @@ class UnitWorker:
         engine: the thread that owns the engine.
         bisection: the session's crash bisection; None uses one for this process only.
         process: the name by which the bisection knows this process; None makes one.
+        forks: runs rows in child processes, where rows have killed processes; None: no children.
     """
 
     def __init__(
-        self, job: Job, engine: EngineThread, bisection: BisectionLike | None = None, process: str | None = None
-    ) -> None:
+        self, job: Job, engine: EngineThread, bisection: BisectionLike | None = None, process: str | None = None,
+        forks: Forks | None = None,
+    ) -> None:  # fmt: skip
         self._job = job
-        self._engine = engine
+        self._engine, self._forks = engine, forks
         config = job.config
         self._isolation = RowIsolation(
             bisection or CrashBisection(config.max_row_deaths, config.max_engine_deaths), process or uuid.uuid4().hex
@@ -101,17 +105,27 @@ class UnitWorker:
         """Generate for the rows of a unit; blocks until the last sample is done. Results in input order."""
         run = _run_key(unit.unit_id, execution)
 
+        def some(rows: Sequence[int]) -> pa.Table:
+            return table if len(rows) == table.num_rows else table.take(pa.array(rows))
+
         def generate(rows: Sequence[int]) -> list[RowResult]:
-            return self._generate(run, table if len(rows) == table.num_rows else table.take(pa.array(rows)))
+            return self._generate(run, some(rows), self._engine.submit)
+
+        def in_child(rows: Sequence[int]) -> list[RowResult]:
+            assert self._forks is not None
+            return self._generate(run, some(rows), self._forks.submit)
 
         def quarantine(row: int, deaths: int) -> RowResult:
             return RowResult(row_id=table[ROW_ID][row].as_py(), failure=_quarantined(deaths))
 
-        return self._isolation.run(run, table.num_rows, generate, quarantine)
+        forked = in_child if self._forks is not None and self._forks.usable else None
+        return self._isolation.run(run, table.num_rows, generate, quarantine, forked)
 
-    def _generate(self, run: str, table: pa.Table) -> list[RowResult]:
+    def _generate(
+        self, run: str, table: pa.Table, submit: Callable[[list[Request]], Future[Outcome]]
+    ) -> list[RowResult]:  # fmt: skip
         rows, requests = self._requests(run, table)
-        outcome = self._runs.wait(run, lambda: self._engine.submit([r for own in requests for r in own]))
+        outcome = self._runs.wait(run, lambda: submit([r for own in requests for r in own]))
         return [_verdict(row, own, outcome) for row, own in zip(rows, requests, strict=True)]
 
     def _requests(self, run: str, table: pa.Table) -> tuple[list[RowResult], list[list[Request]]]:

@@ -10,22 +10,31 @@ import threading
 import time
 from pathlib import Path
 
-from pipeline.codec import Generation
+from pipeline.codec import Generation, Request
 from pipeline.plan.job import Job
 from testing.pipeline.fakes import FakeEngine
 
 __all__ = [
     "DEADLY_TOKEN",
+    "NINTH",
     "deadly_row_engine",
     "dies_at_start_engine",
     "harmless_engine",
+    "ninth_row_engine",
     "one_hangs_engine",
     "one_is_slow_engine",
+    "slow_start_deadly_engine",
     "steady_engine",
+    "threaded_engine",
 ]
 
 DEADLY_TOKEN = 6
 """A step with a request whose prompt has this token id ends the process, as a segmentation fault would."""
+
+
+NINTH = 9
+"""The row of a process that ends it in :func:`ninth_row_engine`, whichever row it is."""
+_START_SECONDS = 5.0
 
 
 class _DeadlyRowEngine(FakeEngine):
@@ -37,9 +46,48 @@ class _DeadlyRowEngine(FakeEngine):
 
 def deadly_row_engine(job: Job, num_threads: int | None) -> FakeEngine:
     """An engine that such a row takes its process from."""
+    _note_start(job)
+    return _DeadlyRowEngine(slots=64)
+
+
+def slow_start_deadly_engine(job: Job, num_threads: int | None) -> FakeEngine:
+    """:func:`deadly_row_engine`, which takes 5 s to start, as an engine with a model does."""
+    time.sleep(_START_SECONDS)
+    return deadly_row_engine(job, num_threads)
+
+
+class _NinthRowEngine(FakeEngine):
+    """A leak, a counter that overflows: no row is to blame."""
+
+    def __init__(self) -> None:
+        super().__init__(slots=64)
+        self._added = 0
+
+    def add(self, request: Request) -> None:
+        self._added += 1
+        super().add(request)
+
+    def step(self) -> list[Generation]:
+        if self._added >= NINTH:
+            os._exit(139)
+        return super().step()
+
+
+def ninth_row_engine(job: Job, num_threads: int | None) -> FakeEngine:
+    """An engine that dies at the ninth row of its process."""
+    _note_start(job)
+    return _NinthRowEngine()
+
+
+def threaded_engine(job: Job, num_threads: int | None) -> FakeEngine:
+    """An engine with a thread of its own, which does not survive a fork."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return _DeadlyRowEngine(slots=64)
+
+
+def _note_start(job: Job) -> None:
     with Path(job.storage.url).joinpath("starts.txt").open("a") as file:
         file.write(f"{os.getpid()}\n")
-    return _DeadlyRowEngine(slots=64)
 
 
 def harmless_engine(job: Job, num_threads: int | None) -> FakeEngine:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.worker.crash_bisection import Attempt, CrashBisection, Machine
-from pipeline.worker.row_isolation import Gate, RowIsolation
+from pipeline.errors import EngineDiedError
+from pipeline.worker.row_isolation import ChildDiedError, Gate, RowIsolation
 
 
 class Died(BaseException):
@@ -22,17 +25,26 @@ class Died(BaseException):
 class Cluster:
     """A worker whose processes hold up to ``width`` units at once; a unit stays in the queue until it is staged.
 
-    ``deadly``: rows (unit, row) that kill their process as soon as they run. ``chance``: called before rows run;
-    True kills the process whatever they are.
+    Args:
+        bisection: of the session.
+        deadly: rows (unit, row) that kill their process as soon as they run.
+        chance: called before rows run; True kills the process whatever they are.
+        forks: whether processes run rows in children where the bisection asks for it.
+        strikes: the row of a process, counted from 1, that kills it, whichever it is. None: no such fault.
     """
 
     def __init__(
-        self, bisection: CrashBisection, deadly: set[tuple[int, int]], chance: Callable[[], bool] = lambda: False
-    ) -> None:
+        self, bisection: CrashBisection, deadly: set[tuple[int, int]], chance: Callable[[], bool] = lambda: False,
+        *, forks: bool = False, strikes: int | None = None,
+    ) -> None:  # fmt: skip
         self.bisection = bisection
         self.deadly = deadly
         self.chance = chance
+        self.forks = forks
+        self.strikes = strikes
+        self.ran = 0
         self.deaths = 0
+        self.child_deaths = 0
         self.chance_deaths = 0
         self.results: dict[int, list[object]] = {}
         self.gave_up = False
@@ -44,31 +56,37 @@ class Cluster:
             if not self.bisection.start_process("worker", process, f"machine of {process}").go_on:
                 self.gave_up = True
                 return
+            self.ran = 0
             try:
                 while queue:
                     self._batch(queue, sizes, width, process)
             except Died:
                 self.deaths += 1
+            except EngineDiedError:
+                self.gave_up = True
 
     def _batch(self, queue: list[int], sizes: Sequence[int], width: int, process: str) -> None:
         """The first units as threads would: those without a limit in one go, else the others as they may."""
         isolation = RowIsolation(self.bisection, process)
-        attempts = {unit: self.bisection.begin_unit(str(unit), sizes[unit], process) for unit in queue[:width]}
+        attempts = {
+            unit: self.bisection.begin_unit(str(unit), sizes[unit], process, forks=self.forks) for unit in queue[:width]
+        }
         free = [unit for unit, attempt in attempts.items() if attempt.concurrent_units is None]
-        if free:
+        if free and not any(attempt.in_children for attempt in attempts.values()):
             self._run_beside(free, queue, sizes, isolation)
             return
-        concurrent_units = min(attempt.concurrent_units or 1 for attempt in attempts.values())
+        concurrent_units = min(attempt.concurrent_units or width for attempt in attempts.values())
         if concurrent_units > 1:
             group = list(attempts)[:concurrent_units]
             for unit in group:
-                self.bisection.begin_step(str(unit), process, ((0, sizes[unit]),))
+                self.bisection.begin_step(str(unit), process, (0, sizes[unit]))
             self._run_beside(group, queue, sizes, isolation)
             return
         alone = next(unit for unit, attempt in attempts.items() if attempt.concurrent_units == 1)
         self.results[alone] = isolation.run(
             str(alone), sizes[alone], lambda rows: self._run([(alone, r) for r in rows]),
             lambda row, deaths: f"quarantined after {deaths}",
+            (lambda rows: self._in_child([(alone, r) for r in rows])) if self.forks else None,
         )  # fmt: skip
         queue.remove(alone)
         isolation.finish(str(alone))
@@ -80,11 +98,22 @@ class Cluster:
             queue.remove(unit)
             isolation.finish(str(unit))
 
+    def _in_child(self, rows: list[tuple[int, int]]) -> list[object]:
+        before, self.ran = self.ran, 0
+        try:
+            return self._run(rows)
+        except Died:
+            self.child_deaths += 1
+            raise ChildDiedError from None
+        finally:
+            self.ran = before
+
     def _run(self, rows: list[tuple[int, int]]) -> list[object]:
+        self.ran += len(rows)
         if self.chance():
             self.chance_deaths += 1
             raise Died
-        if self.deadly & set(rows):
+        if self.deadly & set(rows) or (self.strikes is not None and self.ran >= self.strikes):
             raise Died
         return [row for _, row in rows]
 
@@ -124,8 +153,8 @@ def test_innocent_units_are_not_all_run_alone() -> None:
     seen: list[int | None] = []
     begin = bisection.begin_unit
 
-    def watched(unit_id: str, rows: int, process: str, *, alone: bool = False) -> Attempt:
-        attempt = begin(unit_id, rows, process, alone=alone)
+    def watched(unit_id: str, rows: int, process: str, *, alone: bool = False, forks: bool = False) -> Attempt:
+        attempt = begin(unit_id, rows, process, alone=alone, forks=forks)
         seen.append(attempt.concurrent_units)
         return attempt
 
@@ -204,6 +233,93 @@ def test_innocent_rows_beside_a_killer_are_not_run_alone_forever() -> None:
     cluster.run([13], 1)
     assert cluster.results[0] == list(range(13))
     assert not cluster.gave_up
+
+
+@pytest.mark.parametrize("forks", [False, True])
+@pytest.mark.parametrize("sizes", [[12], [64], [16] * 6, [1] * 50], ids=["12", "64", "6 x 16", "50 x 1"])
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_fault_of_the_kth_row_of_a_process_ends_with_all_rows_done(sizes: list[int], width: int, forks: bool) -> None:
+    """A counter, a leak: no row is to blame. Where the first row of every process strikes, the job ends clearly."""
+    for k in range(1, 41):
+        cluster = Cluster(CrashBisection(2, max_engine_deaths=3), set(), forks=forks, strikes=k)
+        cluster.run(sizes, width)
+        if k == 1:
+            assert cluster.gave_up
+            assert cluster.deaths <= 3 + 4 + 6 + 6 + 1
+            continue
+        assert not cluster.gave_up, k
+        assert cluster.results == {unit: list(range(size)) for unit, size in enumerate(sizes)}, k
+        assert cluster.deaths <= 4 + 2 * sum(sizes), k
+        if forks and width == 1 and max(sizes) > 1:
+            assert cluster.deaths <= 4 * len(sizes), "after two deaths of a unit only children die"
+
+
+@given(job=jobs(), seed=st.integers(0, 10**6), share=st.floats(0.0, 1.0), forks=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_a_fault_that_strikes_at_random_ends_in_results_quarantine_or_a_clear_end(
+    job: tuple[list[int], set[tuple[int, int]], int], seed: int, share: float, forks: bool
+) -> None:
+    sizes, deadly, width = job
+    draw = random.Random(seed)
+    cluster = Cluster(CrashBisection(2, max_engine_deaths=3), deadly, lambda: draw.random() < share, forks=forks)
+    cluster.run(sizes, width)
+    rows = sum(sizes)
+    assert cluster.gave_up or sorted(cluster.results) == list(range(len(sizes)))
+    # Each death halves a piece, is one of those of a row, or comes between two rows that are done.
+    assert cluster.deaths + cluster.child_deaths <= (rows + 1) * (3 + 4 + 6 + 6 + 1) + 3 * rows
+
+
+@pytest.mark.parametrize("unit_rows", [1, 4, 16, 100])
+@pytest.mark.parametrize("spread", [True, False])
+@pytest.mark.parametrize("width", [1, 8])
+def test_after_two_quarantined_rows_poison_costs_children_and_no_process(
+    unit_rows: int, spread: bool, width: int
+) -> None:
+    """100 of 1,000 rows kill their process, each by itself or one after the other."""
+    bad = {10 * i if spread else 400 + i for i in range(100)}
+    cluster = Cluster(CrashBisection(2, 3), {divmod(row, unit_rows) for row in bad}, forks=True)
+    cluster.run([unit_rows] * (1000 // unit_rows), width)
+    assert not cluster.gave_up
+    found = [isinstance(result, str) for unit in range(1000 // unit_rows) for result in cluster.results[unit]]
+    assert {row for row, is_lost in enumerate(found) if is_lost} == bad
+    assert cluster.deaths <= 5
+    assert cluster.child_deaths <= 100 * (2 + 7)
+
+
+def test_rows_that_are_done_are_not_run_again() -> None:
+    """Not even where the process dies at a later row, nor after the unit was done and before it was staged."""
+    ran: list[int] = []
+
+    def do(rows: Sequence[int]) -> list[int]:
+        ran.extend(rows)
+        if 5 in rows:
+            raise Died
+        return list(rows)
+
+    bisection = CrashBisection(2, 3)
+    for number in range(20):
+        isolation = RowIsolation(bisection, f"p{number}", alone=True)
+        with suppress(Died):
+            found = isolation.run("u", 8, do, lambda row, deaths: -1)
+            break
+    assert found == [0, 1, 2, 3, 4, -1, 6, 7]
+    assert [ran.count(row) for row in (0, 1, 2, 3)] == [2] * 4, "with the others at first, then in their half"
+    ran.clear()
+    assert RowIsolation(bisection, "another", alone=True).run("u", 8, do, lambda row, deaths: -1) == found
+    assert ran == []
+
+
+def test_a_row_is_quarantined_only_if_it_kills_a_process_that_ran_nothing_before() -> None:
+    bisection = CrashBisection(1, 10**6)
+    bisection.begin_unit("u", 2, "p0", alone=True)
+    bisection.begin_step("u", "p0", (0, 2))
+    bisection.begin_unit("u", 2, "p1", alone=True)
+    bisection.begin_step("u", "p1", (0, 1))
+    bisection.finish_step("u", "p1", (0, 1), b"")
+    bisection.begin_step("u", "p1", (1, 2))
+    assert bisection.begin_unit("u", 2, "p2", alone=True).quarantined == {}, "it may have been the last straw"
+    bisection.begin_step("u", "p2", (1, 2))
+    assert bisection.begin_unit("u", 2, "p3", alone=True).quarantined == {1: 2}
 
 
 def test_deaths_without_progress_end_the_job_and_progress_forgives() -> None:

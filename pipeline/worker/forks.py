@@ -1,0 +1,128 @@
+"""Runs requests in child processes that are forked from a *fork server*, so that a death costs no start of an engine.
+
+The fork server is a process of its own with one thread, which loads the engine once and then runs nothing: each of
+its children begins with a fresh engine, 20 ms after it was asked for. Threads do not survive a fork, and an actor has
+many; hence the second process, which holds the engine's memory once more until :meth:`Forks.close`. A GPU's context
+does not survive a fork either, so there are no children on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import Pipe
+from typing import Any
+
+from pipeline.codec import Request
+from pipeline.stages import announce
+from pipeline.worker.engine_thread import Outcome
+from pipeline.worker.load_engine import uses_gpu
+from pipeline.worker.row_isolation import ChildDiedError, NoChildrenError
+
+__all__ = ["SERVER", "Forks"]
+
+SERVER = f"{__name__.rpartition('.')[0]}.fork_server"
+"""The module that the server runs, as this process calls it."""
+_START = "import importlib, sys; importlib.import_module(sys.argv[1]).main(int(sys.argv[2]))"
+_ONE_THREAD = {
+    name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+} | {"TOKENIZERS_PARALLELISM": "false", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Keeps libraries of the server from starting threads: those of BLAS, OpenMP, the tokenizer and Arrow's allocator."""
+
+_END_SECONDS = 5.0
+
+
+class Forks:
+    """The children of this process, one at a time. Thread-safe.
+
+    Args:
+        task: makes the pickled pair (job, engine loader) that the server loads its engine with.
+        note: called with the error of an engine that raised in a child.
+    """
+
+    def __init__(self, task: Callable[[], bytes], note: Callable[[str], None] = lambda error: None) -> None:
+        self._task, self._note = task, note
+        self._one = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forks")
+        self._server: subprocess.Popen[bytes] | None = None
+        self._connection, self._theirs = Pipe()
+        self._usable = sys.platform == "linux"
+
+    @property
+    def usable(self) -> bool:
+        """Whether there may be children: not on a GPU, nor where memory has no room for a second engine."""
+        return self._usable and (self._server is not None or (not uses_gpu() and _has_room()))
+
+    def submit(self, requests: Sequence[Request]) -> Future[Outcome]:
+        """Run requests in a child, after those before; the future resolves to a result for each request id.
+
+        It raises :class:`ChildDiedError` where the child dies, and :class:`NoChildrenError` where there is none.
+        """
+        return self._one.submit(self._run, list(requests))
+
+    def close(self) -> None:
+        """Run what was submitted, then end the server."""
+        self._one.submit(self._end).result()
+        self._one.shutdown()
+
+    def _run(self, requests: list[Request]) -> Outcome:
+        if not requests:
+            return {}
+        try:
+            if self._server is None:
+                self._start()
+            kind, found = self._ask(pickle.dumps(requests))
+        except (EOFError, OSError, pickle.PickleError) as error:
+            announce(f"rows go on in this process, as there is no fork server: {error!r}")
+            self._end()
+            raise NoChildrenError from error
+        if kind == "done":
+            outcome: Outcome = found
+            return outcome
+        if found:
+            self._note(found)
+        raise ChildDiedError
+
+    def _start(self) -> None:
+        """Start the server and wait until it has loaded its engine."""
+        if not self._usable:
+            raise OSError("it was ended")
+        announce("rows have killed processes: they go on in child processes, once one more engine is loaded")
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        descriptor = self._theirs.fileno()
+        self._server = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, SERVER, str(descriptor)],
+            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path}, pass_fds=[descriptor], stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._theirs.close()
+        if (problem := self._ask(self._task())) is not None:
+            raise OSError(problem)
+
+    def _ask(self, message: bytes) -> Any:
+        self._connection.send_bytes(message)
+        return pickle.loads(self._connection.recv_bytes())
+
+    def _end(self) -> None:
+        self._usable = False
+        self._connection.close()  # at which the server ends, and the child that it waits for
+        if self._server is not None:
+            try:
+                self._server.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
+
+
+def _has_room() -> bool:
+    """Whether as much memory is available as this process, with its engine, has in use."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+        with open("/proc/self/statm", encoding="ascii") as file:
+            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, StopIteration):
+        return False
+    return available > resident
