@@ -31,6 +31,7 @@ from pipeline.cluster.room import Room
 from pipeline.cluster.watching import Watched, Watching
 from pipeline.stopping import Stop
 from pipeline.types import CommitRecord
+from pipeline.worker.crash_bisection import QUARANTINED
 
 __all__ = ["generate"]
 
@@ -126,6 +127,7 @@ class _Loop:
             pool, self._dispatcher, most, time.monotonic(), self._watch, refit
         )
         self._leaving = Leaving(self.members, drain_seconds)
+        self._quarantined, self._told = 0, 1
 
     @property
     def is_over(self) -> bool:
@@ -198,7 +200,17 @@ class _Loop:
         for loser in losers:
             self._pool.drop(loser)
         self._left -= 1
-        yield CommitRecord.from_json(result.record)
+        record = CommitRecord.from_json(result.record)
+        self._tell_of_quarantine(record)
+        yield record
+
+    def _tell_of_quarantine(self, record: CommitRecord) -> None:
+        """Log how many rows were quarantined so far: the first ones, and each time that their number has doubled."""
+        self._quarantined += record.failures.get(QUARANTINED, 0)
+        if self._quarantined >= self._told:
+            self._told = 2 * self._quarantined
+            rows = f"{self._quarantined} row{'s' * (self._quarantined > 1)}"
+            stages.announce(f"{rows} killed their process and were quarantined; the others go on")
 
     def _give(self, now: float) -> None:
         """Give waiting units to the actors that have room."""

@@ -17,6 +17,7 @@ from pipeline.plan.units import read_units
 from pipeline.prompts.prefix_histogram import prefix_histogram
 from pipeline.prompts.tokenize import PROMPT_IDS, failed_table, prepare_rows, prepare_table
 from pipeline.types import Unit
+from pipeline.worker.crash_bisection import QUARANTINED
 from pipeline.worker.row_isolation import BisectionLike, RowIsolation
 
 __all__ = ["prepare_units", "read_histogram"]
@@ -76,7 +77,7 @@ def _run_key(unit: Unit) -> str:
 
 def _quarantined(deaths: int) -> Failure:
     return Failure(
-        error_class="QuarantinedRow",
+        error_class=QUARANTINED,
         message=f"the process died {deaths} times while the prompt of this row alone was being rendered and tokenised, "
         "and the row was then left out. Correct the row, and run with retry_failed.",
     )

@@ -2,17 +2,17 @@
 
 Plain logic, one instance per session, kept outside the processes that may die. After a unit has lost two processes it
 runs with fewer concurrent units: an eighth of those in the last process that died, then an eighth of these, until it is
-alone. From then on its rows run in *pieces*, one after the other: the results of a piece that is done are kept here, and
+alone. From then on its rows run in *pieces*, one after the other. The results of a piece that is done are kept here;
 the piece whose process dies is halved, until one row runs alone. That row is quarantined after ``max_row_deaths``
-deaths, the last of them in a process that had run nothing else; the unit is finished without it. A death says nothing
-about rows that were not running.
+deaths, the last of them in a process that had run nothing else, and the unit is finished without it. A death says
+nothing about rows that were not running.
 
 A fault may also need several rows in one process (a leak, a counter, memory). No row of it is quarantined: kept
 pieces never run again, and a row that died goes first in a fresh process. Only a row that is done for good counts as
 progress, so deaths without progress are bounded, and so are all deaths.
 
 Where a process can fork (:mod:`pipeline.worker.forks`), each piece runs in a child process of its own: its death
-costs no start of an engine. If the rows of a job kill often, new units run in child processes from their first row on.
+costs no start of an engine. After trouble in a second unit, new units run in child processes from their first row on.
 
 A process that goes with its machine is no evidence: a machine that was drained never, one that was lost without notice
 a few times in a row. A row that takes the machine down with it is found after that.
@@ -25,7 +25,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-__all__ = ["Attempt", "CrashBisection", "Machine", "Rows", "Verdict"]
+__all__ = ["QUARANTINED", "Attempt", "CrashBisection", "Machine", "Rows", "Verdict"]
+
+QUARANTINED = "QuarantinedRow"
+"""Error class of a row that is left out because it kills its process."""
 
 _SHARED_DEATHS = 2
 """Deaths with any number of concurrent units before that number is limited: a single death may be chance."""
@@ -34,7 +37,8 @@ _CUT = 8
 costs a process start; a smaller one keeps the engine fuller."""
 
 _WARY_ROWS = 256
-"""After two quarantined rows, and until so many rows are done without another one, new units run in child processes."""
+"""After trouble in two units, or two quarantined rows in one, new units run in child processes until so many rows are
+done without the death of a child."""
 _MOST_IN_A_ROW = 256
 """Rows quarantined in a row, with no row done in between, before the engine counts as broken."""
 
@@ -56,7 +60,7 @@ class Attempt:
         concurrent_units: most units that may run in the process meanwhile, this one included; all of them limited too.
             None: no limit.
         steps: pieces to be run one after the other; with the rows of ``done`` and ``quarantined`` they are the unit.
-        in_children: whether each step runs in a child process of its own, beside any other units.
+        in_children: whether each step runs in a child process of its own.
         quarantined: row -> deaths of its process while the row ran alone.
         done: pieces that were done before -> their results, as they were given to ``finish_step``.
         verdict: whether the search may go on; of :meth:`CrashBisection.lose_step`.
@@ -149,10 +153,10 @@ class CrashBisection:
         """Processes that have begun to run rows."""
         self._searched = 0
         self._achieved = False
-        self._quarantined = self._in_a_row = 0
-        """Rows quarantined: in all, and since a row was done."""
-        self._calm = 0
-        """Rows done since the last one was quarantined."""
+        self._in_a_row = 0
+        """Rows quarantined since a row was done."""
+        self._troubles = self._calm = 0
+        """Units with a child that died and further quarantined rows in them; rows done since a child died."""
 
     def start_process(self, worker: str, process: str = "", machine: str = "") -> Verdict:
         """A process of ``worker`` begins; it replaces the one before, if there was one, which has died.
@@ -240,6 +244,8 @@ class CrashBisection:
         self._searched = max(self._searched, rows)
         if piece is not None:
             trial.deaths += 1
+            self._troubles += trial.deaths == 1
+            self._calm = 0
             self._deaths[unit_id] = self._deaths.get(unit_id, 0) + 1
             self._suspect(trial, piece, fresh=True)
         return _attempt(trial, self._verdict(self._deaths.get(unit_id, 0)), in_children=True)
@@ -267,7 +273,7 @@ class CrashBisection:
 
     @property
     def _is_wary(self) -> bool:
-        return self._quarantined >= 2 and self._calm < _WARY_ROWS
+        return self._troubles >= 2 and self._calm < _WARY_ROWS
 
     def _trial(self, unit_id: str, rows: int, *, alone: bool) -> _Trial:
         new = _Trial(pieces=[_Piece(rows=(0, rows))], concurrent_units=1 if alone else None)
@@ -343,10 +349,9 @@ class CrashBisection:
         # In a process that has run other rows the row may have been the last straw only. It goes first in the next
         # one; where other units are always quicker, twice the deaths have to do.
         if piece.deaths >= self._max_row_deaths * (1 if fresh else 2):
+            self._troubles += any(other.quarantined for other in trial.pieces)
             piece.quarantined = True
-            self._quarantined += 1
             self._in_a_row += 1
-            self._calm = 0
             if any(other.results is not None for other in trial.pieces):
                 self._forgive()  # other rows of the unit are done, so this row was the cause
 

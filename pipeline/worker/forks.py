@@ -29,8 +29,13 @@ SERVER = f"{__name__.rpartition('.')[0]}.fork_server"
 """The module that the server runs, as this process calls it."""
 _START = "import importlib, sys; importlib.import_module(sys.argv[1]).main(int(sys.argv[2]))"
 _ONE_THREAD = {
-    name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-} | {"TOKENIZERS_PARALLELISM": "false", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 """Keeps libraries of the server from starting threads: those of BLAS, OpenMP, the tokenizer and Arrow's allocator."""
 
 _END_SECONDS = 5.0

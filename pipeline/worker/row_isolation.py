@@ -7,6 +7,7 @@ engine.
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from pipeline.worker.crash_bisection import Attempt, Rows, Verdict
 __all__ = ["BisectionLike", "ChildDiedError", "Gate", "NoChildrenError", "RowIsolation"]
 
 _T = TypeVar("_T")
+_ANY = sys.maxsize
+"""A limit for the gate: any number of units with a limit."""
 
 
 class ChildDiedError(Exception):
@@ -25,7 +28,7 @@ class ChildDiedError(Exception):
 
 
 class NoChildrenError(Exception):
-    """This process cannot run rows in child processes after all."""
+    """There are no child processes, although there should be."""
 
 
 class BisectionLike(Protocol):
@@ -165,10 +168,11 @@ class RowIsolation:
         results: dict[int, _T] = {}
         for piece, kept in attempt.done.items():
             results.update(zip(range(*piece), pickle.loads(kept), strict=True))
-        if attempt.in_children and in_child is not None:
-            attempt = self._run_in_children(unit_id, rows, attempt, in_child, results)
-        else:
-            with self._gate.enter(attempt.concurrent_units):
+        # Beside children no unit runs in this process itself: it might take their parent away.
+        with self._gate.enter(_ANY if attempt.in_children else attempt.concurrent_units):
+            if attempt.in_children and in_child is not None:
+                attempt = self._run_in_children(unit_id, rows, attempt, in_child, results)
+            else:
                 self._run_here(unit_id, attempt, do, results)
         results.update((row, quarantine(row, deaths)) for row, deaths in attempt.quarantined.items())
         return [results[row] for row in range(rows)]

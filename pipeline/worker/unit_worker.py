@@ -33,7 +33,7 @@ from pipeline.sinks.staged import Staged, stage
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.types import CommitRecord, Place, Unit
 from pipeline.worker.cancellation import Runs
-from pipeline.worker.crash_bisection import CrashBisection
+from pipeline.worker.crash_bisection import QUARANTINED, CrashBisection
 from pipeline.worker.engine_thread import EngineLike, EngineThread, Outcome
 from pipeline.worker.forks import Forks
 from pipeline.worker.output_tables import encode_unit, record_of
@@ -212,7 +212,7 @@ def _token_ids(column: pa.ChunkedArray) -> Iterator[Sequence[int]]:
 
 def _quarantined(deaths: int) -> Failure:
     return Failure(
-        error_class="QuarantinedRow",
+        error_class=QUARANTINED,
         message=f"the process died {deaths} times while this row was running alone in it, and the row was then left "
         "out. Look at the crash notes in the output's state folder, fix the row, and run with retry_failed.",
     )
