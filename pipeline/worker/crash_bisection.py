@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
+
+from pipeline.worker.crash_trial import Attempt, Piece, Rows, Trial, Verdict
 
 __all__ = ["QUARANTINED", "Attempt", "CrashBisection", "Machine", "Rows", "Verdict"]
 
@@ -48,82 +50,6 @@ _EXCUSED_LOSSES = 2
 Machine = Literal["there", "lost", "drained"]
 """What became of a machine: it is there, was lost without notice, or is or was being drained."""
 
-Rows = tuple[int, int]
-"""Consecutive rows of a unit: first and one past the last."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """How a unit is to be run this time.
-
-    Attributes:
-        concurrent_units: most units that may run in the process meanwhile, this one included; all of them limited too.
-            None: no limit.
-        steps: pieces to be run one after the other; with the rows of ``done`` and ``quarantined`` they are the unit.
-        in_children: whether each step runs in a child process of its own.
-        quarantined: row -> deaths of its process while the row ran alone.
-        done: pieces that were done before -> their results, as they were given to ``finish_step``.
-        verdict: whether the search may go on; of :meth:`CrashBisection.lose_step`.
-    """
-
-    concurrent_units: int | None
-    steps: tuple[Rows, ...]
-    in_children: bool = False
-    quarantined: dict[int, int] = field(default_factory=dict)
-    done: dict[Rows, bytes] = field(default_factory=dict)
-    verdict: Verdict
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Whether a process may begin. ``deaths``: of its worker's processes in a row, without any progress."""
-
-    go_on: bool
-    deaths: int
-
-
-@dataclass(kw_only=True)
-class _Piece:
-    """Rows that were always run in the same step. ``results``: kept once they are done."""
-
-    rows: Rows
-    deaths: int = 0
-    quarantined: bool = False
-    results: bytes | None = None
-
-    @property
-    def size(self) -> int:
-        return self.rows[1] - self.rows[0]
-
-    @property
-    def is_open(self) -> bool:
-        return self.results is None and not self.quarantined
-
-
-@dataclass(kw_only=True)
-class _Trial:
-    """A unit's history.
-
-    ``concurrent_units``: limit of the current attempt; ``process``: the one that runs it; ``running``: the piece that
-    runs in that process itself, and ``fresh``: whether the process had run nothing before; ``deaths``: while alone.
-    """
-
-    pieces: list[_Piece]
-    shared_deaths: int = 0
-    deaths: int = 0
-    losses: int = 0
-    concurrent_units: int | None = None
-    process: str | None = None
-    running: _Piece | None = None
-    fresh: bool = False
-
-    @property
-    def rows_open(self) -> int:
-        return sum(piece.size for piece in self.pieces if piece.is_open)
-
-    def piece(self, rows: Rows) -> _Piece | None:
-        return next((piece for piece in self.pieces if piece.rows == rows and piece.is_open), None)
-
 
 class CrashBisection:
     """Records what runs in which process. A unit that comes to a new process has lost the old one: that is a death.
@@ -142,7 +68,7 @@ class CrashBisection:
     ) -> None:
         self._max_row_deaths = max_row_deaths
         self._max_engine_deaths = max_engine_deaths
-        self._trials: dict[str, _Trial] = {}
+        self._trials: dict[str, Trial] = {}
         self._machine = machine
         self._machines: dict[str, str] = {}
         self._processes: dict[str, str] = {}
@@ -202,9 +128,11 @@ class CrashBisection:
             alone: the process runs one unit at a time, so its first death already concerns this unit.
             forks: the process can run rows in child processes.
         """
-        trial = self._trial(unit_id, rows, alone=alone or (forks and self._is_wary))
+        trial = self._trial(unit_id, rows, alone=alone)
         if trial.process is not None and trial.process != process:
             self._record_death(trial)
+        if forks and (trial.concurrent_units is not None or self._is_wary):
+            trial.concurrent_units = 1  # children are cheaper than to find out beside whom a process dies
         trial.process = process
         trial.running = None
         if trial.concurrent_units is None:
@@ -212,7 +140,7 @@ class CrashBisection:
         else:
             self._searched = max(self._searched, rows)
         done = {piece.rows: piece.results for piece in trial.pieces if piece.results is not None}
-        return replace(_attempt(trial, self._verdict(0), in_children=forks), done=done)
+        return replace(trial.attempt(self._verdict(0), in_children=forks), done=done)
 
     def begin_step(self, unit_id: str, process: str, step: Rows) -> None:
         """The rows of a step begin to run in ``process``."""
@@ -248,7 +176,7 @@ class CrashBisection:
             self._calm = 0
             self._deaths[unit_id] = self._deaths.get(unit_id, 0) + 1
             self._suspect(trial, piece, fresh=True)
-        return _attempt(trial, self._verdict(self._deaths.get(unit_id, 0)), in_children=True)
+        return trial.attempt(self._verdict(self._deaths.get(unit_id, 0)), in_children=True)
 
     def finish_unit(self, unit_id: str) -> None:
         """The unit is staged: forget its history."""
@@ -275,8 +203,8 @@ class CrashBisection:
     def _is_wary(self) -> bool:
         return self._troubles >= 2 and self._calm < _WARY_ROWS
 
-    def _trial(self, unit_id: str, rows: int, *, alone: bool) -> _Trial:
-        new = _Trial(pieces=[_Piece(rows=(0, rows))], concurrent_units=1 if alone else None)
+    def _trial(self, unit_id: str, rows: int, *, alone: bool) -> Trial:
+        new = Trial(pieces=[Piece(rows=(0, rows))], concurrent_units=1 if alone else None)
         return self._trials.setdefault(unit_id, new)
 
     def _verdict(self, deaths: int) -> Verdict:
@@ -292,7 +220,7 @@ class CrashBisection:
         in_a_row = _MOST_IN_A_ROW if self._achieved else some
         return Verdict(go_on=deaths <= allowed and self._in_a_row <= in_a_row, deaths=deaths)
 
-    def _run(self, unit_id: str, trial: _Trial, piece: _Piece) -> None:
+    def _run(self, unit_id: str, trial: Trial, piece: Piece) -> None:
         assert trial.process is not None
         trial.running, trial.fresh = piece, trial.process not in self._used
         self._used.add(trial.process)
@@ -310,7 +238,7 @@ class CrashBisection:
         self._losses.clear()
         self._searched = 0
 
-    def _record_death(self, trial: _Trial) -> None:
+    def _record_death(self, trial: Trial) -> None:
         """The process that had the unit died: limit the concurrent units, or narrow down the rows."""
         piece = trial.running
         if piece is None:
@@ -337,13 +265,13 @@ class CrashBisection:
         fate = self._fate(process)
         return fate == "there" or (fate == "lost" and losses >= _EXCUSED_LOSSES)
 
-    def _suspect(self, trial: _Trial, piece: _Piece, *, fresh: bool) -> None:
+    def _suspect(self, trial: Trial, piece: Piece, *, fresh: bool) -> None:
         """A process died that ran the piece alone. ``fresh``: it had run nothing before."""
         if piece.size > 1:
             first, stop = piece.rows
             middle = (first + stop) // 2
             index = trial.pieces.index(piece)
-            trial.pieces[index : index + 1] = [_Piece(rows=(first, middle)), _Piece(rows=(middle, stop))]
+            trial.pieces[index : index + 1] = [Piece(rows=(first, middle)), Piece(rows=(middle, stop))]
             return
         piece.deaths += 1
         # In a process that has run other rows the row may have been the last straw only. It goes first in the next
@@ -354,25 +282,3 @@ class CrashBisection:
             self._in_a_row += 1
             if any(other.results is not None for other in trial.pieces):
                 self._forgive()  # other rows of the unit are done, so this row was the cause
-
-
-def _attempt(trial: _Trial, verdict: Verdict, *, in_children: bool) -> Attempt:
-    return Attempt(
-        concurrent_units=trial.concurrent_units,
-        steps=_steps(trial),
-        in_children=in_children and trial.concurrent_units == 1,
-        quarantined={piece.rows[0]: piece.deaths for piece in trial.pieces if piece.quarantined},
-        verdict=verdict,
-    )
-
-
-def _steps(trial: _Trial) -> tuple[Rows, ...]:
-    """Rows that died alone first, as evidence counts in a fresh process; then the largest pieces first.
-
-    Every other time the smallest piece is before those: it is the soonest done where a fault needs several rows.
-    """
-    pieces = sorted((piece for piece in trial.pieces if piece.is_open), key=lambda piece: -piece.size)
-    if trial.deaths % 2 and pieces:
-        pieces.insert(0, pieces.pop())
-    pieces.sort(key=lambda piece: piece.deaths == 0)
-    return tuple(piece.rows for piece in pieces)
