@@ -3,6 +3,7 @@
     python -m benchmarks.pipeline.chaos --part reference          # undisturbed; the others compare with it
     python -m benchmarks.pipeline.chaos --part local-1            # local-2, s3-1, s3-2: store and actors, 19 events
     python -m benchmarks.pipeline.chaos --part poison             # a row that kills its process
+    python -m benchmarks.pipeline.chaos --part endings            # many of them, and faults of several rows
     python -m benchmarks.pipeline.chaos --part overhead           # ledger and staging against none
     python -m benchmarks.pipeline.chaos --part report             # the table, from whatever parts are there
 
@@ -34,6 +35,7 @@ import pyarrow.parquet as pq
 
 import pipeline
 from benchmarks.common import table, write_result
+from benchmarks.pipeline.chaos_endings import measure_endings
 from benchmarks.pipeline.chaos_overhead import measure_overhead
 from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks.staged import data_checksum
@@ -49,7 +51,7 @@ EVENTS = {"driver": 3, "actor": 3, "raylet": 2, "sigterm": 1, "bit flip": 2, "de
 TTL_SECONDS = 15.0
 FAILURES = 0.02
 POISON = "This row kills its process."
-PARTS = ("reference", "local-1", "local-2", "s3-1", "s3-2", "poison", "overhead", "report")
+PARTS = ("reference", "local-1", "local-2", "s3-1", "s3-2", "poison", "endings", "overhead", "report")
 SCENES = PARTS[1:5]
 COLUMNS = ("prompt", "number", *DATA_COLUMNS)
 
@@ -180,6 +182,12 @@ def report(folder: Path) -> None:
             f"published, {f['duplicated']} duplicated, the data of the others {'equal' if same else 'DIFFERENT'}; "
             f"{f['seconds']:.0f} s."
         )
+    if "endings" in found:
+        names = ("fault", "rows", "end", "quarantined", "wrong", "problems", "starts", "seconds")
+        header = ("fault", "rows", "end", "rows quarantined", "other rows wrong", "problems found by verify",
+                  "starts of engines", "s")  # fmt: skip
+        lines = [[*(one[name] for name in names[:-1]), round(one["seconds"])] for one in found["endings"]]
+        body += f"\n\nFaults that kill processes, with an engine that takes 5 s to start:\n\n{table(header, lines)}"
     if "overhead" in found:
         ratios = found["overhead"]["overheads"]
         body += (
@@ -211,9 +219,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(json.dumps(figures, indent=1), f"\n{args.part}: {time.monotonic() - begin:.0f} s")
 
 
-def _run_part(part: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+def _run_part(part: str, folder: Path, args: argparse.Namespace) -> Any:
     if part == "reference":
         return reference(folder, args.rows)
+    if part == "endings":
+        return measure_endings(folder, args.rows // 8)
     if part == "overhead":
         return measure_overhead(write_prompts(folder / "prompts.parquet", args.rows // 3), folder)
     if part == "poison":

@@ -127,7 +127,7 @@ class _Loop:
             pool, self._dispatcher, most, time.monotonic(), self._watch, refit
         )
         self._leaving = Leaving(self.members, drain_seconds)
-        self._quarantined, self._told = 0, 1
+        self._quarantined, self._announced = 0, 1
 
     @property
     def is_over(self) -> bool:
@@ -207,8 +207,8 @@ class _Loop:
     def _tell_of_quarantine(self, record: CommitRecord) -> None:
         """Log how many rows were quarantined so far: the first ones, and each time that their number has doubled."""
         self._quarantined += record.failures.get(QUARANTINED, 0)
-        if self._quarantined >= self._told:
-            self._told = 2 * self._quarantined
+        if self._quarantined >= self._announced:
+            self._announced = 2 * self._quarantined
             rows = f"{self._quarantined} row{'s' * (self._quarantined > 1)}"
             stages.announce(f"{rows} killed their process and were quarantined; the others go on")
 

@@ -66,7 +66,7 @@ def forks_of(job: Job) -> Iterator[Callable[..., Forks]]:
 
 def requests(*tokens: int) -> list[Request]:
     params = SamplingParams(max_tokens=8)
-    return [Request(request_id=str(i), prompt_token_ids=[t, 9], params=params, seed=i) for i, t in enumerate(tokens)]
+    return [Request(request_id=str(i), prompt_token_ids=(t, 9), params=params, seed=i) for i, t in enumerate(tokens)]
 
 
 def test_a_child_that_dies_costs_no_start_of_the_engine(forks_of: Callable[..., Forks], job: Job) -> None:
