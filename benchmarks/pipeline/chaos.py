@@ -186,8 +186,8 @@ def report(folder: Path) -> None:
         names = ("fault", "rows", "end", "quarantined", "wrong", "problems", "starts", "seconds")
         header = ("fault", "rows", "end", "rows quarantined", "other rows wrong", "problems found by verify",
                   "starts of engines", "s")  # fmt: skip
-        lines = [[*(one[name] for name in names[:-1]), round(one["seconds"])] for one in found["endings"]]
-        body += f"\n\nFaults that kill processes, with an engine that takes 5 s to start:\n\n{table(header, lines)}"
+        ends = [(*(one[name] for name in names[:-1]), round(one["seconds"])) for one in found["endings"]]
+        body += f"\n\nFaults that kill processes, with an engine that takes 5 s to start:\n\n{table(header, ends)}"
     if "overhead" in found:
         ratios = found["overhead"]["overheads"]
         body += (
