@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections import OrderedDict
@@ -22,6 +23,9 @@ __all__ = ["Grammar", "GrammarCompiler"]
 
 _KEPT = 256  # compiled grammars; some kilobytes each, megabytes for large ones
 _MOST_STATES = 100_000  # of texts, that the sequences of a grammar share: 40 MB
+# Of the library's work for a row. Matchers share what they found out, and some rows are judged without bits, so a limit
+# of work would let other rows decide whether a row fails. Only the limit of states is the same for a row in any batch.
+_NO_LIMIT = 1 << 62
 _FEW = 8  # sequences of a grammar, for which no automaton is built: that takes 10 to 300 ms
 _NOTHING_FITS = "NoExtension"  # why the library stops where no token may come
 _REMEDY = "Correct it, or simplify it."
@@ -123,7 +127,8 @@ class GrammarCompiler:
             rule = f"the grammar library cannot read this tokenizer ({first_line(error)})"
             raise RequestError(explain("structured_outputs", None, rule, "Use a byte-level tokenizer.")) from error
         self._eos, self._origins, self._vocab_size = tuple(eos_token_ids), origins, vocab_size
-        self._limits = llguidance.LLParserLimits(max_grammar_size=200_000, max_lexer_states=_MOST_STATES)
+        limits = functools.partial(llguidance.LLParserLimits, max_grammar_size=200_000, max_lexer_states=_MOST_STATES)
+        self._limits, self._limits_of_rows = limits(), limits(step_lexer_fuel=_NO_LIMIT)
         self._special = {
             token: i for i, token in _added_tokens(tokenizer) if i < vocab_size and self._tokenizer.is_special_token(i)
         }
@@ -161,10 +166,10 @@ class GrammarCompiler:
         except RecursionError as error:
             raise self._refused(wanted, value, "is nested too deeply") from error
 
-        def make() -> Any:
-            return llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
+        def make(limits: llguidance.LLParserLimits) -> Any:
+            return llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
 
-        matcher = make()
+        matcher = make(self._limits)
         if matcher.is_error():
             raise self._refused(wanted, value, f"cannot be compiled ({_reason(matcher.get_error())})")
         first, second = matcher.deep_copy(), matcher.deep_copy()
@@ -175,7 +180,7 @@ class GrammarCompiler:
                 raise self._refused(wanted, value, f"cannot be compiled ({_reason(one.get_error())})")
         if not allows:
             raise self._refused(wanted, value, "allows no output, or none that this vocabulary can spell")
-        return Grammar(wanted, make, self._eos, self._origins)
+        return Grammar(wanted, functools.partial(make, self._limits_of_rows), self._eos, self._origins)
 
     def _refused(self, wanted: StructuredOutputs, value: object, rule: str) -> RequestError:
         return RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, _REMEDY))

@@ -181,6 +181,22 @@ def test_where_automata_end_matchers_go_on(strategy: str, limit: str, monkeypatc
     assert (next(cleared) > 1) == (limit == "room"), "more than once: what walks end, room is made"
 
 
+def test_a_row_that_takes_the_library_much_work_ends_alone_as_it_does_in_a_batch() -> None:
+    folder = resolve("tiny")
+    words = {"type": "string", "minLength": 1, "maxLength": 800, "pattern": r"^$|(^(?:\S+\s+){0,5}\S+$)"}
+
+    def asked(strategy: str) -> list[Request]:
+        params = SamplingParams(max_tokens=40, temperature=1.2, strategy=strategy, structured_outputs={"json": words})
+        prompt = tuple(loaded(folder)[1].encode("Write a short story about a fox."))
+        return [Request(request_id=str(seed), prompt_token_ids=prompt, params=params, seed=seed) for seed in range(6)]
+
+    alone = [run(Engine(*loaded(folder), EngineConfig(max_num_seqs=1)), [one])[0] for one in asked("autoregressive")]
+    assert [one.error for one in alone] == [None] * 6
+    for strategy in ("autoregressive", "verified"):
+        together = run(Engine(*loaded(folder), EngineConfig(max_num_seqs=8)), asked(strategy))
+        assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+
+
 def test_windows_that_a_forward_filled_by_an_older_plan_are_replaced(folder: Path) -> None:
     """Where forwards overlap, a plan may turn masks off while one is in flight that fills windows by the last plan."""
     expected, engine = plainly(folder, 1.0), engine_of(folder, "kernels")
