@@ -14,7 +14,7 @@ class _Encodes(Protocol):
 
 
 def check_words(tokenizer: _Encodes, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Token ids of each text, as it stands at the begin of a text and behind a space (as vLLM has it).
+    """Token ids of each text, as the tokenizer spells it at the beginning of a text and after a space.
 
     Other cuts of the same text into tokens are other tokens, and are not banned.
 
@@ -28,7 +28,6 @@ def check_words(tokenizer: _Encodes, words: tuple[str, ...]) -> tuple[tuple[int,
             raise RequestError(explain("bad_words", word, "it has no token of this model", "Drop it."))
         found[plain] = None
         spaced = tuple(tokenizer.encode(" " + word.lstrip()))
-        # A tokenizer that makes the space a token of its own gives the plain word behind it: banned already.
-        if len(spaced) == len(plain) and spaced[0] != plain[0]:
+        if spaced[-len(plain) :] != plain:  # else the space is a token of its own, and the word is banned already
             found[spaced] = None
     return tuple(found)
