@@ -87,15 +87,18 @@ def test_what_contradicts_a_constraint_is_refused(fields: dict[str, Any], words:
     ("schema", "words"),
     [
         ({"type": "string", "format": "iri"}, "structured_outputs.json#/format='iri': one of date"),
-        ({"properties": {"a": {"not": {}}}}, "structured_outputs.json#/properties/a/not={}"),
-        ({"items": [{"type": "integer"}]}, 'Use "prefixItems".'),
+        (
+            {"properties": {"a": {"not": {"pattern": "b"}}}},
+            "structured_outputs.json#/properties/a/not={'pattern': 'b'}",
+        ),
+        ({"items": [{}], "prefixItems": [{}]}, "older drafts have other keywords"),
         ({"properties": [1]}, "an object of schemas"),
         ({"anyOf": {"a": 1}}, "a list of schemas"),
         ({"anyOf": [3]}, "a schema is an object, true or false"),
         ({"minItems": 20_000}, "at most 10000"),
         ({"nullable": True}, '"type": ["string", "null"]'),
         ({"x-guidance": {}}, "this keyword would not be enforced"),
-        ({"$defs": {"a": {"$id": "b"}}}, "only the whole schema has one"),
+        ({"properties": {"a": {"$id": "b", "$ref": "#"}}}, "it stands in a part that has an $id of its own"),
     ],
 )
 def test_schemas_that_would_not_be_enforced_are_refused_with_their_place(schema: dict[str, Any], words: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wedlm_core.grammar.json_texts import TEXT_KEYWORDS, spelled, texts
+from wedlm_core.grammar.keywords import NOTES
 from wedlm_core.grammar.numerals import float_text, integers, numbers
 from wedlm_core.grammar.regular import (
     EMPTY,
@@ -23,7 +24,6 @@ from wedlm_core.grammar.regular import (
     optional,
     sequence,
 )
-from wedlm_core.grammar.schemas import NOTES
 
 __all__ = ["language_of"]
 

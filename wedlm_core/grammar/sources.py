@@ -11,7 +11,7 @@ from llguidance import LLMatcher
 
 from wedlm_core.errors import RequestError, explain, first_line
 from wedlm_core.grammar.patterns import with_python_classes
-from wedlm_core.grammar.schemas import check_schema, for_backend
+from wedlm_core.grammar.schemas import check_schema
 from wedlm_core.structured_outputs import StructuredOutputs
 
 if TYPE_CHECKING:
@@ -68,15 +68,14 @@ def _first(grammar: str) -> dict[str, Any]:
 
 
 def _of_schema(wanted: StructuredOutputs) -> dict[str, Any]:
-    schema = wanted.schema or {}
-    check_schema(schema)
+    schema = check_schema(wanted.schema or {})
     options: JsonCompileOptions = {"json_allowed_escapes": _ESCAPES, "json_allow_general_unicode_escapes": False}
     if wanted.whitespace_pattern is None:
         options["whitespace_flexible"] = False
         options["item_separator"], options["key_separator"] = wanted.separators
     else:
         options["whitespace_pattern"] = wanted.whitespace_pattern
-    text = json.dumps(for_backend(schema), ensure_ascii=False)
+    text = json.dumps(schema, ensure_ascii=False)
     return _first(LLMatcher.grammar_from_json_schema(text, overrides=options))
 
 

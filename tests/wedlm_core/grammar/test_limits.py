@@ -1,0 +1,62 @@
+"""Schemas on which the backend would double its memory, or end the process, are refused at once."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from wedlm_core.errors import RequestError
+from wedlm_core.grammar.schemas import check_schema
+
+
+def patterns(count: int) -> list[dict[str, Any]]:
+    return [{"pattern": f"x{i}"} for i in range(count)]
+
+
+def nested(count: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for part in patterns(count):
+        schema = {"allOf": [schema, part]}
+    return schema
+
+
+def chain(count: int) -> dict[str, Any]:
+    named = {str(i): {"type": "object", "properties": {"a": {"$ref": f"#/$defs/{i + 1}"}}} for i in range(count)}
+    return {"$ref": "#/$defs/0", "$defs": named | {str(count): {"const": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"allOf": patterns(24)}, "at most 12 patterns for one text"),
+        (nested(24), "at most 12 patterns"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": patterns(24)}}}, "at most 12 patterns"),
+        ({"allOf": [{"properties": {"a": part}} for part in patterns(24)]}, "at most 12 patterns"),
+        ({"allOf": [{"properties": {"a": patterns(1)[0]}}, *({"additionalProperties": p} for p in patterns(24))]},
+         "at most 12 patterns"),
+        ({"allOf": [{"items": {"$ref": f"#/$defs/{i}"}} for i in range(24)],
+          "$defs": dict(zip(map(str, range(24)), patterns(24), strict=True))}, "at most 12 patterns"),
+        (chain(1000), "at most 400 schemas inside each other, references followed"),
+    ],
+)  # fmt: skip
+def test_a_schema_beyond_a_limit_is_refused_at_once(schema: dict[str, Any], words: str) -> None:
+    begin = time.process_time()
+    with pytest.raises(RequestError, match=words):
+        check_schema(schema)
+    assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": patterns(24)},
+        {"properties": {f"p{i}": part for i, part in enumerate(patterns(24))}},
+        {"allOf": [{"$ref": "#/$defs/a"}] * 24, "$defs": {"a": patterns(1)[0]}},
+        {"$defs": {"a": {"properties": {"a": {"$ref": "#/$defs/a"}, "b": patterns(1)[0]}}}, "$ref": "#/$defs/a"},
+        chain(100),
+    ],
+)
+def test_patterns_of_other_texts_do_not_add_up(schema: dict[str, Any]) -> None:
+    check_schema(schema)

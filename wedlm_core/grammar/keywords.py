@@ -1,0 +1,156 @@
+"""Keywords of JSON schemas: the enforced ones, annotations, the ones of each draft, and misspelled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["ENFORCED", "NOTES", "draft_of", "is_of_draft", "keyword_fault", "misspelled"]
+
+ENFORCED = frozenset(
+    {
+        "type", "enum", "const", "anyOf", "oneOf", "allOf", "not", "$ref", "$defs", "definitions",
+        "properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties",
+        "dependencies", "dependentRequired", "dependentSchemas",
+        "items", "prefixItems", "additionalItems", "minItems", "maxItems",
+        "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+        "minLength", "maxLength", "pattern", "format",
+    }
+)  # fmt: skip
+"""Keywords that an output obeys."""
+
+NOTES = frozenset(
+    {
+        "$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$vocabulary", "$comment", "title", "description",
+        "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType",
+        "contentSchema", "discriminator", "externalDocs", "xml",
+    }
+)  # fmt: skip
+"""Keywords that say nothing of which values are valid."""
+
+_REMOVE = "Remove it, and check it on the parsed column afterwards."
+_CASES = 'Use "anyOf" with one schema for each case.'
+_REFUSED: Mapping[str, str] = {
+    "uniqueItems": "Remove duplicates from the parsed column afterwards.",
+    "contains": 'Use "prefixItems" for items that must be there.',
+    "if": _CASES,
+    "nullable": """Use "type": ["string", "null"].""",
+    "propertyNames": 'Use "patternProperties" with "additionalProperties": false.',
+    "unevaluatedProperties": 'Use "additionalProperties": false.',
+    "unevaluatedItems": 'Use "prefixItems" with "items": false.',
+    "$dynamicRef": 'Use "$ref".',
+    "$recursiveRef": 'Use "$ref".',
+    "extends": 'Use "allOf".',
+    "divisibleBy": 'Use "multipleOf".',
+    "disallow": _CASES,
+    "optional": 'Use "required" of the object.',
+    "min": 'Use "minimum", "minLength" or "minItems".',
+    "max": 'Use "maximum", "maxLength" or "maxItems".',
+    "x-guidance": 'Use "separators" or "whitespace_pattern" of structured outputs.',
+    "switch": _CASES,
+    "select": _CASES,
+    **dict.fromkeys(("range", "exclusiveRange"), 'Use "minimum" and "maximum".'),
+    **dict.fromkeys(
+        ("formatMinimum", "formatMaximum", "formatExclusiveMinimum", "formatExclusiveMaximum", "regexp", "instanceof",
+         "typeof", "transform", "uniqueItemProperties", "allRequired", "anyRequired", "oneRequired", "patternRequired",
+         "prohibited", "deepProperties", "deepRequired", "$merge", "$patch"), _REMOVE,
+    ),
+}  # fmt: skip
+"""Keywords that validators enforce and outputs would not, and the remedy."""
+
+_WITHOUT_EFFECT: Mapping[str, str] = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
+"""Keywords that say nothing without another one, which is refused."""
+
+_DRAFTS = {
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "http://json-schema.org/draft/2019-09/schema": 8,
+    "http://json-schema.org/draft/2020-12/schema": 9,
+    "http://json-schema.org/schema": None,
+}
+_SINCE: Mapping[str, int] = {
+    "const": 6, "contains": 6, "propertyNames": 6, "if": 7, "dependentRequired": 8, "dependentSchemas": 8,
+    "unevaluatedProperties": 8, "unevaluatedItems": 8, "minContains": 8, "maxContains": 8, "$recursiveRef": 8,
+    "contentEncoding": 8, "contentMediaType": 8, "prefixItems": 9, "$dynamicRef": 9,
+}  # fmt: skip
+_UNTIL: Mapping[str, int] = {"dependencies": 7, "additionalItems": 8}
+_PRIVATE = ("x-", "X-", "_", "@", "#", "//")
+"""Beginnings of names that mark an annotation."""
+
+
+def draft_of(schema: Mapping[str, Any]) -> int | None:
+    """The draft that ``$schema`` names, as a number that grows with time; None without one.
+
+    Raises:
+        ValueError: ``$schema`` names no known draft.
+    """
+    named = schema.get("$schema")
+    if named is None:
+        return None
+    known = str(named).removesuffix("#").replace("https://", "http://")
+    if known not in _DRAFTS:
+        raise ValueError(f"{named} is no known draft")
+    return _DRAFTS[known]
+
+
+def is_of_draft(keyword: str, draft: int | None) -> bool:
+    """Whether a draft knows a keyword. Without a draft, each keyword means what the drafts that know it say."""
+    return draft is None or _SINCE.get(keyword, 0) <= draft <= _UNTIL.get(keyword, draft)
+
+
+def keyword_fault(keyword: str, value: Any, schema: Mapping[str, Any], draft: int | None) -> tuple[str, str] | None:
+    """The rule that a keyword of a schema breaks, and the remedy; None where it is enforced or has no effect."""
+    if keyword == "uniqueItems" and value is False:
+        return None
+    if keyword == "if" and "then" not in schema and "else" not in schema:
+        return None
+    if keyword in _REFUSED or _WITHOUT_EFFECT.get(keyword) in schema:
+        return "this keyword would not be enforced", _REFUSED.get(keyword, _REMOVE)
+    if not is_of_draft(keyword, draft):
+        return "the draft that $schema names does not have this keyword, or not as here", "Name another draft, or none."
+    if keyword in ENFORCED:
+        return None
+    near = None if keyword in NOTES or keyword in _WITHOUT_EFFECT else misspelled(keyword)
+    if near is not None:
+        return f"no keyword, and nearly {near!r}", f"Write {near!r}, or begin an annotation with 'x-'."
+    if _is_schema(value) and not schema.keys() & ENFORCED - {"type", "required", "$defs", "definitions"}:
+        return "no keyword, and its value is a schema", 'Put it under "properties", or under "$defs".'
+    return None
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("type"), str) and value["type"] in _TYPES
+
+
+_TYPES = {"string", "integer", "number", "boolean", "array", "object", "null"}
+_STANDARD = tuple(sorted((ENFORCED - {"$defs", "definitions"}) | _SINCE.keys() | {"uniqueItems"}))
+
+
+def misspelled(keyword: str) -> str | None:
+    """The keyword that a name nearly is: written in another case, or a letter away (two in a long name)."""
+    if keyword.startswith(_PRIVATE):
+        return None
+    away, near = min((_distance(_bare(keyword), _bare(known)), known) for known in _STANDARD)
+    return (
+        near if away <= (0 if len(near) < 5 and near not in ("type", "enum") else 1 if len(near) < 8 else 2) else None
+    )
+
+
+def _bare(keyword: str) -> str:
+    return keyword.casefold().translate({ord(char): None for char in "-_ :$"})
+
+
+def _distance(one: str, other: str) -> int:
+    """How many letters are missing, added, wrong or swapped with the next."""
+    if abs(len(one) - len(other)) > 2:
+        return 3
+    before, row = list[int](), list(range(len(other) + 1))
+    for i, char in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, wanted in enumerate(other, 1):
+            best = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (char != wanted))
+            if i > 1 and j > 1 and char == other[j - 2] and one[i - 2] == wanted:
+                best = min(best, last[j - 2] + 1)
+            row.append(best)
+    return row[-1]

@@ -1,0 +1,94 @@
+"""The parts of a schema that its references stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+__all__ = ["References", "subschemas"]
+
+_GROUPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_SINGLE = ("items", "additionalItems", "additionalProperties", "not")
+
+
+def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Pointers and values of the schemas directly inside of a schema, definitions included."""
+    for keyword in _GROUPS:
+        group = schema.get(keyword)
+        for name, part in group.items() if isinstance(group, Mapping) else ():
+            if keyword != "dependencies" or not isinstance(part, list):
+                yield f"{keyword}/{name}", part
+    for keyword in _LISTS:
+        parts = schema.get(keyword)
+        for number, part in enumerate(parts if isinstance(parts, list) else ()):
+            yield f"{keyword}/{number}", part
+    for keyword in _SINGLE:
+        if keyword in schema and not isinstance(schema[keyword], list):
+            yield keyword, schema[keyword]
+
+
+class References:
+    """Finds the targets of references. Each lies in the whole schema: nothing is read from elsewhere.
+
+    A part with an ``$id`` of its own, or an ``id`` in older drafts, is a document of its own. It is read as a part of
+    the whole, as long as it holds no references and none leads to it by its name.
+    """
+
+    def __init__(self, whole: Mapping[str, Any]) -> None:
+        self._whole = whole
+        self._base = _name_of(whole)
+        self._anchors: dict[str, Any] = {}
+        self._embedded: set[int] = set()  # parts inside of documents of their own
+        todo: list[tuple[Any, bool]] = [(whole, False)]
+        while todo:
+            part, embedded = todo.pop()
+            if not isinstance(part, Mapping):
+                continue
+            name = _name_of(part)
+            for anchor in (part.get("$anchor"), name[1:] if name.startswith("#") else None):
+                if isinstance(anchor, str) and anchor:
+                    self._anchors.setdefault(anchor, part)
+            embedded |= part is not whole and bool(name) and not name.startswith("#")
+            if embedded:
+                self._embedded.add(id(part))
+            todo.extend((inner, embedded) for _, inner in subschemas(part))
+
+    def target(self, schema: Mapping[str, Any]) -> Any:
+        """The part that the ``$ref`` of a schema stands for.
+
+        Raises:
+            ValueError: it leads nowhere, or out of the schema.
+        """
+        reference = schema["$ref"]
+        if not isinstance(reference, str):
+            raise ValueError("a reference is a string")
+        if id(schema) in self._embedded:
+            raise ValueError("it stands in a part that has an $id of its own")
+        document, _, fragment = urljoin(self._base, reference).partition("#") if reference else ("", "", "")
+        if not reference.startswith("#") and document != self._base.partition("#")[0]:
+            raise ValueError("it leads out of the schema")
+        fragment = unquote(reference[1:] if reference.startswith("#") else fragment)
+        if fragment and not fragment.startswith("/"):
+            if fragment not in self._anchors:
+                raise ValueError("it leads nowhere")
+            return self._anchors[fragment]
+        return self._at(fragment.removesuffix("/") if fragment == "/" else fragment)
+
+    def _at(self, pointer: str) -> Any:
+        part: Any = self._whole
+        for step in pointer.split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(part, Mapping) and name in part:
+                part = part[name]
+            elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+                part = part[int(name)]
+            else:
+                raise ValueError("it leads nowhere")
+        return part
+
+
+def _name_of(schema: Mapping[str, Any]) -> str:
+    name = schema.get("$id", schema.get("id", ""))
+    return name if isinstance(name, str) else ""
