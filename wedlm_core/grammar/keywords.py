@@ -111,9 +111,13 @@ def keyword_fault(keyword: str, value: Any, schema: Mapping[str, Any], draft: in
         return "the draft that $schema names does not have this keyword, or not as here", "Name another draft, or none."
     if keyword in ENFORCED:
         return None
-    near = None if keyword in NOTES or keyword in _WITHOUT_EFFECT else misspelled(keyword)
+    if keyword in NOTES or keyword in _WITHOUT_EFFECT or keyword.startswith(_PRIVATE):
+        return None
+    near = misspelled(keyword)
     if near is not None:
         return f"no keyword, and nearly {near!r}", f"Write {near!r}, or begin an annotation with 'x-'."
+    if not schema.keys() & (ENFORCED | NOTES):
+        return "without a keyword of JSON schemas this would not be enforced", 'Write "type", or {} for any value.'
     if _is_schema(value) and not schema.keys() & ENFORCED - {"type", "required", "$defs", "definitions"}:
         return "no keyword, and its value is a schema", 'Put it under "properties", or under "$defs".'
     return None
@@ -129,8 +133,6 @@ _STANDARD = tuple(sorted((ENFORCED - {"$defs", "definitions"}) | _SINCE.keys() |
 
 def misspelled(keyword: str) -> str | None:
     """The keyword that a name nearly is: written in another case, or a letter away (two in a long name)."""
-    if keyword.startswith(_PRIVATE):
-        return None
     away, near = min((_distance(_bare(keyword), _bare(known)), known) for known in _STANDARD)
     return (
         near if away <= (0 if len(near) < 5 and near not in ("type", "enum") else 1 if len(near) < 8 else 2) else None

@@ -61,7 +61,10 @@ def test_what_cannot_be_compiled_is_found_without_an_engine() -> None:
     for fine in ({"json": {"type": "integer"}}, {"regex": "a|b"}, {"choice": ["yes", "no"]}, {"json_object": True}):
         check_structure(config(fine))
     for bad, words in (
-        ({"json": {"type": "object", "not": {}}}, r"sampling.structured_outputs.json#/not=.*would not be enforced"),
+        (
+            {"json": {"type": "array", "contains": {}}},
+            r"sampling.structured_outputs.json#/contains=.*would not be enforced",
+        ),
         ({"json": {"type": "string", "minLength": 3, "maxLength": 2}}, "cannot be compiled"),
         ({"regex": "(?=a)b"}, "sampling.structured_outputs.regex"),
         ({"grammar": "start: missing"}, "sampling.structured_outputs.grammar"),

@@ -99,6 +99,7 @@ def test_what_a_validator_says_of_a_value_holds(schema: dict[str, Any], values: 
         ({"type": "string", "max_length": 3}, "nearly 'maxLength'"),
         ({"Type": "string"}, "nearly 'type'"),
         ({"type": "object", "name": {"type": "string"}}, 'Put it under "properties"'),
+        ({"city": "Oslo", "age": 3}, "without a keyword of JSON schemas"),
         ({"$ref": "https://example.com/schema"}, "it leads out of the schema"),
         ({"$ref": "#/$defs/none"}, "it leads nowhere"),
         ({"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"contains": {}}}}, r"#/\$defs/a/contains"),
