@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wedlm_core.grammar.bounds import is_number
+from wedlm_core.grammar.names import matches
 
 __all__ = ["Comparison"]
 
@@ -127,15 +127,6 @@ def _own_field(schema: Mapping[str, Any], name: str) -> Iterator[Any]:
     known = schema.get("properties", {})
     if name in known:
         yield known[name]
-    patterns = [pattern for pattern in schema.get("patternProperties", {}) if _matches(pattern, name)]
-    yield from (schema["patternProperties"][pattern] for pattern in patterns)
+    yield from (part for pattern, part in schema.get("patternProperties", {}).items() if matches(pattern, name))
     if name not in known and "patternProperties" not in schema and "additionalProperties" in schema:
         yield schema["additionalProperties"]
-
-
-def _matches(pattern: str, name: str) -> bool:
-    """Whether a pattern surely matches: the backend's syntax may be more than Python reads."""
-    try:
-        return re.search(pattern, name) is not None
-    except re.error:
-        return False

@@ -31,10 +31,10 @@ def closed_names(schema: dict[str, Any]) -> dict[str, Any]:
     return rest | {"properties": named, "additionalProperties": False}
 
 
+@lru_cache(maxsize=4096)
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name matches a pattern, as the backend reads it."""
-    text = json.dumps(name, ensure_ascii=False)
-    return _taken({"type": "string", "pattern": pattern}, text)
+    """Whether a name matches a pattern, as the backend reads it; false where it does not read it."""
+    return _taken({"type": "string", "pattern": pattern}, json.dumps(name, ensure_ascii=False)) or False
 
 
 @lru_cache(maxsize=1024)
@@ -43,14 +43,14 @@ def _has_more(names: tuple[str, ...], patterns: tuple[tuple[str, bool], ...], is
     properties = dict.fromkeys(names, False)
     schema = {"type": "object", "minProperties": 1, "properties": properties, "patternProperties": dict(patterns),
               "additionalProperties": is_open}  # fmt: skip
-    return _taken(schema, '{"')
+    return _taken(schema, '{"') is not False
 
 
-def _taken(schema: dict[str, Any], text: str) -> bool:
-    """Whether a text is, or begins, a value of a schema; true where the backend does not compile it."""
+def _taken(schema: dict[str, Any], text: str) -> bool | None:
+    """Whether a text is, or begins, a value of a schema; None where the backend does not compile it."""
     made = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_flexible": False})
     matcher = LLMatcher(_bytes(), made, log_level=0)
-    return matcher.is_error() or bool(matcher.consume_tokens(list(text.encode())))
+    return None if matcher.is_error() else bool(matcher.consume_tokens(list(text.encode())))
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 
+from wedlm_core.grammar.bounds import is_exact
 from wedlm_core.grammar.regular import (
     DIGIT,
     NOTHING,
@@ -20,10 +21,9 @@ from wedlm_core.grammar.regular import (
     sequence,
 )
 
-__all__ = ["float_text", "integers", "is_exact", "numbers"]
+__all__ = ["float_text", "integers", "numbers"]
 
 _LARGEST = 2**53
-_SURE_DIGITS = 15  # significant ones, which any reading of a numeral keeps
 _MOST_DECIMALS = 18  # more are read in another way
 _MINUS = Text(text=b"-")
 _ZERO = Text(text=b"0")
@@ -43,11 +43,6 @@ _ANY_NUMBER = sequence(
         sequence(ByteSet(mask=1 << 0x45 | 1 << 0x65), optional(ByteSet(mask=1 << 0x2B | 1 << 0x2D)), _SOME_DIGITS)
     ),
 )
-
-
-def is_exact(value: float) -> bool:
-    """Whether the backend reads a number as what it is: of the 16th and 17th digit of a fraction it may lose some."""
-    return isinstance(value, int) or len(Decimal(repr(value)).normalize().as_tuple().digits) <= _SURE_DIGITS
 
 
 def float_text(value: float) -> str | None:
