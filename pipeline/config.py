@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 MODES = ("resume", "new", "error_if_exists")
-INPUT_FORMATS = ("auto", "rows", "openai-batch")
+INPUT_FORMATS = ("auto", "rows", "openai-batch", "text")
 PROMPT_PLACES = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")
 """Settings that name the prompts; one at most."""
 OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
@@ -73,7 +73,8 @@ class RunConfig:
             frame, a ``datasets.Dataset``, or a ``ray.data.Dataset``.
         output: folder or URL to write to; holds the published tables and the state that a re-run continues from.
         input_format: "openai-batch" for JSON Lines of OpenAI's batch API, whose bodies hold prompts and sampling
-            parameters; "rows" for any other table; "auto" recognises such lines where no setting names the prompts.
+            parameters; "text" for text files, each of which is one prompt; "rows" for any other table; "auto"
+            recognises lines of that API where no setting names the prompts.
         model: ``"tiny"``, a folder, an fsspec URL or a hub id.
         served_model_names: names that ``model`` in the bodies of an OpenAI batch may have, beside ``model`` above; "*"
             is any.
@@ -150,7 +151,7 @@ class RunConfig:
 
     input: Any
     output: str
-    input_format: Literal["auto", "rows", "openai-batch"] = "auto"
+    input_format: Literal["auto", "rows", "openai-batch", "text"] = "auto"
     model: str = "tiny"
     served_model_names: Sequence[str] = ()
     revision: str | None = None

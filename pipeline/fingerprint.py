@@ -26,7 +26,7 @@ def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
         **{name: getattr(config, name) for name in _OWN},
         **_of_engine(config),
         **{name: getattr(config, name) for name in _LATER if getattr(config, name)},
-        **({"input_format": config.input_format} if config.input_format == "openai-batch" else {}),
+        **({} if config.input_format in ("auto", "rows") else {"input_format": config.input_format}),
         **({"parse": {name: parse.as_dict() for name, parse in config.parse.items()}} if config.parse else {}),
         "columns": None if config.columns is None else list(config.columns),
         "sampling_columns": dict(sorted(config.sampling_columns.items())),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from pipeline.codec import DRAFT_COUNTS, prefix_cacheability, tokens_per_forward
 
 __all__ = [
     "CommitRecord",
+    "InputBase",
     "ListedFile",
     "Place",
     "Revocation",
@@ -19,6 +20,7 @@ __all__ = [
     "Stretch",
     "Totals",
     "Unit",
+    "Unread",
     "column_row_ids",
     "derived_row_id",
     "derived_row_ids",
@@ -26,6 +28,7 @@ __all__ = [
 
 _NO_FAILURES: Mapping[str, int] = {}
 _NO_EXAMPLES: Mapping[str, str] = {}
+_UNREAD_NAMES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,38 @@ class SourceFile:
         """The part of unit ids: the first digest; of a later version of the file's rows, its number too."""
         digest = self.begun or self.digest
         return f"{digest}#{self.version}" if self.version else digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputBase:
+    """How a run that was begun names its input files.
+
+    Attributes:
+        folder: the folder that its keys are relative to; None if it was begun by a version that did not record it.
+        keys: of the files that it has read.
+    """
+
+    folder: str | None
+    keys: Collection[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """The files below an input that are not read: how many, and the names of the first ones."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+
+    def plus(self, *names: str) -> Unread:
+        """With further ones."""
+        return Unread(count=self.count + len(names), names=(*self.names, *names)[:_UNREAD_NAMES])
+
+    def describe(self) -> str:
+        """A clause for people."""
+        names = ", ".join(map(repr, self.names))
+        more = f" and {self.count - len(self.names)} more" if self.count > len(self.names) else ""
+        count = f"{self.count} file{'s' * (self.count != 1)}"
+        return f"{count} below the input (hidden, or of no known kind): {names}{more}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

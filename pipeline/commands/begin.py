@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.commands.checks import check_foreign, check_rows, first_rows_fail
@@ -21,7 +21,7 @@ from pipeline.commit.run_record import Origin, RunState, is_begun
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, FingerprintError, OutputError, SourceError
 from pipeline.plan.corrections import Corrections, corrections_of, is_correction
-from pipeline.plan.input_check import check_committed_rows, touched
+from pipeline.plan.input_check import check_committed_rows, check_renamed, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, planned_units, recorded_shares
 from pipeline.plan.stage_before import StageBefore
@@ -87,7 +87,7 @@ def begin(
     if before is not None:
         job = resolve_job(config, before.rows, storage, version=origin.schema_version)
     elif scheduled is None:
-        source = source_of(config, storage, partitioned=origin.partitioned)
+        source = source_of(config, storage, partitioned=origin.partitioned, begun=origin.input_base)
         corrections = _corrections(config, source, storage)
         job = resolve_job(config, corrections.source if corrections else source, storage, version=origin.schema_version)
     else:
@@ -266,6 +266,8 @@ def _plan(
             rows, new = corrections.retry, replace(new, files={})
         state = old.continued_by(new, job.storage.url, retry_failed=config.retry_failed, rows=rows)
         retry = state.retry_of(new, rows)
+    if old is not None and before is None and corrections is None:
+        check_renamed(job.source, old.files, job.storage.url)
     if corrections is not None:
         units, small = corrections.units(index, state.units, job.storage.url), SmallFiles(known=state.files)
         small.shares |= state.files
@@ -345,15 +347,21 @@ def _check_ledger_agrees(job: Job, index: Index, lost: DamagedError | None) -> N
     say([f"{fault}; made anew, as the ledger agrees with the settings"])
 
 
-def prepare_output(config: RunConfig, storage: Storage, lease: Lease) -> Origin:
+def prepare_output(config: RunConfig, storage: Storage, lease: Lease, keep: Sequence[str] = ()) -> Origin:
     """Apply ``mode``, and refuse a folder with tables of others, which readers would mix with ours.
+
+    Args:
+        config: the configuration.
+        storage: the output.
+        lease: the caller's lease on it.
+        keep: see :func:`~pipeline.commit.discard.discard`.
 
     Returns:
         The origin of the run that is there or begins now.
     """
     first = finish_discard(storage, lease)
     if config.mode == "new":
-        first = max(discard(storage, lease), first or 0)
+        first = max(discard(storage, lease, keep), first or 0)
     if first is not None:
         return Origin(begun=lease.epoch, first=first)
     if is_begun(storage):

@@ -135,10 +135,10 @@ def chain_on(
             held.enter_context(executor.session())
         runs: list[StageRun] = []
         with stages.stage("units planned"):
-            check_before_discarding(config, storages)
+            keep = check_before_discarding(config, storages)
             for number, (storage, lease, index) in enumerate(zip(storages, leases, indexes, strict=True)):
                 before = runs[-1].as_before if runs else None
-                runs.append(begin_stage(config, number, storage, lease, index, before, monitor))
+                runs.append(begin_stage(config, number, storage, lease, index, before, monitor, keep))
                 if before is None:
                     check_later_stages(config, runs[0].begun.job, storages)
         begin = time.monotonic()
@@ -168,6 +168,7 @@ def _summary(run: StageRun) -> RunSummary:
         generating_seconds=run.session.seconds,
         publications=tuple(p.name for p in run.manifest.publications),
         format=run.config.output_format,
+        unread=run.begun.job.unread,
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from pipeline.commands.chain_config import ChainConfig
 from pipeline.commands.chain_stage import naming
+from pipeline.commands.checks import check_input, spooled
 from pipeline.commit.index import Index
 from pipeline.commit.run_record import Origin
 from pipeline.config import RunConfig
@@ -14,24 +14,28 @@ from pipeline.plan.job import Job, resolve_job
 from pipeline.plan.stage_before import StageBefore
 from pipeline.schema import SCHEMA_VERSION
 from pipeline.selection.select import Selection
-from pipeline.sources import source_of
 from pipeline.storage.protocol import Storage
 
 __all__ = ["check_before_discarding", "check_later_stages"]
 
 
-def check_before_discarding(config: ChainConfig, storages: Sequence[Storage]) -> None:
+def check_before_discarding(config: ChainConfig, storages: Sequence[Storage]) -> list[str]:
     """:func:`check_later_stages` where the first stage is about to discard what is there.
 
-    Rows in memory are written to the output, which is about to be discarded: they are checked afterwards.
+    Returns:
+        Keys of the first stage's output that stay, see :func:`~pipeline.commands.checks.spooled`.
 
     Raises:
+        ConfigError, SourceError: see :func:`~pipeline.commands.checks.check_input`.
         ConfigError, SourceError, ResourceError: see :func:`check_later_stages`.
     """
     first = config.stages[0].run
-    if first.mode == "new" and isinstance(first.input, (str, os.PathLike)):
-        source = source_of(first, storages[0])
-        check_later_stages(config, resolve_job(first, source, storages[0]), storages)
+    if first.mode != "new":
+        return []
+    with naming(config.stages[0].name):
+        job = check_input(first, storages[0])
+    check_later_stages(config, job, storages)
+    return spooled(job, storages[0])
 
 
 def check_later_stages(config: ChainConfig, first: Job, storages: Sequence[Storage]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -164,6 +164,7 @@ def begin_stage(
     index: Index,
     before: StageBefore | None,
     monitor: Monitor,
+    keep: Sequence[str],
 ) -> StageRun:
     """Recover a stage's output, check that it may be continued, and plan its units; see :func:`begin`.
 
@@ -178,7 +179,7 @@ def begin_stage(
         before = replace(before, where=own.where)
         config = own.run_after(before.carried)
     with naming(name):
-        origin = prepare_output(config, storage, lease)
+        origin = prepare_output(config, storage, lease, keep if before is None else ())
         begun = begin(config, storage, lease, index, origin, before=before)
     state = RunState.load(storage)
     assert state is not None, "it was saved"

@@ -17,20 +17,24 @@ from pipeline.commands.sample import prepared_sample
 from pipeline.commit.index import Index, PlannedUnits
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, OutputError, SinkError, SourceError
-from pipeline.plan.job import Job
+from pipeline.plan.job import Job, resolve_job
+from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import check_model
 from pipeline.prompts.row_faults import row_faults
 from pipeline.prompts.structures import check_structure
 from pipeline.prompts.tokenize import PROMPT_IDS, ROW_ID
 from pipeline.sinks import FORMATS
+from pipeline.sources import source_of
 from pipeline.storage.protocol import Storage
+from pipeline.storage.urls import join
 from pipeline.worker.load_engine import check_attention, count_gpus
 
 __all__ = [
     "SAMPLE_ROWS",
     "Sample",
     "check_foreign",
+    "check_input",
     "check_resources",
     "check_rows",
     "check_secrets",
@@ -40,6 +44,7 @@ __all__ = [
     "on_this_cpu",
     "plan_index",
     "sample_rows",
+    "spooled",
 ]
 
 SAMPLE_ROWS = 64
@@ -104,6 +109,28 @@ def check_writable(storage: Storage) -> None:
         raise OutputError(
             f"{storage.url}: cannot be written to ({error}). Check path, space and permissions."
         ) from error
+
+
+def check_input(config: RunConfig, storage: Storage) -> Job:
+    """The job of a new run whose input can be read, before anything is removed for it.
+
+    Raises:
+        ConfigError, SourceError: the input cannot be read, lacks a column, has no rows, or all its rows would fail.
+    """
+    job = resolve_job(config, source_of(config, storage), storage)
+    if job.config.id_column is not None:
+        with plan_index(job, config) as index:
+            check_unique_ids(job.source, index.units, job.config.id_column, derives=job.prompt_kind == "request")
+    if first_rows_fail(job, config):
+        with plan_index(job, config) as index:
+            sample_rows(job, index.units).check()
+    return job
+
+
+def spooled(job: Job, storage: Storage) -> list[str]:
+    """Keys of the files of a job's input that lie in its output: rows in memory are written there."""
+    place = join(storage.url, "")
+    return [file.path.removeprefix(place) for file in job.source.files if file.path.startswith(place)]
 
 
 def check_foreign(config: RunConfig, storage: Storage) -> None:

@@ -14,7 +14,7 @@ from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.commands.begin import prepare_output
 from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.etl_config import EtlConfig
-from pipeline.commands.etl_intake import compare_input, draw, is_listed, source_of_intake
+from pipeline.commands.etl_intake import check_new_table, compare_input, draw, is_listed, source_of_intake
 from pipeline.commands.etl_repair import repair_records
 from pipeline.commands.run import monitor_of, run_held
 from pipeline.commands.scheduled import ScheduledRun
@@ -85,6 +85,8 @@ def describe_counts(counts: IntakeCounts, left: int = 0) -> str:
         parts.append(f"{_files(counts.settling)} empty or too young, left for a later run")
     if counts.undated:
         parts.append(f"{_files(counts.undated)} in no folder of the partition key, left out")
+    if counts.unread.count:
+        parts.append(f"not read: {counts.unread.describe()}")
     return "Input: " + "; ".join(parts)
 
 
@@ -133,8 +135,8 @@ def etl_on(
     with Inputs() as inputs:
         origin = Origin.of(storage)
         head = _settled(config.run, storage, origin)
-        undated = None if head is None else compare_input(config, storage, origin, inputs, head)
-        intake = None if undated is None else draw(config, inputs, most=0, undated=undated)
+        left_out = None if head is None else compare_input(config, storage, origin, inputs, head)
+        intake = None if left_out is None else draw(config, inputs, most=0, left_out=left_out)
     if intake is not None and not intake.left:
         return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
     check_writable(storage)
@@ -157,8 +159,8 @@ def plan_etl(config: EtlConfig) -> Intake:
     storage = open_storage(config.run.output, layout.SCRATCH, config.run.output_options)
     with Inputs() as inputs:
         origin = Origin.of(storage)
-        undated = compare_input(config, storage, origin, inputs, Manifest.load(storage, origin).head)
-        return draw(config, inputs, undated=undated)
+        left_out = compare_input(config, storage, origin, inputs, Manifest.load(storage, origin).head)
+        return draw(config, inputs, left_out=left_out)
 
 
 def _run(
@@ -170,13 +172,15 @@ def _run(
     monitor: Monitor,
 ) -> EtlResult:
     """What there is to do, in rounds of ``max_files``: memory holds the files of one, and each is published itself."""
+    if config.run.mode == "new":
+        check_new_table(config, storage)
     origin = prepare_output(config.run, storage, lease)
     if config.run.repair:
         repair_records(storage, lease, origin, lambda key: is_listed(config, key))
     head = recover(storage, lease, origin).manifest.head
     # Again, under the lease: another run may have done some of it in the meantime.
-    undated = compare_input(config, storage, origin, inputs, head)
-    first = intake = draw(config, inputs, undated=undated)
+    left_out = compare_input(config, storage, origin, inputs, head)
+    first = intake = draw(config, inputs, left_out=left_out)
     if intake.is_nothing:
         return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
     counts, summary = first.counts, None

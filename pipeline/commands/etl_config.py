@@ -13,7 +13,6 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.plan.intake import ON_CHANGED, OnChanged
 from pipeline.pools import is_int, is_number
-from pipeline.sources.finding import has_wildcards
 from pipeline.sources.listing import PartitionRange
 from pipeline.storage.urls import plain_name
 
@@ -56,7 +55,7 @@ class EtlConfig:
         run = self.run
         if not isinstance(run, RunConfig):
             _refuse("run", run, "a RunConfig", "Write EtlConfig(run=RunConfig(input=..., output=...)).")
-        if not isinstance(run.input, (str, os.PathLike)) or has_wildcards(plain_name(run.input)):
+        if not isinstance(run.input, (str, os.PathLike)) or any(c in plain_name(run.input) for c in "*?"):
             _refuse("input", run.input, "a folder or URL prefix", "Name the folder; --since and --until choose in it.")
         if self.on_changed not in ON_CHANGED:
             _refuse("on_changed", self.on_changed, f"one of {list(ON_CHANGED)}", "Pick one of these.")

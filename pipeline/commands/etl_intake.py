@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import posixpath
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -18,30 +21,45 @@ from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.run_record import Origin, RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
-from pipeline.errors import DamagedError
+from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.intake import Intake, compare, draw_intake
-from pipeline.plan.job import named_columns
-from pipeline.sources import FileSource, stamp_now
+from pipeline.plan.job import named_columns, resolve_job
+from pipeline.sources import ROWS, FileSource, stamp_now
 from pipeline.sources.evolving import open_added_files
 from pipeline.sources.finding import source_file
 from pipeline.sources.formats import all_suffixes
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.listing import found_of, list_files
+from pipeline.sources.opening import check_files_apart
+from pipeline.sources.suffixes import has_suffix
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join, plain_name
-from pipeline.types import ListedFile
+from pipeline.types import ListedFile, Unread
 
-__all__ = ["compare_input", "draw", "is_listed", "source_of_intake"]
+__all__ = ["LeftOut", "check_new_table", "compare_input", "draw", "is_listed", "source_of_intake"]
 
 _TAKEN_ANEW = "Run again: it is taken as it is then. With settle_seconds, files that are still written are left alone."
 
 
-def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, head: ManifestHead) -> int:
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Files below the input that a scheduled run does not read.
+
+    Attributes:
+        undated: the number of those that lie in no folder of the partition key, where there is a range.
+        unread: those that are hidden, no files, or of no known kind.
+    """
+
+    undated: int = 0
+    unread: Unread = field(default_factory=Unread)
+
+
+def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, head: ManifestHead) -> LeftOut:
     """Enter the watermark, a listing of the input and what differs in the index.
 
     Returns:
-        The number of files that lie in no folder of the partition key, where there is a range.
+        The files that are left out.
 
     Raises:
         DamagedError: the watermark cannot be read.
@@ -49,17 +67,13 @@ def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: I
         SourceError: the input cannot be listed; or a file has changed or is gone, and that is an error.
     """
     check_scheduled(RunState.load(storage), storage)
-    options, suffixes = config.run.input_options, all_suffixes()
+    options = config.run.input_options
     load_watermark(storage, head, inputs)
-    undated = 0
-
-    def left_out(key: str) -> None:
-        nonlocal undated
-        undated += key.endswith(suffixes)
-
-    listed = list_files(config.run.input, options, config.within, left_out)
+    files, left_out = _listed(config)
     settled = time.time() - config.settle_seconds if config.settle_seconds else math.inf
-    inputs.list((file for file in listed if file.key.endswith(suffixes)), settled=settled)
+    inputs.list(files, settled=settled)
+    if config.on_changed != "reprocess":
+        _check_renamed(config, inputs)
 
     def same(files: Sequence[tuple[ListedFile, ProcessedFile]]) -> Iterator[bool]:
         digests = map_ahead(lambda pair: source_file(found_of(pair[0]), options).digest, files)
@@ -67,17 +81,75 @@ def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: I
 
     redo = _again(config, storage, origin, inputs)
     compare(inputs, within=config.within, on_changed=config.on_changed, same=same, redo=redo)
-    return undated
+    return left_out()
+
+
+def _listed(config: EtlConfig) -> tuple[Iterator[ListedFile], Callable[[], LeftOut]]:
+    """The files of the input, and what was left out once all of them are drawn."""
+    suffixes = all_suffixes(config.run.input_format)
+    left_out = LeftOut()
+
+    def skip(key: str) -> None:
+        nonlocal left_out
+        left_out = replace(left_out, unread=left_out.unread.plus(key))
+
+    def skip_undated(key: str) -> None:
+        nonlocal left_out
+        if has_suffix(key, suffixes):
+            left_out = replace(left_out, undated=left_out.undated + 1)
+        else:
+            skip(key)
+
+    def read() -> Iterator[ListedFile]:
+        for file in list_files(config.run.input, config.run.input_options, config.within, skip_undated, skip):
+            if has_suffix(file.key, suffixes):
+                yield file
+            else:
+                skip(file.key)
+
+    return read(), lambda: left_out
+
+
+def check_new_table(config: EtlConfig, storage: Storage) -> None:
+    """Check that a table can be begun over the first files of the input, before anything is removed for it.
+
+    Raises:
+        ConfigError, SourceError: the input cannot be listed; a file cannot be read, or lacks a column.
+    """
+    files = (file for file in _listed(config)[0] if file.size)
+    intake = Intake(files=tuple(itertools.islice(files, config.max_files)))
+    if intake.files:
+        resolve_job(config.run, source_of_intake(config.run, intake, None), storage)
+
+
+def _check_renamed(config: EtlConfig, inputs: Inputs) -> None:
+    """Refuse a file that was processed under another name, which is gone: its rows would be in the table twice.
+
+    Raises:
+        SourceError: names both.
+    """
+    gone = {known.digest: known.key for known in inputs.unlisted() if config.within.holds(posixpath.dirname(known.key))}
+    if not gone:
+        return
+    for file, _ in inputs.new():
+        digest = source_file(found_of(file), config.run.input_options).digest
+        if digest in gone:
+            raise SourceError(
+                f"input file {gone[digest]!r} was processed and is gone, and {file.key!r} has the same content: its "
+                "rows would be in the table twice. Give the file its name back (and the input, if that was changed); "
+                "or use on_changed='reprocess', which removes the rows of files that are gone."
+            )
 
 
 def draw(
-    config: EtlConfig, inputs: Inputs, *, most: int | None = None, after: str = "", undated: int = 0
+    config: EtlConfig, inputs: Inputs, *, most: int | None = None, after: str = "", left_out: LeftOut | None = None
 ) -> Intake:  # fmt: skip
     """:func:`~pipeline.plan.intake.draw_intake` for a configuration; ``most``: in place of ``max_files``."""
     most = config.max_files if most is None else most
-    return draw_intake(
-        inputs, within=config.within, on_changed=config.on_changed, most=most, after=after, undated=undated
-    )  # fmt: skip
+    left_out = left_out or LeftOut()
+    intake = draw_intake(inputs, within=config.within, on_changed=config.on_changed, most=most, after=after)
+    counts = replace(intake.counts, undated=left_out.undated, unread=left_out.unread)
+    return replace(intake, counts=counts)
 
 
 def source_of_intake(run: RunConfig, intake: Intake, table: pa.Schema | None) -> FileSource:
@@ -87,8 +159,10 @@ def source_of_intake(run: RunConfig, intake: Intake, table: pa.Schema | None) ->
         return ParquetSource((), pa.schema(own), {}, ())
     found = [found_of(file) for file in intake.files]
     source = open_added_files(
-        plain_name(run.input), found, run.input_options, table=table, versions=intake.versions
+        plain_name(run.input), found, run.input_options, table=table, versions=intake.versions,
+        input_format=run.input_format if run.input_format != "auto" else ROWS,
     )  # fmt: skip
+    check_files_apart(source.files, run.output)
     source.remedy = _TAKEN_ANEW
     return source
 

@@ -13,7 +13,7 @@ from pipeline import layout, stages
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
-from pipeline.commands.checks import check_setup, check_writable
+from pipeline.commands.checks import check_input, check_setup, check_writable, spooled
 from pipeline.commands.failure_limit import FailureLimit
 from pipeline.commands.run_report import RunReport
 from pipeline.commands.scheduled import ScheduledRun
@@ -136,7 +136,8 @@ def run_on(
     monitor = monitor or Monitor(on_progress=on_progress)
     check_setup(config)  # before ``mode="new"`` discards anything
     with hold_lease(storage) as lease:
-        return run_held(executor, config, storage, lease, prepare_output(config, storage, lease), monitor)
+        keep = () if config.mode != "new" else spooled(check_input(config, storage), storage)
+        return run_held(executor, config, storage, lease, prepare_output(config, storage, lease, keep), monitor)
 
 
 def run_held(
@@ -193,6 +194,7 @@ def _run_in_session(
         generating_seconds=session.seconds,
         publications=tuple(p.name for p in manifest.publications),
         format=config.output_format,
+        unread=begun.job.unread,
         start_up=StartUp.of(executor.starts),
         used=executor.used(),
         used_by_all=usage.total,

@@ -15,7 +15,7 @@ from pipeline.progress.final import Fact, Failed, FinalTable
 from pipeline.reporting.drafts import describe_drafts
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
-from pipeline.types import Totals
+from pipeline.types import Totals, Unread
 
 if TYPE_CHECKING:
     import pandas
@@ -43,6 +43,7 @@ class RunSummary:
         generating_seconds: the same without the start: since the first engine was ready.
         publications: folders of the output that hold published parts.
         format: of the published parts.
+        unread: files below the input that are not read.
         start_up: what the start of this call's actors was made of.
         used: what this call's actors used, from the start of their processes until they were given back.
         used_by_all: what the actors of all calls used that have worked on this output, as far as it is recorded.
@@ -57,6 +58,7 @@ class RunSummary:
     generating_seconds: float
     publications: tuple[str, ...]
     format: str = "parquet"
+    unread: Unread = field(default_factory=Unread)
     start_up: StartUp = field(default_factory=StartUp)
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
     used_by_all: ResourceSeconds = field(default_factory=ResourceSeconds)
@@ -148,6 +150,7 @@ class RunSummary:
             f"{total.tokens_per_forward:.2f} per forward ({total.decode_forwards} forwards), prefix cacheability "
             f"(p_cache) {total.prefix_cacheability:.2f} ({total.rows_forwarded} token rows)",
             **({"Drafts": drafts} if drafts else {}),
+            **({"Not read": self.unread.describe()} if self.unread.count else {}),
         }
 
     def _table(self, facts: Mapping[str, str], commands: tuple[Fact, ...]) -> FinalTable:

@@ -26,6 +26,7 @@ from pipeline.commit.repair import find_published_damage, reading_error
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
 from pipeline.errors import OutputError, PipelineError
+from pipeline.plan.input_check import check_renamed
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.prompts.model_files import check_model, load_tokenizer, model_digest, model_length
 from pipeline.prompts.model_memory import ModelMemory, model_memory
@@ -49,8 +50,8 @@ class Validation:
 
     Attributes:
         problems: reasons why the run cannot begin; empty if it can.
-        warnings: a model that does not fit in this machine's memory, actors that would have nothing to do, and rows of
-            a sample that would fail with their reasons (10 at most).
+        warnings: a model that does not fit in this machine's memory, actors that would have nothing to do, files below
+            the input that are not read, and rows of a sample that would fail with their reasons (10 at most).
         rows, files: size of the input.
         prompt_column: the column of prompts ("prompt_template" if a template makes them).
         sampled_rows, failed_rows: size of a sample spread over the input, and how many of its rows would fail.
@@ -142,8 +143,9 @@ def _check_continues(config: RunConfig, job: Job) -> None:
         return
     if config.mode == "error_if_exists":
         raise OutputError(f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder.")
-    if not old.partitioned:
-        job = resolve_job(config, source_of(config, job.storage, partitioned=False), job.storage)
+    source = source_of(config, job.storage, partitioned=old.partitioned, begun=old.input_base)
+    job = resolve_job(config, source, job.storage)
+    check_renamed(job.source, old.files, storage.url)
     old.continued_by(new_run_record(job, model_digest(config)), storage.url)
     if not config.repair and (damages := find_published_damage(storage, Manifest.load(storage), prove=False)):
         raise reading_error(storage, damages)
@@ -156,7 +158,9 @@ def _facts(job: Job, config: RunConfig, *, tokenises: bool) -> tuple[dict[str, A
         facts["rows"] = index.units.rows
         surplus = surplus_actors(config, len(index.units))
         sample = sample_rows(job, index.units) if tokenises else Sample()
-    warnings = ([] if surplus is None else [surplus]) + list(sample.faults[:_SHOWN])
+    warnings = [] if surplus is None else [surplus]
+    warnings += [f"not read: {job.unread.describe()}"] if job.unread.count else []
+    warnings += sample.faults[:_SHOWN]
     facts |= {"warnings": tuple(warnings), "sampled_rows": sample.rows, "failed_rows": len(sample.faults)}
     if tokenises:
         facts |= {"max_prompt_tokens": sample.max_prompt_tokens, "model_length": model_length(config)}

@@ -206,7 +206,8 @@ def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]
         input=input, output=output, input_format=state.fingerprint.get("input_format", ROWS), **own, **options
     )
     with tempfile.TemporaryDirectory() as folder:
-        yield source_of(config, LocalStorage(folder, layout.SCRATCH), partitioned=state.partitioned)
+        storage = LocalStorage(folder, layout.SCRATCH)
+        yield source_of(config, storage, partitioned=state.partitioned, begun=state.input_base)
 
 
 def _corrected_rows(

@@ -12,6 +12,7 @@ place. And it removes nothing of the new run, which numbers its publications fro
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from pipeline import layout
 from pipeline.commit.lease import Lease
@@ -24,8 +25,13 @@ __all__ = ["discard", "finish_discard", "is_discarding", "parts_in", "remove_par
 _BEGUN = b"discard "
 
 
-def discard(storage: Storage, lease: Lease) -> int:
+def discard(storage: Storage, lease: Lease, keep: Sequence[str] = ()) -> int:
     """Remove a run's state and everything it published.
+
+    Args:
+        storage: the output.
+        lease: the caller's lease on it.
+        keep: keys of the state that stay: rows in memory that the next run has written there already.
 
     Returns:
         The number from which the publications of the next run are to be counted.
@@ -35,7 +41,7 @@ def discard(storage: Storage, lease: Lease) -> int:
     """
     if not storage.put_new(layout.discard_mark(lease.epoch), _BEGUN + uuid.uuid4().hex.encode()):
         raise LeaseLostError(f"{storage.url}: another run took over this output. This one removes nothing.")
-    return _remove(storage, lease)
+    return _remove(storage, lease, keep)
 
 
 def finish_discard(storage: Storage, lease: Lease) -> int | None:
@@ -72,7 +78,7 @@ def remove_parts(storage: Storage, folder: str) -> bool:
     return False
 
 
-def _remove(storage: Storage, lease: Lease) -> int:
+def _remove(storage: Storage, lease: Lease, keep: Sequence[str] = ()) -> int:
     folders = [name for name in storage.folders() if layout.is_publication(name)]
     used = [layout.position_of(name)[0] for name in folders]
     used += [layout.number_of(key)[0] for kind in (layout.PUBLICATIONS, layout.UNITS) for key in storage.keys(kind)]
@@ -90,7 +96,7 @@ def _remove(storage: Storage, lease: Lease) -> int:
     kept = (f"{layout.LEASES}/", f"{layout.DISCARDED}/")
     for keys in storage.walk(layout.STATE):
         lease.verify()
-        storage.delete_objects([key for key in keys if not key.startswith(kept)])
+        storage.delete_objects([key for key in keys if not key.startswith(kept) and key not in keep])
     storage.delete_objects(_marks(storage))  # the fences stay: the writers they stop may be asleep
     return first
 

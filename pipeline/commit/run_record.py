@@ -21,6 +21,7 @@ from pipeline.errors import DamagedError, FingerprintError, OutputError
 from pipeline.parsing import Parse, parsed_columns
 from pipeline.schema import KNOWN_VERSIONS, SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.storage.protocol import Storage
+from pipeline.types import InputBase
 
 __all__ = ["Derived", "FileIdentity", "Origin", "RunState", "describe_differences", "is_begun"]
 
@@ -96,6 +97,8 @@ class RunState:
         unit_rows: input rows per unit; the same for every continuation.
         files: file key -> identity of each source file that the run has read so far.
         columns: schema of the passed-through input columns.
+        base: the folder that file keys are relative to, without credentials; empty for rows in memory, None if the
+            run was begun by a version that did not record it.
         partitioned: whether folders named ``name=value`` are columns of the input. Runs that were begun by versions
             which did not know this go on without.
         units, rows: size of the input when a run last began.
@@ -115,6 +118,7 @@ class RunState:
     unit_rows: int
     files: Mapping[str, FileIdentity]
     columns: pa.Schema
+    base: str | None = ""
     partitioned: bool = True
     units: int = 0
     rows: int = 0
@@ -138,6 +142,11 @@ class RunState:
     def begun_digests(self) -> dict[str, str]:
         """Key of each input file whose failed rows were corrected -> its first digest."""
         return {key: file.begun for key, file in self.files.items() if file.begun}
+
+    @property
+    def input_base(self) -> InputBase | None:
+        """How the run names its input files; None for rows in memory."""
+        return None if self.base == "" else InputBase(folder=self.base, keys=self.files.keys())
 
     @property
     def schema(self) -> pa.Schema:
@@ -175,6 +184,7 @@ class RunState:
             "first": self.first,
             "fingerprint": dict(self.fingerprint),
             "unit_rows": self.unit_rows,
+            **({} if self.base is None else {"base": self.base}),
             "partitioned": self.partitioned,
             "units": self.units,
             "rows": self.rows,
@@ -242,6 +252,7 @@ class RunState:
             unit_rows=raw["unit_rows"],
             files={key: FileIdentity(**file) for key, file in raw["files"].items()},
             columns=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["columns"]))),
+            base=raw.get("base"),
             partitioned=raw.get("partitioned", False),
             units=raw["units"],
             rows=raw["rows"],
@@ -298,7 +309,8 @@ class RunState:
         files = {key: self.files[key].followed_by(file) if key in self.files else file
                  for key, file in new.files.items()}  # fmt: skip
         retries = recorded(self.retries, asked)
-        return replace(self, files={**self.files, **files}, sampled=new.sampled, retries=retries)
+        base = new.base or self.base  # corrected rows have none
+        return replace(self, base=base, files={**self.files, **files}, sampled=new.sampled, retries=retries)
 
     def retry_of(self, new: RunState, rows: Retry | None = None) -> Retry:
         """How a continuation with these settings and this input differs from the run; see :meth:`continued_by`."""
@@ -358,7 +370,7 @@ class RunState:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """``begun``, ``first``, ``partitioned`` and ``schema_version`` of :class:`RunState`.
+    """``begun``, ``first``, ``partitioned`` and ``schema_version`` of :class:`RunState`, and how it names its input.
 
     The defaults, used if the record is lost, exclude nothing.
     """
@@ -367,6 +379,7 @@ class Origin:
     first: int = 0
     partitioned: bool = True
     schema_version: int = SCHEMA_VERSION
+    input_base: InputBase | None = None
 
     @classmethod
     def of(cls, storage: Storage) -> Origin:
@@ -386,6 +399,7 @@ class Origin:
             first=state.first,
             partitioned=state.partitioned,
             schema_version=state.schema_version,
+            input_base=state.input_base,
         )
 
 

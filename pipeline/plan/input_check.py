@@ -25,7 +25,7 @@ from pipeline.sources import FileSource, Source, stamp_now
 from pipeline.storage.urls import is_url
 from pipeline.types import SourceFile, Unit
 
-__all__ = ["changed_since_planned", "check_committed_rows", "touched"]
+__all__ = ["changed_since_planned", "check_committed_rows", "check_renamed", "touched"]
 
 _THREADS = 16
 
@@ -35,6 +35,30 @@ def touched(source: Source, known: Mapping[str, FileIdentity]) -> list[int]:
     return [
         number for number, file in enumerate(source.files) if file.key in known and known[file.key].stamp != file.stamp
     ]
+
+
+def check_renamed(source: Source, known: Mapping[str, FileIdentity], url: str) -> None:
+    """Refuse a file that the run has read under another name, which is gone: its rows would be in the output twice.
+
+    Args:
+        source: the input.
+        known: the files that the run has read.
+        url: of the output.
+
+    Raises:
+        FingerprintError: names both.
+    """
+    there = {file.key for file in source.files}
+    gone = {file.digest: key for key, file in known.items() if key not in there}
+    for number, file in enumerate(source.files):
+        if file.key in known or file.digest not in gone or not isinstance(source, FileSource):
+            continue
+        if next(source.file_slices(number, 1), None) is not None:
+            raise FingerprintError(
+                f"{url}: input file {gone[file.digest]!r}, which this run has read, is gone, and {file.key!r} has the "
+                "same content: its rows would be in the output twice. Give the file its name back, or the input as it "
+                "was given when the run was begun; or begin anew with mode='new'."
+            )
 
 
 def changed_since_planned(source: Source) -> tuple[list[int], list[str]]:

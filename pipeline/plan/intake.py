@@ -15,7 +15,7 @@ from typing import Literal
 from pipeline.commit.index import Inputs, ProcessedFile
 from pipeline.errors import SourceError
 from pipeline.sources.listing import PartitionRange
-from pipeline.types import ListedFile
+from pipeline.types import ListedFile, Unread
 
 __all__ = ["AGAIN", "ON_CHANGED", "Intake", "IntakeCounts", "OnChanged", "compare", "draw_intake"]
 
@@ -45,6 +45,7 @@ class IntakeCounts:
         ignored: that have changed or are gone, and stay as they are.
         settling: that are too young, or empty and never processed.
         undated: in no folder of the range's key.
+        unread: hidden, no files, or of no known kind.
     """
 
     new: int = 0
@@ -53,6 +54,7 @@ class IntakeCounts:
     ignored: int = 0
     settling: int = 0
     undated: int = 0
+    unread: Unread = field(default_factory=Unread)
 
     def plus(self, later: Intake) -> IntakeCounts:
         """With what a later round of the same run has done."""
@@ -141,7 +143,7 @@ def compare(
 
 
 def draw_intake(
-    inputs: Inputs, *, within: PartitionRange, on_changed: OnChanged, most: int, after: str = "", undated: int = 0
+    inputs: Inputs, *, within: PartitionRange, on_changed: OnChanged, most: int, after: str = ""
 ) -> Intake:  # fmt: skip
     """What to process at once: replacements first, one publication after the other, then new files by key.
 
@@ -155,7 +157,6 @@ def draw_intake(
         on_changed: as for that.
         most: files, about: no further publication and no further new file is taken once there are so many.
         after: new files have later keys than this: :attr:`Intake.last` of the round before.
-        undated: see :class:`IntakeCounts`.
 
     Raises:
         SourceError: a file that has to be done again shares a unit with one that cannot be read now.
@@ -183,7 +184,7 @@ def draw_intake(
         ignored=tuple(itertools.islice(inputs.differing_keys([*_FAULTS]), _SHOWN)) if ignored else (),
         counts=IntakeCounts(
             new=len(listed) - len(draft.listed), again=len(draft.targets), removed=len(draft.removed), ignored=ignored,
-            settling=inputs.count_settling(), undated=undated,
+            settling=inputs.count_settling(),
         ),
         last=last,
         left=inputs.count_new(last) + inputs.count_differing(draft.kinds),

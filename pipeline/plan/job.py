@@ -17,11 +17,11 @@ from pipeline.fingerprint import fingerprint_fields
 from pipeline.plan.units import check_any_rows
 from pipeline.schema import SCHEMA_VERSION, check_collisions, dead_schema, output_schema, result_fields
 from pipeline.sinks import FORMATS, check_format
-from pipeline.sources import SlicedSource, Source
+from pipeline.sources import FileSource, SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
 from pipeline.storage.protocol import Storage
 from pipeline.template import WHOLE_ROW, PromptTemplate
-from pipeline.types import Unit
+from pipeline.types import Unit, Unread
 
 __all__ = ["Job", "PromptKind", "named_columns", "new_run_record", "resolve_job"]
 
@@ -85,6 +85,11 @@ class Job:
         """The value of the column ``retry`` for rows that are generated with this attempt at a unit."""
         keys = {self.source.files[piece.file].key for piece in unit.slices}
         return self.retry.number if self.retry and unit.attempt > 1 and self.retry.concerns(keys) else None
+
+    @property
+    def unread(self) -> Unread:
+        """The files below the input that are not read."""
+        return self.source.unread if isinstance(self.source, FileSource) else Unread()
 
     @property
     def rows(self) -> Rows:
@@ -246,6 +251,7 @@ def new_run_record(
         unit_rows=config.resolved_unit_rows(),
         files={file.key: FileIdentity(digest=file.digest, stamp=file.stamp) for file in job.source.files},
         columns=job.columns,
+        base=job.source.base if isinstance(job.source, FileSource) else "",
         partitioned=origin.partitioned,
         scheduled=scheduled,
         schema_version=origin.schema_version,

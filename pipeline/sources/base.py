@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -18,11 +19,11 @@ from pipeline.sources.types import fits
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
-from pipeline.types import Slice, SourceFile
+from pipeline.types import Slice, SourceFile, Unread
 
 __all__ = [
-    "BAD", "HIDDEN", "NO_ROWS", "RAW", "FileSource", "SlicedSource", "Source", "cut", "each_of", "open_input",
-    "read_with_retries",
+    "BAD", "HIDDEN", "NO_ROWS", "RAW", "FileSource", "SlicedSource", "Source", "cut", "damage_named", "each_of",
+    "open_input", "read_with_retries",
 ]  # fmt: skip
 
 BAD = "__wedlm_bad"
@@ -35,6 +36,9 @@ _SLICES_AHEAD = 1024
 
 _SMALL_BYTES = 2**20
 _MANY, _FEW = 16, 4
+_MOST_FAULTS = 5
+_SHOWN = 400
+"""Characters of an error of Arrow in a message."""
 NO_ROWS = "it has no rows, so there is nothing to generate for. Give an input of one row at least."
 
 _T = TypeVar("_T")
@@ -99,8 +103,12 @@ class FileSource:
         schema: these, and those that the files' folders add.
         options: keyword arguments of the files' file system.
         remedy: see :class:`Source`.
+        base: the folder that the files' keys are relative to; empty for rows in memory.
+        unread: the files below the input that are not among these.
     """
 
+    base: str = ""
+    unread: Unread = Unread()
     label: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
     remedy: str = RESTORE_INPUT
@@ -196,7 +204,8 @@ class FileSource:
                 if tables is None:
                     self._check_unchanged(file)
                     tables = self._read(slices[done:])
-                table = next(tables, None)
+                with damage_named(file.path):
+                    table = next(tables, None)
                 # Each check of a remote file is a request: it is checked once, after the last slice.
                 if done + 1 == len(slices) or not is_url(file.path):
                     self._check_unchanged(file)
@@ -206,10 +215,7 @@ class FileSource:
                 raise
 
         while done < len(slices):
-            try:
-                table = with_retries(next_table, f"reading {file.path}", failure=SourceError)
-            except pa.ArrowException as error:
-                raise SourceError(f"{file.path}: cannot be read ({error}). Correct or remove it.") from error
+            table = with_retries(next_table, f"reading {file.path}", failure=SourceError)
             if table is None:
                 return
             yield self._partitions.add_to(table, slices[0].file, HIDDEN)
@@ -249,18 +255,80 @@ def read_with_retries(read: Callable[[], _T], path: str) -> _T:
     Raises:
         SourceError: it cannot be read, or is damaged.
     """
-    try:
-        if not is_url(path):
+
+    def once() -> _T:
+        with damage_named(path):
             return read()
-        return with_retries(read, f"reading {path}", failure=SourceError, remedy=BEFORE_THE_RUN)
-    except (OSError, pa.ArrowException) as error:
+
+    if is_url(path):
+        return with_retries(once, f"reading {path}", failure=SourceError, remedy=BEFORE_THE_RUN)
+    try:
+        return once()
+    except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error}). Correct or remove it.") from error
 
 
-def each_of(files: Sequence[SourceFile], look: Callable[[SourceFile], _T]) -> list[_T]:
-    """What ``look`` finds in each file, some at a time: many if they are small, few if it may hold much of one."""
-    small = max((file.size for file in files), default=0) <= _SMALL_BYTES
-    return list(map_ahead(look, files, _MANY if small else _FEW))
+@contextmanager
+def damage_named(path: str) -> Iterator[None]:
+    """A block that reads a file's content; errors of Arrow's readers become one that names the file.
+
+    Errors of the system and of stores (they have a number, or a type of their own) pass: another attempt may succeed.
+
+    Raises:
+        SourceError: the file is damaged, or holds something that Arrow cannot read.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OverflowError, UnicodeDecodeError) as error:
+        cause: Exception = error
+    except OSError as error:
+        if type(error) is not OSError or error.errno is not None:
+            raise
+        cause = error
+    else:
+        return
+    raise SourceError(f"{path}: cannot be read ({_cause(cause)}). Correct or remove it.") from cause
+
+
+def _cause(error: Exception) -> str:
+    """An error of Arrow in one line."""
+    if isinstance(error, UnicodeDecodeError):
+        shown = bytes(error.object).decode("utf-8", "backslashreplace")[:_SHOWN]
+        return f"a name or text in it is not UTF-8: {shown!r}"
+    return str(error).strip().splitlines()[0].rstrip(".")[:_SHOWN] if str(error).strip() else type(error).__name__
+
+
+def each_of(files: Sequence[SourceFile], look: Callable[[SourceFile], _T], *, footers: bool = False) -> list[_T]:
+    """The result of ``look`` for each file, some at a time: many if they are small, few if it may hold much of one.
+
+    Args:
+        files: to look at.
+        look: is given a file.
+        footers: whether it reads little of a file, however large.
+
+    Raises:
+        SourceError: files cannot be read; the message has the first five.
+    """
+
+    def attempt(file: SourceFile) -> _T | SourceError:
+        try:
+            return look(file)
+        except SourceError as error:
+            return error
+
+    small = footers or max((file.size for file in files), default=0) <= _SMALL_BYTES
+    results: list[_T] = []
+    faults: list[SourceError] = []
+    for result in map_ahead(attempt, files, _MANY if small else _FEW):
+        if not isinstance(result, SourceError):
+            results.append(result)
+            continue
+        faults.append(result)
+        if len(faults) == _MOST_FAULTS:
+            break
+    if faults:
+        raise SourceError("\n".join(map(str, faults))) from faults[0]
+    return results
 
 
 def cut(tables: Iterable[pa.Table], first_row: int, slices: Sequence[Slice]) -> Iterator[pa.Table]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.errors import SourceError
 from pipeline.sources.base import FileSource
 from pipeline.sources.finding import Found
-from pipeline.sources.opening import open_files
+from pipeline.sources.opening import ROWS, open_files
 
 __all__ = ["open_added_files"]
 
@@ -23,6 +23,7 @@ def open_added_files(
     table: pa.Schema | None,
     partitioned: bool = True,
     versions: Mapping[str, int] | None = None,
+    input_format: str = ROWS,
 ) -> FileSource:
     """The source of files that are added to a table.
 
@@ -33,6 +34,7 @@ def open_added_files(
         table: input columns that the table has; None for a new table.
         partitioned: see :func:`pipeline.sources.opening.open_source`.
         versions: see :func:`pipeline.sources.opening.open_files`.
+        input_format: as in ``RunConfig``, but for "auto".
 
     Raises:
         SourceError: a file cannot be read, or has a column of a type that the table's, or another file's, cannot hold;
@@ -40,7 +42,9 @@ def open_added_files(
     """
 
     def opened(files: Sequence[Found]) -> FileSource:
-        return open_files(name, files, options, partitioned=partitioned, versions=versions)
+        return open_files(
+            name, files, options, partitioned=partitioned, versions=versions, input_format=input_format
+        )  # fmt: skip
 
     try:
         source = opened(found)

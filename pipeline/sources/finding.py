@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import itertools
 import os
 import posixpath
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.codec import file_digest, sampled_stretches
+from pipeline.codec import file_digest, redact, sampled_stretches
 from pipeline.errors import SourceError
 from pipeline.sources.identity import stamp_now, stamp_of_info
 from pipeline.sources.partitions import partitions_in
+from pipeline.sources.walking import Entry, Folder, folders, has_wildcards, is_hidden, matching
 from pipeline.storage.first_contact import check_reachable
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
-from pipeline.types import SourceFile
+from pipeline.types import InputBase, SourceFile
 
-__all__ = ["Found", "check_name", "digest_now", "find_files", "has_wildcards", "is_hidden",
-           "source_file"]  # fmt: skip
+__all__ = ["Found", "Listing", "check_name", "digest_now", "find_files", "source_file", "split_pattern"]
 
 _STORE_DIGESTS = ("ETag", "etag", "md5Hash", "content_md5")
 """Names under which object stores report the hash of an object's content."""
@@ -45,25 +44,69 @@ class Found:
     folders: str = ""
 
 
-def has_wildcards(name: str) -> bool:
-    """Whether a name is a glob pattern."""
-    return any(c in name for c in "*?[")
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The files of an input.
+
+    Attributes:
+        base: the folder that keys are relative to, without credentials. It follows from the input's name alone, never
+            from the files that are there: the input folder, the folder of a file, the folders of a pattern before its
+            first wildcard.
+        files: sorted by key.
+        unread: keys of entries that are left out: hidden ones, links without a target, pipes and the like.
+        is_pattern: whether the input is a glob pattern.
+    """
+
+    base: str
+    files: Sequence[Found] = ()
+    unread: Sequence[str] = ()
+    is_pattern: bool = False
+
+    def named_as(self, begun: InputBase) -> Listing:
+        """The same files under the keys that a run gives them which was begun with this base.
+
+        If neither base lies in the other, the input was moved, and its files keep their keys.
+        """
+        base = self._earlier_base(begun.keys) if begun.folder is None else begun.folder
+        if base == self.base or not (_is_below(base, self.base) or _is_below(self.base, base)):
+            return self
+        paths = [posixpath.join(self.base, file.key) for file in self.files]
+        renamed = [
+            replace(file, key=posixpath.relpath(path, base)) for file, path in zip(self.files, paths, strict=True)
+        ]
+        return replace(self, base=base, files=sorted(renamed, key=lambda file: file.key))
+
+    def _earlier_base(self, keys: Iterable[str]) -> str:
+        """The base of a run that recorded none: earlier versions took the lowest folder that holds a pattern's files.
+
+        It is only taken if all files of the run are found by it.
+        """
+        there = {file.key for file in self.files}
+        parents = [posixpath.dirname(file.key) for file in self.files]
+        lowest = posixpath.commonpath(parents) if self.is_pattern and parents else ""
+        if there.issuperset(keys) or not {posixpath.relpath(key, lowest or ".") for key in there}.issuperset(keys):
+            return self.base
+        return posixpath.join(self.base, lowest)
 
 
-def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> list[Found]:
-    """The files of a path, folder (recursively), glob or URL of one of these, sorted by key.
+def _is_below(one: str, other: str) -> bool:
+    return one.startswith(f"{other.rstrip('/')}/")
+
+
+def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> Listing:
+    """The files of a path, folder (recursively), glob or URL of one of these.
 
     In folders everything under names that begin with ``_`` or ``.`` is left out; a file or glob is taken
-    literally. Empty if nothing is found.
+    literally. Links are followed. No files if nothing is found.
 
     Raises:
-        SourceError: the URL's file system cannot be asked.
+        SourceError: the URL's file system cannot be asked, or a folder cannot be listed.
     """
     name = plain_name(path)
     if not is_url(name):
         return _find_local(Path(name).expanduser())
 
-    def find() -> list[Found]:
+    def find() -> Listing:
         check_reachable(name, options, "input", SourceError)
         return _find_remote(name, options)
 
@@ -75,29 +118,34 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> list
     )
 
 
-def _find_local(root: Path) -> list[Found]:
+def _find_local(root: Path) -> Listing:
+    is_pattern = False
     if root.is_dir():
-        paths, base = [p for p in root.rglob("*") if p.is_file()], root
-        paths = [p for p in paths if not is_hidden(p.relative_to(root).as_posix())]
-        fixed = root
+        base = root
+        walk = folders(Folder.at(str(root)), lambda entry: not is_hidden(entry.key))
+        found = [entry for _, entries in walk for entry in entries]
+        read = [entry for entry in found if entry.is_file and not is_hidden(entry.key)]
     elif root.is_file():
-        paths, base, fixed = [root], root.parent, root.parent
+        base = root.parent
+        read = found = [Folder.at(str(base)).entry(root.name)]
     else:
-        paths = [Path(p) for p in glob.glob(str(root), recursive=True) if os.path.isfile(p)]
-        base = Path(os.path.commonpath([p.parent for p in paths])) if paths else root
-        fixed = Path(_before_wildcards(str(root)))
-    for path in paths:
-        check_name(path)
-    found = [
-        Found(
-            key=p.relative_to(base).as_posix(),
-            path=str(local_path(p)),
-            info={},
-            folders=p.parent.relative_to(fixed).as_posix(),
-        )
-        for p in paths
-    ]
-    return sorted(found, key=lambda f: f.key)
+        base, parts = split_pattern(str(root))
+        is_pattern = bool(parts)
+        matched = matching(Folder.at(base), parts) if parts else ()
+        found = [*{entry.key: entry for entry in matched if not entry.is_folder}.values()]
+        read = [entry for entry in found if entry.is_file]
+    for entry in read:
+        check_name(entry.path)
+    files = [_found_local(entry) for entry in sorted(read, key=lambda entry: entry.key)]
+    names = {entry.key for entry in read}
+    unread = [entry.key for entry in found if entry.key not in names]
+    return Listing(base=os.path.abspath(base), files=files, unread=unread, is_pattern=is_pattern)
+
+
+def _found_local(entry: Entry) -> Found:
+    return Found(
+        key=entry.key, path=str(local_path(entry.path)), info={}, folders=posixpath.dirname(entry.key)
+    )  # fmt: skip
 
 
 def check_name(path: str | os.PathLike[str]) -> None:
@@ -113,43 +161,42 @@ def check_name(path: str | os.PathLike[str]) -> None:
         raise SourceError(f"input file {shown!r}: its name is not UTF-8. Rename it, or leave it out.") from None
 
 
-def _before_wildcards(pattern: str) -> str:
-    """The folders of a pattern that are in front of the first one with a wildcard."""
-    folders = "/".join(itertools.takewhile(lambda part: not has_wildcards(part), pattern.split("/")))
-    return folders or ("/" if pattern.startswith("/") else "")
+def split_pattern(pattern: str) -> tuple[str, list[str]]:
+    """The folders of a pattern before its first part with a wildcard, and the parts from there on; none: no pattern."""
+    parts = pattern.split("/")
+    fixed = list(itertools.takewhile(lambda part: not has_wildcards(part), parts))
+    return "/".join(fixed) or ("/" if pattern.startswith("/") else ""), [p for p in parts[len(fixed) :] if p]
 
 
-def _find_remote(url: str, options: Mapping[str, Any]) -> list[Found]:
+def _find_remote(url: str, options: Mapping[str, Any]) -> Listing:
     fs, root = open_filesystem(url, options)
+    unread: list[str] = []
+    is_pattern = False
     with as_os_errors():
         fs.invalidate_cache()
-        if has_wildcards(root):
-            files = {path: info for path, info in fs.glob(root, detail=True).items() if info["type"] == "file"}
-            base = posixpath.commonpath([posixpath.dirname(path) for path in files]) if files else root
-            fixed = _before_wildcards(root)
-        elif fs.isfile(root):
+        # A name with brackets is a pattern only if nothing has this very name.
+        if fs.isfile(root):
             files, base = {root: fs.info(root)}, posixpath.dirname(root)
-            fixed = base
+        elif has_wildcards(root) and not fs.isdir(root):
+            is_pattern = True
+            files = {path: info for path, info in fs.glob(root, detail=True).items() if info["type"] == "file"}
+            base = split_pattern(root)[0]
         else:
-            base = fixed = root.rstrip("/")
+            base = root.rstrip("/")
             listed = fs.find(base, detail=True)
-            files = {p: i for p, i in listed.items() if i["type"] == "file" and not p.endswith("/")}
-            files = {p: i for p, i in files.items() if not is_hidden(posixpath.relpath(p, base))}
-    found = [
-        Found(
-            key=posixpath.relpath(path, base),
-            path=fs.unstrip_protocol(path),
-            info=info,
-            folders=posixpath.relpath(posixpath.dirname(path), fixed) if fixed else posixpath.dirname(path),
-        )
-        for path, info in files.items()
-    ]
-    return sorted(found, key=lambda f: f.key)
-
-
-def is_hidden(key: str) -> bool:
-    """Whether a file lies under a name that folders leave out."""
-    return any(part[0] in "_." for part in key.split("/"))
+            there = {p: i for p, i in listed.items() if i["type"] == "file" and not p.endswith("/")}
+            files = {p: i for p, i in there.items() if not is_hidden(posixpath.relpath(p, base))}
+            unread = [posixpath.relpath(path, base) for path in there if path not in files]
+    found = []
+    for path, info in files.items():
+        key = posixpath.relpath(path, base) if base else path
+        found.append(
+            Found(key=key, path=fs.unstrip_protocol(path), info=info, folders=posixpath.dirname(key))
+        )  # fmt: skip
+    return Listing(
+        base=redact(fs.unstrip_protocol(base)), files=sorted(found, key=lambda f: f.key), unread=unread,
+        is_pattern=is_pattern,
+    )  # fmt: skip
 
 
 def source_file(found: Found, options: Mapping[str, Any], *, partitioned: bool = True) -> SourceFile:

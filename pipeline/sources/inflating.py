@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import lzma
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ zstd, can, and so could a file of a megabyte that takes hours."""
 FREE_BYTES = 64 * 2**20
 """Any file may decompress to this size: small files of equal rows compress far better than large ones."""
 _BLOCK_BYTES = 2**20
+_XZ_MEMORY_BYTES = 256 * 2**20
+"""Of a decompressor: `xz -9` asks for 65 MiB, a crafted file for as much as 4 GiB."""
 
 
 def inflated(file: BinaryIO, codec: str, path: str) -> io.BufferedReader:
@@ -26,7 +29,7 @@ def inflated(file: BinaryIO, codec: str, path: str) -> io.BufferedReader:
         SourceError: while reading, if the file decompresses to more than the limits allow.
     """
     counted = _Counted(file)
-    inner = pa.CompressedInputStream(pa.PythonFile(counted, mode="r"), codec)
+    inner = _Xz(counted) if codec == "xz" else pa.CompressedInputStream(pa.PythonFile(counted, mode="r"), codec)
     return io.BufferedReader(_Inflated(inner, counted, path), _BLOCK_BYTES)
 
 
@@ -50,8 +53,51 @@ class _Counted:
         return self._file.closed
 
 
+class _Xz:
+    """The decompressed bytes of an ``.xz`` file, which Arrow cannot read."""
+
+    def __init__(self, file: _Counted) -> None:
+        self._file = file
+        self._inner = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_BYTES)
+        self._held = b""
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end.
+
+        Raises:
+            OSError: the file is damaged or cut.
+        """
+        data = b""
+        while not data:
+            if self._inner.eof and not self._begin_next():
+                return b""
+            given = b""
+            if self._inner.needs_input:
+                given, self._held = self._held or self._file.read(_BLOCK_BYTES), b""
+                if not given:
+                    raise OSError("truncated xz stream")
+            try:
+                data = self._inner.decompress(given, size)
+            except lzma.LZMAError as error:
+                raise OSError(f"corrupt xz data: {error}") from error
+        return data
+
+    def _begin_next(self) -> bool:
+        """Go on with a further stream, which may follow after zeros; False if there is none."""
+        self._held = self._inner.unused_data.lstrip(b"\0")
+        while not self._held:
+            if not (block := self._file.read(_BLOCK_BYTES)):
+                return False
+            self._held = block.lstrip(b"\0")
+        self._inner = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_BYTES)
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class _Inflated(io.RawIOBase):
-    def __init__(self, inner: pa.NativeFile, compressed: _Counted, path: str) -> None:
+    def __init__(self, inner: pa.NativeFile | _Xz, compressed: _Counted, path: str) -> None:
         self._inner = inner
         self._compressed = compressed
         self._path = path

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import ConfigError, SourceError
-from pipeline.sources.finding import Found, check_name, is_hidden
+from pipeline.sources.finding import Found, check_name
 from pipeline.sources.identity import known_of_info, modified_of_info, stamp_of_info, stamp_of_stat
 from pipeline.sources.partitions import partitions_in
+from pipeline.sources.walking import Folder, folders, is_hidden
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
@@ -90,16 +91,19 @@ def list_files(
     options: Mapping[str, Any],
     within: PartitionRange,
     left_out: Callable[[str], None] = lambda key: None,
+    unread: Callable[[str], None] = lambda key: None,
 ) -> Iterator[ListedFile]:
     """The files below a folder or URL, folder by folder, in no order; memory holds some folders.
 
-    Names that begin with ``_`` or ``.`` are left out, as in :func:`pipeline.sources.finding.find_files`.
+    Links are followed, and names that begin with ``_`` or ``.`` are left out, as in
+    :func:`pipeline.sources.finding.find_files`.
 
     Args:
         root: the folder or URL.
         options: keyword arguments of the URL's file system.
         within: the partitions to look at. With a range, files that lie in no folder of its key are left out.
         left_out: called with the key of each of these.
+        unread: called with the key of each hidden file or folder, and of each entry that is no file.
 
     Raises:
         SourceError: there is no such folder, it cannot be listed, or a name in it is no text.
@@ -112,45 +116,38 @@ def list_files(
 
     name = plain_name(root)
     if is_url(name):
-        yield from _remote(name, options, within, takes)
+        yield from _remote(name, options, within, takes, unread)
         return
     base = os.fspath(local_path(name))
     if not os.path.isdir(base):
         raise SourceError(f"input={name!r}: no such folder. Check the path; scheduled runs read a folder or prefix.")
-    yield from _local(base, "", within, takes)
+    yield from _local(base, within, takes, unread)
 
 
 _Takes = Callable[[str, str], bool]
 """Whether the range has files in these folders; the file's key is for those that it can say nothing of."""
 
 
-def _local(base: str, folders: str, within: PartitionRange, takes: _Takes) -> Iterator[ListedFile]:
-    below = []
-    try:
-        with os.scandir(os.path.join(base, folders)) as entries:
-            for entry in entries:
-                if entry.name[0] in "_.":
-                    continue
+def _local(base: str, within: PartitionRange, takes: _Takes, unread: Callable[[str], None]) -> Iterator[ListedFile]:
+    for _, entries in folders(
+        Folder.at(base), lambda entry: not is_hidden(entry.key) and within.holds(entry.key) is not False
+    ):  # fmt: skip
+        for entry in entries:
+            if is_hidden(entry.key) or not entry.is_file:
+                if within.holds(entry.key) is not False:
+                    unread(entry.key)
+            elif takes(posixpath.dirname(entry.key), entry.key):
                 check_name(entry.path)
-                key = posixpath.join(folders, entry.name)
-                if entry.is_dir(follow_symlinks=False):
-                    below.append(key)
-                elif entry.is_file() and takes(folders, key):
-                    found = entry.stat()
-                    yield ListedFile(
-                        key=key, path=entry.path, stamp=stamp_of_stat(found), size=found.st_size,
-                        modified=found.st_mtime,
-                    )  # fmt: skip
-    except FileNotFoundError:
-        return  # removed since its folder was listed
-    except OSError as error:
-        raise SourceError(f"{base}: cannot be listed ({error}). Check it and run again.") from error
-    for key in below:
-        if within.holds(key) is not False:
-            yield from _local(base, key, within, takes)
+                assert entry.stat is not None
+                yield ListedFile(
+                    key=entry.key, path=entry.path, stamp=stamp_of_stat(entry.stat), size=entry.stat.st_size,
+                    modified=entry.stat.st_mtime,
+                )  # fmt: skip
 
 
-def _remote(url: str, options: Mapping[str, Any], within: PartitionRange, takes: _Takes) -> Iterator[ListedFile]:
+def _remote(
+    url: str, options: Mapping[str, Any], within: PartitionRange, takes: _Takes, unread: Callable[[str], None]
+) -> Iterator[ListedFile]:
     fs, root = open_filesystem(url, options)
     root = root.rstrip("/")
 
@@ -175,15 +172,17 @@ def _remote(url: str, options: Mapping[str, Any], within: PartitionRange, takes:
             for path, info in entries:
                 key = posixpath.relpath(path, root)
                 if is_hidden(key):
-                    continue
-                if info["type"] != "directory":
+                    unread(key)
+                elif info["type"] != "directory":
                     if takes(posixpath.dirname(key), key):
                         yield _remote_file(fs, root, path, info)
                 elif (inside := within.holds(key)) is not False:
                     (whole if inside else ahead).append(path)
         for entries in map_ahead(lambda folder: listed(folder, deep=True), whole):
             for path, info in entries:
-                if info["type"] == "file" and not is_hidden(posixpath.relpath(path, root)):
+                if is_hidden(key := posixpath.relpath(path, root)):
+                    unread(key)
+                elif info["type"] == "file":
                     yield _remote_file(fs, root, path, info)
         level = ahead
 

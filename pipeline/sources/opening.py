@@ -7,37 +7,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipeline import layout
 from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import SourceError
+from pipeline.sinks import FORMATS
 from pipeline.sources.base import FileSource, SlicedSource
-from pipeline.sources.finding import Found, find_files, has_wildcards, source_file
-from pipeline.sources.formats import all_formats, all_suffixes, dialects_of, is_dialect
+from pipeline.sources.finding import Found, find_files, source_file, split_pattern
+from pipeline.sources.formats import all_suffixes, dialects_of, formats_of
+from pipeline.sources.formats.text_file import TextFileSource
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
 from pipeline.sources.spool import spool
+from pipeline.sources.suffixes import has_suffix
+from pipeline.sources.walking import has_wildcards, matches
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.protocol import Storage
-from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name
-from pipeline.types import SourceFile
+from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, relative
+from pipeline.types import InputBase, SourceFile, Unread
 
-__all__ = ["ROWS", "check_apart", "open_files", "open_source", "source_of"]
+__all__ = ["ROWS", "check_apart", "check_files_apart", "open_files", "open_source", "source_of"]
 
 ROWS = FileSource.input_format
 """Input format of tables that are nothing but rows."""
 
 
-def source_of(config: RunConfig, storage: Storage, *, partitioned: bool = True) -> SlicedSource:
+def source_of(
+    config: RunConfig, storage: Storage, *, partitioned: bool = True, begun: InputBase | None = None
+) -> SlicedSource:
     """The source of a configuration; in-memory input is first written to ``storage``.
 
     Args:
         config: names the input.
         storage: the output.
         partitioned: see :func:`open_source`.
+        begun: see :func:`open_source`.
 
     Raises:
-        SourceError: see :func:`open_source`.
+        SourceError: see :func:`open_source`; or a file lies in the output.
     """
     # A source in memory is read from where it was written, which need not be the output (see ``preview``).
-    return open_source(
+    source = open_source(
         config.input,
         storage,
         options=config.input_options,
@@ -45,7 +53,29 @@ def source_of(config: RunConfig, storage: Storage, *, partitioned: bool = True) 
         dataset_options=config.dataset_options,
         partitioned=partitioned,
         input_format=_wanted_format(config),
+        begun=begun,
     )
+    if isinstance(config.input, (str, os.PathLike)):
+        check_files_apart(source.files, config.output)
+    return source
+
+
+def check_files_apart(files: Sequence[SourceFile], output: str) -> None:
+    """Refuse files in the output folder, where links or a pattern may lead.
+
+    Raises:
+        SourceError: a file lies there.
+    """
+    if is_url(output):
+        return
+    root = os.path.realpath(local_path(output))
+    folders: dict[str, bool] = {}
+    for file in files:
+        place = file.path if os.path.islink(file.path) else os.path.dirname(file.path)
+        if place not in folders:
+            folders[place] = not is_url(file.path) and lies_inside(os.path.realpath(place), root)
+        if folders[place]:
+            raise SourceError(f"input file {file.path!r} lies in output={output!r}. Write elsewhere.")
 
 
 def _wanted_format(config: RunConfig) -> str:
@@ -63,6 +93,7 @@ def open_source(
     dataset_options: Mapping[str, Any] | None = None,
     partitioned: bool = True,
     input_format: str = "auto",
+    begun: InputBase | None = None,
 ) -> SlicedSource:
     """The source of what ``RunConfig.input`` may be.
 
@@ -74,17 +105,23 @@ def open_source(
         dataset_options: keyword arguments of ``datasets.load_dataset``.
         partitioned: whether folders named ``name=value`` are columns of the files in them.
         input_format: as in ``RunConfig``.
+        begun: how the run names its files that is to be continued; None for a new one.
 
     Raises:
         SourceError: unknown kind, nothing there, or unreadable.
     """
     if isinstance(data, (str, os.PathLike)):
         name = plain_name(data)
-        found = [] if dataset_options and not _is_folder(name) else find_files(name, options or {})
-        if is_saved(f.key for f in found):
+        listing = None if dataset_options and not _is_folder(name) else find_files(name, options or {})
+        if listing is not None and is_saved(file.key for file in listing.files):
             data = load_saved(name, dataset_options or {}, options or {})
-        elif found and not dataset_options:
-            return open_files(name, found, options or {}, partitioned=partitioned, input_format=input_format)
+        elif listing is not None and listing.files and not dataset_options:
+            named = listing if begun is None else listing.named_as(begun)
+            source = open_files(
+                name, named.files, options or {}, partitioned=partitioned, input_format=input_format
+            )  # fmt: skip
+            source.base, source.unread = named.base, source.unread.plus(*named.unread)
+            return source
         elif dataset_options or _may_be_a_dataset(name):
             data = load_named(name, dataset_options or {})
         else:
@@ -99,11 +136,11 @@ def _is_folder(name: str) -> bool:
 
 
 def _may_be_a_dataset(name: str) -> bool:
-    return is_dataset_name(name) and not name.endswith(all_suffixes()) and not local_path(name).exists()
+    return is_dataset_name(name) and not has_suffix(name, all_suffixes()) and not local_path(name).exists()
 
 
 def _say_what_is_missing(name: str) -> None:
-    if has_wildcards(name) or name.endswith(all_suffixes()) or _is_folder(name):
+    if has_wildcards(name) or has_suffix(name, all_suffixes()) or _is_folder(name):
         raise SourceError(
             f"input={name!r}: no file is there. Check the path or pattern; known suffixes: {', '.join(all_suffixes())}."
         )
@@ -132,24 +169,27 @@ def open_files(
     Raises:
         SourceError: they are of several formats, or of none; or one cannot be read.
     """
-    by_format = {
-        one: [f for f in found if f.path.endswith(one.suffixes)] for one in all_formats() if not is_dialect(one)
-    }
+    by_format = {one: [f for f in found if has_suffix(f.path, one.suffixes)] for one in formats_of(input_format)}
     present = [one for one, files in by_format.items() if files]
     if len(present) > 1:
         labels = " and ".join(one.label for one in present)
         raise SourceError(f"input={name!r}: holds {labels} files. Name one by a glob.")
     if not present:
-        known = ", ".join(all_suffixes())
+        known = ", ".join(all_suffixes(input_format))
+        text = f' With input_format="{TextFileSource.input_format}" each text file is one prompt.'
         raise SourceError(
             f"input={name!r}: unknown suffix of {found[0].key!r}. Rename or convert it; known are {known}."
+            f"{text if any(has_suffix(f.path, TextFileSource.suffixes) for f in found) else ''}"
         )
     (one,) = present
     files = list(map_ahead(lambda file: source_file(file, options, partitioned=partitioned), by_format[one]))
     later = versions or {}
-    return _dialect(one, files[0], options, input_format).over(
+    source = _dialect(one, files[0], options, input_format).over(
         [replace(file, version=later.get(file.key, 0)) for file in files], options
     )
+    read = {file.key for file in files}
+    source.unread = Unread().plus(*(file.key for file in found if file.key not in read))
+    return source
 
 
 def _dialect(
@@ -172,12 +212,27 @@ def _dialect(
 
 
 def check_apart(data: Any, output: str) -> None:
-    """Refuse an output inside the input folder, which the next run would read as input.
+    """Refuse an output that lies inside the input, which the next run would read as input, or the other way round.
+
+    Links are followed. Files that a pattern or a link leads to are looked at when the source is opened.
 
     Raises:
-        SourceError: the output lies there.
+        SourceError: the one lies in the other.
     """
-    if isinstance(data, (str, os.PathLike)):
-        folder = plain_name(data).split("**", 1)[0].rstrip("/") if "**" in plain_name(data) else data
-        if lies_inside(output, folder):
-            raise SourceError(f"output={output!r} lies inside input={os.fspath(data)!r}. Write elsewhere.")
+    if not isinstance(data, (str, os.PathLike)):
+        return
+    name = plain_name(data)
+    exists = is_url(name) or local_path(name).exists()
+    base, parts = split_pattern(name)
+    if not parts or (exists and not is_url(name)):  # a name may have brackets
+        base, parts = name, []
+    if lies_inside(output, base) and (not parts or _reads_output(parts, relative(output, base))):
+        raise SourceError(f"output={output!r} lies inside input={name!r}. Write elsewhere.")
+    if (exists or parts) and lies_inside(base, output):
+        raise SourceError(f"input={name!r} lies inside output={output!r}. Write elsewhere.")
+
+
+def _reads_output(parts: Sequence[str], way: str) -> bool:
+    """Whether a pattern matches the published files of an output; ``way``: to it from the folder of the pattern."""
+    folder = [*way.split("/"), layout.publication(0)]
+    return "**" in parts or any(matches(parts, [*folder, f"part-000000{own.suffix}"]) for own in FORMATS.values())

@@ -18,12 +18,13 @@ from pipeline.errors import SourceError
 from pipeline.sources.base import FileSource, open_input, read_with_retries
 from pipeline.sources.inflating import inflated
 from pipeline.sources.lines import LongLine, lines_of
+from pipeline.sources.suffixes import suffix_of
 from pipeline.sources.tabulate import Columns, tabulate
 from pipeline.types import Slice, SourceFile
 
 __all__ = ["TextSource", "open_text", "with_compression"]
 
-_CODECS = {".gz": "gzip", ".zst": "zstd"}
+_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 _UNITS_PER_GROUP = 64
 _MOST_SLICE_BYTES = 64 * 2**20
 """A slice ends at this size, however few rows it has: a task holds the rows of a slice in memory."""
@@ -39,7 +40,8 @@ def with_compression(*suffixes: str) -> tuple[str, ...]:
 
 
 def _codec(path: str) -> str | None:
-    return next((codec for suffix, codec in _CODECS.items() if path.endswith(suffix)), None)
+    suffix = suffix_of(path, _CODECS)
+    return None if suffix is None else _CODECS[suffix]
 
 
 @contextmanager

@@ -6,11 +6,14 @@ turned into OSErrors, so that callers handle one kind.
 
 from __future__ import annotations
 
+import io
 import os
+import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import unquote_to_bytes
 
 from pipeline.codec import CoreConfigError, keep_url_credentials, quotes_secrets, redact, resolved
 from pipeline.errors import ConfigError
@@ -19,6 +22,7 @@ __all__ = [
     "READ_AHEAD_BYTES",
     "CredentialsError",
     "MisuseError",
+    "StoreError",
     "as_os_errors",
     "is_url",
     "join",
@@ -27,6 +31,7 @@ __all__ = [
     "open_filesystem",
     "open_remote",
     "plain_name",
+    "relative",
     "with_secrets",
 ]
 
@@ -34,6 +39,7 @@ __all__ = [
 _MISUSE = (TypeError, ValueError, AttributeError, KeyError, ImportError, NotImplementedError)
 
 
+_LOCAL = ("file", "local")
 _NO_CREDENTIALS = frozenset((
     "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound", "NoAuthTokenError",
     "TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError",  # botocore
@@ -47,13 +53,21 @@ class MisuseError(OSError):
     """A file system does not understand a request, so another attempt would fail too."""
 
 
+class StoreError(OSError):
+    """A store's client failed with an exception of its own; another attempt may succeed."""
+
+
 class CredentialsError(PermissionError):
     """There are no credentials for a store, or only part of them, so another attempt would fail too."""
 
 
 def plain_name(location: str | os.PathLike[str]) -> str:
-    """A path or URL as text; ``file://`` URLs become paths."""
-    return os.fspath(location).removeprefix("file://")
+    """A path or URL as text; ``file://`` URLs, as :meth:`pathlib.Path.as_uri` writes them, become paths."""
+    name = os.fspath(location)
+    scheme, slashes, path = name.partition("://")
+    if scheme not in _LOCAL or not slashes:
+        return name
+    return os.fsdecode(unquote_to_bytes(path.removeprefix("localhost")))
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
@@ -72,12 +86,28 @@ def join(folder: str, name: str) -> str:
 
 
 def lies_inside(location: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
-    """Whether ``location`` is ``folder`` or below it, going by their names."""
-    if is_url(location) != is_url(folder):
-        return False
-    if is_url(location):
-        return f"{plain_name(location).rstrip('/')}/".startswith(f"{plain_name(folder).rstrip('/')}/")
-    return local_path(location).is_relative_to(local_path(folder))
+    """Whether ``location`` is ``folder`` or below it; links and ``..`` are followed."""
+    one, other = _place(location), _place(folder)
+    return one[0] == other[0] and f"{one[1].rstrip('/')}/".startswith(f"{other[1].rstrip('/')}/")
+
+
+def relative(location: str | os.PathLike[str], folder: str | os.PathLike[str]) -> str:
+    """The path from ``folder`` to ``location``, which lies inside."""
+    return posixpath.relpath(_place(location)[1], _place(folder)[1])
+
+
+def _place(location: str | os.PathLike[str]) -> tuple[str, str]:
+    """The kind of file system of a location, and the path in it."""
+    import fsspec
+
+    if not is_url(location):
+        return "", os.path.realpath(local_path(location))
+    scheme, _, path = plain_name(location).partition("://")
+    try:
+        names = fsspec.get_filesystem_class(scheme).protocol  # one file system may have several: s3 and s3a
+    except (ImportError, ValueError):
+        names = scheme
+    return (names if isinstance(names, str) else names[0]), posixpath.normpath(path)
 
 
 READ_AHEAD_BYTES = 4 * 2**20
@@ -87,7 +117,51 @@ READ_AHEAD_BYTES = 4 * 2**20
 def open_remote(fs: Any, path: str) -> BinaryIO:
     """Open an object for reading at random."""
     with as_os_errors():
-        return fs.open(path, "rb", block_size=READ_AHEAD_BYTES, cache_type="readahead")
+        return _RemoteFile(fs.open(path, "rb", block_size=READ_AHEAD_BYTES, cache_type="readahead"))
+
+
+class _RemoteFile(io.RawIOBase):
+    """An object that is read at random. Exceptions of the store's client and reads that end too early are OSErrors."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._size: int | None = getattr(inner, "size", None)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        with as_os_errors():
+            return self._inner.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._inner.tell()
+
+    def read(self, size: int | None = -1) -> bytes:
+        with as_os_errors():
+            left = None if self._size is None else max(0, self._size - self._inner.tell())
+            data: bytes = self._inner.read(-1 if size is None else size)
+        wanted = left if size is None or size < 0 else size if left is None else min(size, left)
+        if left is not None and wanted is not None and len(data) < wanted:
+            raise StoreError(f"{len(data)} bytes came of {wanted} that were asked for")
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        with as_os_errors():
+            return self._inner.readline(-1 if size is None else size)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._inner.close()
+        super().close()
 
 
 def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -138,6 +212,8 @@ def as_os_errors() -> Iterator[None]:
     except OSError as error:
         if quotes_secrets(error):
             raise _without_secrets(error) from None
+        if type(error) is OSError and error.errno is None:
+            raise StoreError(str(error)) from error
         raise
     except Exception as error:  # every file system has exceptions of its own
         kind = _kind_of(error)
@@ -150,7 +226,7 @@ def as_os_errors() -> Iterator[None]:
 def _kind_of(error: Exception) -> type[OSError]:
     if any(kind.__name__ in _NO_CREDENTIALS for kind in type(error).__mro__):
         return CredentialsError
-    return MisuseError if isinstance(error, _MISUSE) else OSError
+    return MisuseError if isinstance(error, _MISUSE) else StoreError
 
 
 def _without_secrets(error: OSError) -> OSError:

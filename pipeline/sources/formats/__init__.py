@@ -12,7 +12,7 @@ import pkgutil
 from pipeline.errors import SourceError
 from pipeline.sources.base import FileSource
 
-__all__ = ["all_formats", "all_suffixes", "dialects_of", "is_dialect"]
+__all__ = ["all_formats", "all_suffixes", "dialects_of", "formats_of"]
 
 
 @functools.cache
@@ -23,25 +23,32 @@ def all_formats() -> tuple[type[FileSource], ...]:
         SourceError: a module holds no format or several, or two formats claim one suffix.
     """
     found = [_format_of(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    suffixes = [suffix for one in found if not is_dialect(one) for suffix in one.suffixes]
+    whole = [one for one in found if not any(issubclass(one, other) for other in found if other is not one)]
+    suffixes = [suffix for one in whole for suffix in one.suffixes]
     if len(set(suffixes)) < len(suffixes):
         raise SourceError(f"formats {[one.label for one in found]} claim a suffix twice. Give each suffix to one.")
     return tuple(sorted(found, key=lambda one: one.label, reverse=True))
 
 
-def all_suffixes() -> tuple[str, ...]:
-    """The suffixes of all formats."""
-    return tuple(suffix for one in all_formats() if not is_dialect(one) for suffix in one.suffixes)
+def formats_of(input_format: str) -> tuple[type[FileSource], ...]:
+    """The formats that files may have: one that has to be asked for, if it is; else all others. Without dialects."""
+    whole = [one for one in all_formats() if not _is_dialect(one)]
+    asked = [one for one in whole if one.input_format == input_format != FileSource.input_format]
+    return tuple(asked or (one for one in whole if one.input_format == FileSource.input_format))
 
 
-def is_dialect(one: type[FileSource]) -> bool:
-    """Whether a format is a dialect of another, which has its suffixes."""
-    return one.input_format != FileSource.input_format
+def all_suffixes(input_format: str = FileSource.input_format) -> tuple[str, ...]:
+    """The suffixes of :func:`formats_of`."""
+    return tuple(suffix for one in formats_of(input_format) for suffix in one.suffixes)
 
 
 def dialects_of(one: type[FileSource]) -> tuple[type[FileSource], ...]:
-    """The dialects of a format."""
-    return tuple(other for other in all_formats() if is_dialect(other) and issubclass(other, one))
+    """The dialects of a format: its subclasses, which have its suffixes."""
+    return tuple(other for other in all_formats() if issubclass(other, one) and other is not one)
+
+
+def _is_dialect(one: type[FileSource]) -> bool:
+    return any(issubclass(one, other) and one is not other for other in all_formats())
 
 
 def _format_of(name: str) -> type[FileSource]:

@@ -18,6 +18,7 @@ from pipeline.sources.base import each_of, read_with_retries
 from pipeline.sources.csv_records import Record, records
 from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES
 from pipeline.sources.lines import LongLine, lines_of
+from pipeline.sources.suffixes import has_suffix
 from pipeline.sources.text import TextSource, open_text, with_compression
 from pipeline.types import SourceFile
 
@@ -93,7 +94,7 @@ def _records_of(stream: BinaryIO, path: str) -> tuple[int, Iterator[Record]]:
 
 
 def _delimiter(path: str) -> str:
-    return "\t" if ".tsv" in path.rsplit("/", 1)[-1] else ","
+    return "\t" if has_suffix(path, with_compression(".tsv")) else ","
 
 
 def _row(record: Record, header: tuple[str, ...], readers: Sequence[Callable[[str], Any]]) -> Any:

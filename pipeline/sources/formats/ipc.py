@@ -5,20 +5,18 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.sources.base import FileSource, cut, open_input, read_with_retries
+from pipeline.sources.base import FileSource, cut, each_of, open_input, read_with_retries
 from pipeline.sources.schemas import common_schema
 from pipeline.types import Slice, SourceFile
 
 __all__ = ["IpcSource"]
 
 _FILE_MAGIC = b"ARROW1"
-_THREADS = 16
 _SEQUENTIAL = -1
 """Group of a stream's slices: each is reached only by reading all that is before it."""
 
@@ -47,8 +45,7 @@ class IpcSource(FileSource):
         Raises:
             SourceError: a damaged file, or files whose columns contradict each other.
         """
-        with ThreadPoolExecutor(_THREADS) as threads:
-            shapes = list(threads.map(lambda file: read_with_retries(lambda: _shape(file, options), file.path), files))
+        shapes = each_of(files, lambda file: read_with_retries(lambda: _shape(file, options), file.path), footers=True)
         schema = common_schema([schema for schema, _ in shapes])
         return cls(files, schema, options, [starts for _, starts in shapes])
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.sources.base import FileSource, cut, open_input, read_with_retries
+from pipeline.sources.base import FileSource, cut, each_of, open_input, read_with_retries
 from pipeline.sources.schemas import common_schema
 from pipeline.storage.urls import READ_AHEAD_BYTES, is_url, local_path
 from pipeline.types import Slice, SourceFile
@@ -22,7 +21,6 @@ __all__ = ["ParquetSource"]
 _BATCH_ROWS = 4096
 _BUFFER_BYTES = 2**20
 _SMALL_ROW_GROUP_BYTES = 32 * 2**20
-_THREADS = 16
 
 
 class ParquetSource(FileSource):
@@ -56,8 +54,7 @@ class ParquetSource(FileSource):
         Raises:
             SourceError: a damaged file, or files whose columns contradict each other.
         """
-        with ThreadPoolExecutor(_THREADS) as threads:
-            shapes = list(threads.map(lambda file: read_with_retries(lambda: _shape(file, options), file.path), files))
+        shapes = each_of(files, lambda file: read_with_retries(lambda: _shape(file, options), file.path), footers=True)
         found = common_schema([own for own, _ in shapes]) if schema is None else common_schema([schema])
         return cls(files, found, options, [starts for _, starts in shapes])
 

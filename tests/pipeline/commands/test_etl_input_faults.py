@@ -114,7 +114,10 @@ def test_files_in_no_folder_of_the_key_are_counted(tmp_path: Path, qwen3_folder:
     table.put("date=2026-11-20/a.parquet", prompts(0, 2))
     Path(table.root, "in", "notes.txt").write_text("no input")
     result = table.run(since="2026-11-01")
-    assert result.describe() == "Input: nothing new; 1 file in no folder of the partition key, left out"
+    assert result.describe() == (
+        "Input: nothing new; 1 file in no folder of the partition key, left out; "
+        "not read: 1 file below the input (hidden, or of no known kind): 'notes.txt'"
+    )
     assert table.run(since="2026-11-01", partition_key="date").outcome == "done"
 
 
@@ -178,3 +181,41 @@ def test_an_input_that_was_copied_is_compared_once(table: ScheduledTable, monkey
 
     monkeypatch.setattr("pipeline.commands.etl_intake.source_file", read)
     assert table.run().outcome == "nothing new"
+
+
+@pytest.mark.parametrize("on_changed", ["error", "ignore"])
+def test_a_renamed_file_is_not_done_twice(tmp_path: Path, qwen3_folder: Path, on_changed: Any) -> None:
+    table = ScheduledTable(str(tmp_path / "table"), qwen3_folder)
+    table.put("a.parquet", prompts(0, 2))
+    table.run()
+    os.rename(f"{table.root}/in/a.parquet", f"{table.root}/in/b.parquet")
+    with pytest.raises(SourceError, match=r"'a\.parquet' was processed and is gone, and 'b\.parquet' has the same"):
+        table.run(on_changed=on_changed)
+    assert table.run(on_changed="reprocess").outcome == "done"
+    assert {row["row_id"] for row in table.rows()} == {"b.parquet:0", "b.parquet:1"}
+
+
+def test_an_input_whose_parent_is_given_is_not_done_twice(tmp_path: Path, qwen3_folder: Path) -> None:
+    table = ScheduledTable(str(tmp_path / "table"), qwen3_folder)
+    table.put("day/a.parquet", prompts(0, 2))
+    table.run(input=f"{table.place}/in/day")
+    with pytest.raises(SourceError, match=r"'a\.parquet' was processed and is gone, and 'day/a\.parquet' has the same"):
+        table.run(on_changed="ignore")
+
+
+def test_links_and_names_with_brackets_are_read_and_the_rest_is_named(tmp_path: Path, qwen3_folder: Path) -> None:
+    table = ScheduledTable(str(tmp_path / "[table]"), qwen3_folder)
+    table.put("a[1].parquet", prompts(0, 2))
+    root = Path(table.root, "in")
+    (tmp_path / "linked").mkdir()
+    os.rename(shutil.copy(root / "a[1].parquet", tmp_path / "linked"), tmp_path / "linked" / "B.PARQUET")
+    os.symlink(tmp_path / "linked", root / "there")
+    os.symlink(root, root / "loop")
+    os.symlink(root / "nothing", root / "broken.parquet")
+    for name in ("_SUCCESS", "c.snappy"):
+        (root / name).write_text("?")
+    result = table.run()
+    assert result.intake.new == ("a[1].parquet", "there/B.PARQUET")
+    assert result.counts.unread.count == 4
+    assert set(result.counts.unread.names) == {"_SUCCESS", "broken.parquet", "c.snappy", "loop"}
+    assert "not read: 4 files below the input" in result.describe()

@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_formats_are_those_that_users_know() -> None:
-    assert [one.label for one in all_formats()] == ["Parquet", "OpenAI batch", "JSON Lines", "CSV", "Arrow"]
+    assert [one.label for one in all_formats()] == ["Text", "Parquet", "OpenAI batch", "JSON Lines", "CSV", "Arrow"]
     assert {".parquet", ".jsonl.gz", ".tsv.zst", ".feather"} <= set(all_suffixes())
 
 

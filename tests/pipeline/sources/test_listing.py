@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from pipeline.errors import ConfigError, SourceError
-from pipeline.sources import listing
+from pipeline.sources import walking
 from pipeline.sources.finding import find_files, source_file
 from pipeline.sources.listing import PartitionRange, found_of, list_files
 from testing.pipeline.s3 import S3Server
@@ -44,7 +44,7 @@ def keys(place: tuple[str, dict[str, Any]], within: PartitionRange = EVERYTHING)
 def test_without_a_range_all_but_hidden_files_are_there_as_for_any_other_input(
     place: tuple[str, dict[str, Any]]
 ) -> None:  # fmt: skip
-    assert keys(place) == set(SEEN) == {found.key for found in find_files(*place)}
+    assert keys(place) == set(SEEN) == {found.key for found in find_files(*place).files}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_range_shows_its_partitions_at_any_depth(
 
 
 def test_a_listed_file_has_the_stamp_and_the_digest_of_one_that_was_found(place: tuple[str, dict[str, Any]]) -> None:
-    by_key = {found.key: source_file(found, place[1]) for found in find_files(*place)}
+    by_key = {found.key: source_file(found, place[1]) for found in find_files(*place).files}
     for file in list_files(*place, EVERYTHING):
         assert file.stamp == by_key[file.key].stamp
         assert source_file(found_of(file), place[1]) == by_key[file.key]
@@ -75,8 +75,8 @@ def test_folders_out_of_range_are_not_looked_into(tmp_path: Path, monkeypatch: p
     for day in range(1, 6):
         (tmp_path / f"dt={day}" / "deep").mkdir(parents=True)
     looked = []
-    scan = os.scandir
-    monkeypatch.setattr(listing.os, "scandir", lambda path: looked.append(Path(path).name) or scan(path))
+    listed = os.listdir
+    monkeypatch.setattr(walking.os, "listdir", lambda path: looked.append(Path(path).name) or listed(path))
     list(list_files(tmp_path, {}, PartitionRange(key="dt", first="4")))
     assert set(looked) == {tmp_path.name, "dt=4", "dt=5", "deep"}
     assert len(looked) == 5

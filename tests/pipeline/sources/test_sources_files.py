@@ -371,7 +371,7 @@ def test_reading_goes_on_behind_the_last_slice_that_was_read(tmp_path: Path, mon
         stop = next(fails)
         for i, table in enumerate(real(self, slices)):
             if i == stop:
-                raise OSError("connection reset")
+                raise ConnectionResetError("connection reset")
             yield table
 
     monkeypatch.setattr(type(source), "_read", breaks)
@@ -379,11 +379,13 @@ def test_reading_goes_on_behind_the_last_slice_that_was_read(tmp_path: Path, mon
     assert pa.concat_tables(source.read(slices))["prompt"].to_pylist() == [str(i) for i in range(40)]
 
     def always(self: Any, slices: Any) -> Iterator[pa.Table]:
-        raise OSError("connection reset")
+        raise ConnectionResetError("connection reset")
         yield
 
     monkeypatch.setattr(type(source), "_read", always)
-    with pytest.raises(SourceError, match=r"reading .*x\.parquet failed 5 times, last with OSError: connection reset"):
+    with pytest.raises(
+        SourceError, match=r"reading .*x\.parquet failed 5 times, last with ConnectionResetError: connection reset"
+    ):
         list(source.read(slices))
 
 
@@ -402,7 +404,7 @@ def test_planning_a_text_file_goes_on_behind_the_slices_that_were_found(
         stop = next(fails)
         for i, piece in enumerate(real(self, *given)):
             if i == stop:
-                raise OSError("connection reset")
+                raise ConnectionResetError("connection reset")
             yield piece
 
     monkeypatch.setattr(type(source), "_slices_of", breaks)

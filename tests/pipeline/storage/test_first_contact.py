@@ -77,8 +77,8 @@ def test_a_store_that_answers_is_asked_once_even_if_it_refuses(s3: S3Server, mon
     asked: list[str] = []
     ask = first_contact._ask
     monkeypatch.setattr(first_contact, "_ask", lambda fs, bucket, found: asked.append(bucket) or ask(fs, bucket, found))
-    assert find_files("s3://no-such-bucket-1/x/*", s3.options) == []
-    assert find_files("s3://no-such-bucket-2/x/*", s3.options) == []
+    assert find_files("s3://no-such-bucket-1/x/*", s3.options).files == []
+    assert find_files("s3://no-such-bucket-2/x/*", s3.options).files == []
     assert asked == ["no-such-bucket-1"]
 
 
