@@ -92,10 +92,11 @@ class SlicedSource(Source, Protocol):
 class FileSource:
     """Base of sources over files: holds the files and their common schema, and retries reads.
 
-    Formats are subclasses in :mod:`pipeline.sources.formats`; they set ``label`` (their name in messages) and
-    ``suffixes`` (endings of their files' names), and define :meth:`over`, :meth:`file_slices` and :meth:`_read`. A
-    dialect of a format is a subclass of it, with the same suffixes; it is chosen by its ``input_format``, the name in
-    ``RunConfig.input_format``, or by what :meth:`recognises` finds.
+    Formats are subclasses in :mod:`pipeline.sources.formats`; they set ``label`` (their name in messages),
+    ``suffixes`` (endings of their files' names) and, where files have one, ``magic`` (their first bytes), and define
+    :meth:`over`, :meth:`file_slices` and :meth:`_read`. A dialect of a format is a subclass of it, with the same
+    suffixes; it is chosen by its ``input_format``, the name in ``RunConfig.input_format``, or by what
+    :meth:`recognises` finds. A format with an ``input_format`` of its own that is no dialect has to be asked for.
 
     Attributes:
         files: in input order.
@@ -109,6 +110,7 @@ class FileSource:
 
     base: str = ""
     unread: Unread = Unread()
+    magic: ClassVar[bytes] = b""
     label: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
     remedy: str = RESTORE_INPUT

@@ -121,13 +121,13 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> List
 def _find_local(root: Path) -> Listing:
     is_pattern = False
     if root.is_dir():
-        base = root
-        walk = folders(Folder.at(str(root)), lambda entry: not is_hidden(entry.key))
+        base = str(root)
+        walk = folders(Folder.at(base), lambda entry: not is_hidden(entry.key))
         found = [entry for _, entries in walk for entry in entries]
         read = [entry for entry in found if entry.is_file and not is_hidden(entry.key)]
     elif root.is_file():
-        base = root.parent
-        read = found = [Folder.at(str(base)).entry(root.name)]
+        base = str(root.parent)
+        read = found = [Folder.at(base).entry(root.name)]
     else:
         base, parts = split_pattern(str(root))
         is_pattern = bool(parts)

@@ -11,7 +11,7 @@ from pipeline import layout
 from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import SourceError
 from pipeline.sinks import FORMATS
-from pipeline.sources.base import FileSource, SlicedSource
+from pipeline.sources.base import FileSource, SlicedSource, open_input
 from pipeline.sources.finding import Found, find_files, source_file, split_pattern
 from pipeline.sources.formats import all_suffixes, dialects_of, formats_of
 from pipeline.sources.formats.text_file import TextFileSource
@@ -26,6 +26,7 @@ from pipeline.types import InputBase, SourceFile, Unread
 
 __all__ = ["ROWS", "check_apart", "check_files_apart", "open_files", "open_source", "source_of"]
 
+_MAGIC_BYTES = 8
 ROWS = FileSource.input_format
 """Input format of tables that are nothing but rows."""
 
@@ -160,7 +161,7 @@ def open_files(
 
     Args:
         name: of the input, for messages.
-        found: the files; those of unknown suffix are left out.
+        found: the files; those of no known format are left out.
         options: keyword arguments of their file system.
         partitioned: see :func:`open_source`.
         versions: file key -> version of its rows, where that is not 0.
@@ -169,7 +170,7 @@ def open_files(
     Raises:
         SourceError: they are of several formats, or of none; or one cannot be read.
     """
-    by_format = {one: [f for f in found if has_suffix(f.path, one.suffixes)] for one in formats_of(input_format)}
+    by_format = _by_format(found, options, input_format)
     present = [one for one, files in by_format.items() if files]
     if len(present) > 1:
         labels = " and ".join(one.label for one in present)
@@ -190,6 +191,29 @@ def open_files(
     read = {file.key for file in files}
     source.unread = Unread().plus(*(file.key for file in found if file.key not in read))
     return source
+
+
+def _by_format(
+    found: Sequence[Found], options: Mapping[str, Any], input_format: str
+) -> dict[type[FileSource], list[Found]]:
+    """The files of each format, by their suffixes; those of no known suffix by their first bytes."""
+    by_format = {one: [f for f in found if has_suffix(f.path, one.suffixes)] for one in formats_of(input_format)}
+    present = [one for one, files in by_format.items() if files] or list(by_format)
+    known = all_suffixes(input_format)
+    unknown = [f for f in found if not has_suffix(f.path, known)] if any(one.magic for one in present) else []
+    for file, begin in zip(unknown, map_ahead(lambda f: _begin(f, options), unknown), strict=True):
+        for one in present:
+            if one.magic and begin.startswith(one.magic):
+                by_format[one].append(file)
+    return {one: sorted(files, key=lambda file: file.key) for one, files in by_format.items()}
+
+
+def _begin(file: Found, options: Mapping[str, Any]) -> bytes:
+    try:
+        with open_input(file.path, options) as stream:
+            return stream.read(_MAGIC_BYTES)
+    except OSError:  # nothing says that it is input
+        return b""
 
 
 def _dialect(

@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 from urllib.parse import unquote_to_bytes
 
 from pipeline.codec import CoreConfigError, keep_url_credentials, quotes_secrets, redact, resolved
@@ -117,7 +117,8 @@ READ_AHEAD_BYTES = 4 * 2**20
 def open_remote(fs: Any, path: str) -> BinaryIO:
     """Open an object for reading at random."""
     with as_os_errors():
-        return _RemoteFile(fs.open(path, "rb", block_size=READ_AHEAD_BYTES, cache_type="readahead"))
+        inner = fs.open(path, "rb", block_size=READ_AHEAD_BYTES, cache_type="readahead")
+    return cast("BinaryIO", _RemoteFile(inner))
 
 
 class _RemoteFile(io.RawIOBase):

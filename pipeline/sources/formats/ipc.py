@@ -16,7 +16,6 @@ from pipeline.types import Slice, SourceFile
 
 __all__ = ["IpcSource"]
 
-_FILE_MAGIC = b"ARROW1"
 _SEQUENTIAL = -1
 """Group of a stream's slices: each is reached only by reading all that is before it."""
 
@@ -26,6 +25,7 @@ class IpcSource(FileSource):
 
     label = "Arrow"
     suffixes = (".arrow", ".feather", ".ipc", ".arrows")
+    magic = b"ARROW1"
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class IpcSource(FileSource):
 def _batches(path: str, options: Mapping[str, Any], begin: int = 0) -> Iterator[Iterator[pa.RecordBatch]]:
     """The batches of a file or stream from number ``begin`` on."""
     with open_input(path, options) as file:
-        magic = file.read(len(_FILE_MAGIC))
+        magic = file.read(len(IpcSource.magic))
         file.seek(0)
-        if magic == _FILE_MAGIC:
+        if magic == IpcSource.magic:
             with pa.ipc.open_file(pa.PythonFile(file, mode="r")) as reader:
                 yield (reader.get_batch(i) for i in range(begin, reader.num_record_batches))
         else:
@@ -82,13 +82,13 @@ def _batches(path: str, options: Mapping[str, Any], begin: int = 0) -> Iterator[
 
 def _is_file(path: str, options: Mapping[str, Any]) -> bool:
     with open_input(path, options) as file:
-        return file.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+        return file.read(len(IpcSource.magic)) == IpcSource.magic
 
 
 def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tuple[int, ...]]:
     """Schema, and the first row of each batch. Reads one column of a file, and all of a stream."""
     with open_input(file.path, options) as opened:
-        if opened.read(len(_FILE_MAGIC)) != _FILE_MAGIC:
+        if opened.read(len(IpcSource.magic)) != IpcSource.magic:
             opened.seek(0)
             with pa.ipc.open_stream(pa.PythonFile(opened, mode="r")) as stream:
                 return stream.schema, _starts(batch.num_rows for batch in stream)

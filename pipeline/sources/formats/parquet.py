@@ -28,6 +28,7 @@ class ParquetSource(FileSource):
 
     label = "Parquet"
     suffixes = (".parquet", ".pq")
+    magic = b"PAR1"
 
     def __init__(
         self,

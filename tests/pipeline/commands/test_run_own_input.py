@@ -22,6 +22,7 @@ from pipeline.commands.validate import validate
 from pipeline.config import RunConfig
 from pipeline.errors import PipelineError, SourceError
 from pipeline.storage.open import open_storage
+from testing.pipeline.chains import ChainExecutor
 from testing.pipeline.fakes import InlineExecutor
 
 ROWS = [{"prompt": f"Count from {i} to 9.", "id": f"q{i}"} for i in range(3)]
@@ -123,7 +124,7 @@ def test_a_new_chain_that_cannot_begin_removes_nothing(tmp_path: Path, done: Run
         chain = ChainConfig.of(
             base, [{"name": "one"}, {"name": "two", "prompt_column": "gen_text", "column_prefix": "b_"}]
         )
-        chain_on([InlineExecutor()], chain, [storage(own.run) for own in chain.stages])
+        chain_on([ChainExecutor()], chain, [storage(own.run) for own in chain.stages])
 
     go(done)
     before = published(tmp_path / "out")
