@@ -81,7 +81,7 @@ def _of_schema(wanted: StructuredOutputs) -> dict[str, Any]:
 
 def _as_lark(grammar: str) -> str:
     """A grammar in Lark's syntax as it is, one in GBNF translated."""
-    _check_schemas_inside(grammar)
+    grammar = _with_canonical_schemas(grammar)
     if "::=" not in grammar:
         return grammar
     from llguidance.gbnf_to_lark import any_to_lark
@@ -93,11 +93,15 @@ def _as_lark(grammar: str) -> str:
         raise RequestError(explain("structured_outputs.grammar", grammar, rule, "Correct it, or use Lark.")) from error
 
 
-def _check_schemas_inside(grammar: str) -> None:
-    """Schemas inside of a grammar are enforced or refused as others are."""
+def _with_canonical_schemas(grammar: str) -> str:
+    """A grammar whose JSON schemas are enforced or refused as others are."""
+    made, end = list[str](), 0
     for found in re.finditer(r"%json\s*(?=\{)", grammar):
         try:
-            schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
+            schema, behind = json.JSONDecoder().raw_decode(grammar, found.end())
         except (ValueError, RecursionError):
             continue  # the library says what is wrong, and where
-        check_schema(schema)
+        options = {"x-guidance": {"json_allowed_escapes": _ESCAPES}}
+        made += [grammar[end : found.end()], json.dumps(options | check_schema(schema), ensure_ascii=False)]
+        end = behind
+    return "".join((*made, grammar[end:]))

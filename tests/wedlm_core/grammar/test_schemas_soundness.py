@@ -112,6 +112,12 @@ def test_what_the_backend_holds_in_another_way_is_refused(schema: dict[str, Any]
 def test_a_schema_inside_of_a_grammar_is_enforced_or_refused_too() -> None:
     fine = COMPILER.compile(StructuredOutputs(grammar='start: "x" j\nj: %json {"enum": [1, 2]}'))
     assert accepts(fine, "x2")
+    dated = COMPILER.compile(StructuredOutputs(grammar='start: j\nj: %json {"format": "date", "type": "string"} ";"'))
+    assert accepts(dated, '"2024-02-29";')
+    assert not accepts(dated, '"2023-02-29";')
+    named = COMPILER.compile(StructuredOutputs(grammar='start: j\nj: %json {"properties": {"a": {"type": "null"}}}'))
+    assert accepts(named, '{"a":null,"b":1}')
+    assert not accepts(named, '{"a":null,"\\u0061":1}'), "readers take the last of two fields of one name"
     with pytest.raises(RequestError, match="x-guidance"):
         COMPILER.compile(StructuredOutputs(grammar='start: j\nj: %json {"x-guidance": {"lenient": true}, "not": {}}'))
 
