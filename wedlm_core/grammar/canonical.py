@@ -24,6 +24,7 @@ __all__ = ["NotExpressedError", "canonical"]
 
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_MOST_EXCLUDED = 1_000  # pairs of parts of a union: each is two schemas more
 _AS_THEY_ARE = ("type", "enum", "const", "required")
 
 
@@ -174,13 +175,8 @@ def _open_union(union: dict[str, Any], comparison: Comparison) -> None:
     """
     parts = union["oneOf"]
     rest = {keyword: value for keyword, value in union.items() if keyword != "oneOf"}
-    near: list[list[Any]] = [[] for _ in parts]
-    for one, other in itertools.combinations(range(len(parts)), 2):
-        if not comparison.are_disjoint([rest, parts[one]], [rest, parts[other]]):
-            near[one].append(parts[other])
-            near[other].append(parts[one])
     try:
-        made = [_excluding(part, others) for part, others in zip(parts, near, strict=True)]
+        made = [_excluding(part, others) for part, others in zip(parts, _near(parts, rest, comparison), strict=True)]
     except ValueError:
         return  # the backend may tell them apart, or refuses them
     order = list(union.items())
@@ -192,6 +188,26 @@ def _open_union(union: dict[str, Any], comparison: Comparison) -> None:
             union["anyOf"] = made
     if "anyOf" in rest:
         union["allOf"] = [*rest.get("allOf", ()), {"anyOf": made}]
+
+
+def _near(parts: list[Any], rest: Mapping[str, Any], comparison: Comparison) -> list[list[Any]]:
+    """For each part of a union the other ones that may have a value in common with it.
+
+    Raises:
+        ValueError: there are too many.
+    """
+    near: list[list[Any]] = [[] for _ in parts]
+    if comparison.have_tags([[rest, part] for part in parts]):
+        return near
+    found = 0
+    for one, other in itertools.combinations(range(len(parts)), 2):
+        if not comparison.are_disjoint([rest, parts[one]], [rest, parts[other]]):
+            near[one].append(parts[other])
+            near[other].append(parts[one])
+            found += 1
+            if found > _MOST_EXCLUDED:
+                raise ValueError("too many parts")
+    return near
 
 
 def _excluding(part: Any, others: list[Any]) -> Any:

@@ -22,7 +22,7 @@ _RANGES = (
 )
 _DEEPEST = 6
 _MOST_CASES = 64
-_MOST_STEPS = 300_000  # about a microsecond each
+_MOST_STEPS = 40_000  # a few microseconds each
 
 _All = Sequence[Any]
 """Schemas that a value obeys at once."""
@@ -41,6 +41,21 @@ class Comparison:
     def are_disjoint(self, one: _All, other: _All) -> bool:
         """Whether no value obeys all of some schemas and all of others. False where that cannot be told."""
         return self._disjoint(one, other, 0)
+
+    def have_tags(self, unions: Sequence[_All]) -> bool:
+        """Whether the parts of a union list their values, or those of a field that all require, each other ones."""
+        cases = [self._cases(part) for part in unions]
+        if not all(cases):
+            return False
+        if _differ([[_listed(case) for case in part] for part in cases]):
+            return True
+        every = [case for part in cases for case in part]
+        if not all(frozenset.intersection(_ALL, *map(_types, case)) <= {"object"} for case in every):
+            return False
+        return any(
+            _differ([[_listed(own) for case in part for own in self._cases(_field(case, name))] for part in cases])
+            for name in sorted(frozenset.intersection(*map(_required, every)))
+        )
 
     def _disjoint(self, one: _All, other: _All, depth: int) -> bool:
         if depth > _DEEPEST or self._left <= 0:
@@ -76,11 +91,11 @@ class Comparison:
 
     def _apart(self, one: list[Mapping[str, Any]], other: list[Mapping[str, Any]], depth: int) -> bool:
         both = [*one, *other]
+        self._left -= 2 * len(both)
         types = frozenset.intersection(_ALL, *map(_types, both))
-        lists = [values for schema in both if (values := _values(schema)) is not None]
-        if lists:
-            common = [value for value in lists[0] if all(value in values for values in lists[1:])]
-            types &= {kind for kind, _ in common}
+        listed = _listed(both)
+        if listed is not None:
+            types &= {kind for kind, _ in listed}
         return all(self._apart_as(kind, one, other, depth) for kind in types)
 
     def _apart_as(self, kind: str, one: list[Mapping[str, Any]], other: list[Mapping[str, Any]], depth: int) -> bool:
@@ -94,8 +109,8 @@ class Comparison:
                     return True
         if kind != "object":
             return False
-        names = {name for schema in both for name in schema.get("required", ()) if isinstance(name, str)}
-        return any(self._disjoint(_field(one, name), _field(other, name), depth + 1) for name in sorted(names))
+        names = sorted(_required(both))
+        return any(self._disjoint(_field(one, name), _field(other, name), depth + 1) for name in names)
 
 
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -104,6 +119,32 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
         return _ALL
     listed = given if isinstance(given, list) else [given]
     return frozenset().union(*(_TYPES.get(kind, _ALL) for kind in listed if isinstance(kind, str)))
+
+
+def _required(schemas: _All) -> frozenset[str]:
+    """The fields that some of the schemas require."""
+    return frozenset(name for schema in schemas for name in schema.get("required", ()) if isinstance(name, str))
+
+
+def _listed(schemas: _All) -> list[tuple[str, Any]] | None:
+    """The values that all schemas have which list any; None where none does."""
+    lists = [values for schema in schemas if (values := _values(schema)) is not None]
+    return [value for value in lists[0] if all(value in values for values in lists[1:])] if lists else None
+
+
+def _differ(groups: Sequence[Sequence[list[tuple[str, Any]] | None]]) -> bool:
+    """Whether the values of each group are listed, scalars, and not those of another group."""
+    seen = set[tuple[str, Any]]()
+    for group in groups:
+        own = set[tuple[str, Any]]()
+        for values in group:
+            if values is None or any(isinstance(value, (list, dict)) for _, value in values):
+                return False
+            own.update(values)
+        if own & seen:
+            return False
+        seen |= own
+    return True
 
 
 def _values(schema: Mapping[str, Any]) -> list[tuple[str, Any]] | None:

@@ -21,8 +21,8 @@ def closed_names(schema: dict[str, Any]) -> dict[str, Any]:
     named = dict(schema.get("properties", {}))
     for name in schema.get("required", ()):
         named.setdefault(name, others if not any(matches(pattern, name) for pattern in by_pattern) else True)
-    if _has_more(tuple(named), tuple((pattern, part is not False) for pattern, part in by_pattern.items()),
-                 others is not False):  # fmt: skip
+    allowed = tuple((pattern, part is not False) for pattern, part in by_pattern.items())
+    if _has_more(tuple(named), allowed, others is not False):
         return schema
     for name, part in named.items():
         found = [other for pattern, other in by_pattern.items() if matches(pattern, name)]

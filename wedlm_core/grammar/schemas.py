@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from wedlm_core.errors import RequestError, explain
-from wedlm_core.grammar.bounds import LARGEST, is_exact, is_number
+from wedlm_core.grammar.bounds import LARGEST, exact_bounds, is_exact, is_number
 from wedlm_core.grammar.canonical import NotExpressedError, canonical
 from wedlm_core.grammar.discriminators import tags_are_listed
 from wedlm_core.grammar.finite import has_finite_value, references
@@ -25,6 +26,7 @@ _DEEPEST = 64
 _MOST_NODES = 20_000
 _MOST_ITEMS = 10_000
 _MOST_STEPS = 10_000  # of a multiple: the backend's time to compile grows with its square
+_MOST_COPIED = 5_000_000
 _OBJECTS = ("properties", "patternProperties", "dependencies", "dependentRequired", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
@@ -144,6 +146,9 @@ def _check_shapes(place: _Place) -> None:
                  "Correct it.")  # fmt: skip
         if keyword in ("minItems", "maxItems", "minLength"):
             _require(value <= _MOST_ITEMS, place, keyword, value, f"at most {_MOST_ITEMS}", "Lower it.")
+    copies = len(schema.get("properties", {})) * len(json.dumps(schema.get("patternProperties", {})))
+    _require(copies <= _MOST_COPIED, place, "patternProperties", f"{copies} characters", f"at most {_MOST_COPIED} "
+             'in copies for all "properties"', "Name fewer properties, or simplify the patterns.")  # fmt: skip
     named, least = set(schema.get("required", [])), schema.get("minProperties", 0)
     _require(least <= len(named) + 1, place, "minProperties", least, "a name may come twice, so that more names than "
              'one beyond those in "required" cannot be counted', 'Name them in "required".')  # fmt: skip
@@ -162,6 +167,10 @@ def _check_numbers(place: _Place) -> None:
                          "an open bound is true or false in draft 4", "Correct it, or name another draft.")  # fmt: skip
                 if sign * value >= -LARGEST:
                     _check_number(place, keyword, value)
+    if "multipleOf" not in schema or (is_number(schema["multipleOf"]) and schema["multipleOf"] > 0):
+        for keyword, bound in exact_bounds(schema).items():
+            _require(abs(bound) <= LARGEST, place, keyword, bound, "a number from -2**53 to 2**53 next to the bound",
+                     "Use a string with a \"pattern\".")  # fmt: skip
     for keyword in ("const", "enum"):
         for value in _scalars(schema.get(keyword)):
             if is_number(value):

@@ -19,7 +19,9 @@ def instances(*pairs: tuple[bool, Any]) -> list[dict[str, Any]]:
 def test_cases_are_read_from_both_forms_of_files(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text(json.dumps({"schema": PAIR, "tests": instances((True, {}))}))
     (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "list.json").write_text(json.dumps([{"schema": {}, "tests": []}, {"schema": True, "tests": []}]))
+    (tmp_path / "sub" / "list.json").write_text(
+        json.dumps([{"schema": {}, "tests": []}, {"schema": True, "tests": []}])
+    )
     found = list(cases(tmp_path))
     assert [case.name for case in found] == ["one.json 0", "sub/list.json 0", "sub/list.json 1"]
     assert found[0].instances == ((True, {}),)

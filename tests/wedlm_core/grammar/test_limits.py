@@ -38,6 +38,8 @@ def chain(count: int) -> dict[str, Any]:
          "at most 12 patterns"),
         ({"allOf": [{"items": {"$ref": f"#/$defs/{i}"}} for i in range(24)],
           "$defs": dict(zip(map(str, range(24)), patterns(24), strict=True))}, "at most 12 patterns"),
+        ({"properties": {f"p{i}": {} for i in range(3000)}, "patternProperties": {"": {"enum": list(range(5000))}}},
+         "in copies for all"),
         (chain(1000), "at most 400 schemas inside each other, references followed"),
     ],
 )  # fmt: skip
@@ -60,3 +62,11 @@ def test_a_schema_beyond_a_limit_is_refused_at_once(schema: dict[str, Any], word
 )
 def test_patterns_of_other_texts_do_not_add_up(schema: dict[str, Any]) -> None:
     check_schema(schema)
+
+
+def test_unions_of_many_parts_take_no_long_time() -> None:
+    tags = [{"type": "object", "properties": {"k": {"const": n}}, "required": ["k"]} for n in range(1000)]
+    begin = time.process_time()
+    assert "oneOf" not in check_schema({"oneOf": tags})
+    assert "oneOf" in check_schema({"oneOf": [{"required": [f"a{n}"]} for n in range(1000)]}), "left to the backend"
+    assert time.process_time() - begin < 5

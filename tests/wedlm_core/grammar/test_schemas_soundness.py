@@ -87,6 +87,7 @@ def test_only_what_validators_take_is_an_output(schema: dict[str, Any], wrong: s
         ({"type": "number", "minimum": 1e-25}, "22 decimals"),
         ({"type": "integer", "minimum": 10**25}, "rounded"),
         ({"const": 1e30}, "rounded"),
+        ({"type": "integer", "exclusiveMaximum": -(2**53)}, "next to the bound"),
         ({"enum": ["x", {"price": 98.49919442923573}]}, "98.49919442923573.*15 significant digits.*Round it"),
         ({"type": "number", "maximum": 13320.139040138245}, "15 significant digits"),
         ({"enum": [{"a": [2**70]}]}, "rounded"),
