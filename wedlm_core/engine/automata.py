@@ -17,6 +17,7 @@ import torch
 from wedlm_core.decoding.allowed_tokens import AllowedTokens, only
 from wedlm_core.engine.known_states import KnownStates
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
+from wedlm_core.fallback import Optimisation
 from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler
 from wedlm_core.kernels.cpu.grammar_walk import DONE, NO_TEXT, PLACES, Drafted, Proposed, draft_windows
 from wedlm_core.kernels.cpu.grammar_windows import note_states
@@ -56,13 +57,14 @@ class Automata:
     Args:
         compiler: of the grammars.
         table: slots; ``output`` and ``constrained`` are read.
+        walking: guards what is learned of automata.
 
     Attributes:
         walks: bool by slot: the sequence is walked here.
     """
 
-    def __init__(self, compiler: GrammarCompiler, table: SlotTable) -> None:
-        self._table = table
+    def __init__(self, compiler: GrammarCompiler, table: SlotTable, walking: Optimisation | None = None) -> None:
+        self._table, self._walking = table, walking or Optimisation("an automaton", "a matcher takes its place")
         self._known = KnownStates(compiler.token_bytes(), compiler.eos_token_ids)
         self._number_of: dict[Grammar, int] = {}
         self._grammars: list[Grammar] = []
@@ -110,9 +112,10 @@ class Automata:
         if self._known.is_full and not self._emptied():
             self._refused += 1
             return None
+        matcher = grammar.matcher.deep_copy()
         number = self._number_of[grammar] = self._known.add(automaton)
         self._grammars.append(grammar)
-        learned = self._known.learn_text(number, 0, -1, grammar.matcher.deep_copy())
+        learned = self._walking.attempt(self._known.learn_text, number, 0, -1, matcher)
         self._openings.append(self._known.text_of(number, 0, -1))
         if not learned:
             self._distrust(number)
@@ -146,11 +149,18 @@ class Automata:
             lost, left_W = lines_W[doubted_W].tolist(), lines_W[~doubted_W]
         while draft_windows(self._known.record, self._record, *proposed, *drafted, left_W):
             lacking = left_W[drafted.outcome[left_W] >= NO_TEXT].tolist()
-            learned = [g for g in lacking if self._learn(proposed, drafted, g)]
+            learned = [g for g in lacking if self._learns(proposed, drafted, g)]
             lost += sorted({*lacking} - {*learned})
             drafted.outcome[lost] = DONE
             left_W = np.array(learned, dtype=np.int64)
         return lost
+
+    def _learns(self, proposed: Proposed, drafted: Drafted, g: int) -> bool:
+        """:meth:`_learn`; an automaton that raises is none."""
+        learned = self._walking.attempt(self._learn, proposed, drafted, g)
+        if learned is None:
+            self._distrust(int(self._grammar[proposed.slots[g]]))
+        return bool(learned)
 
     def _learn(self, proposed: Proposed, drafted: Drafted, g: int) -> bool:
         """Bring a matcher to where a walk lacks knowledge, and ask it; False if its answer does not fit."""

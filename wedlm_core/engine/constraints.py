@@ -26,6 +26,7 @@ from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import explain
+from wedlm_core.fallback import Optimisation
 from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals
 from wedlm_core.kernels.cpu.grammar_offers import offer_history, saved_commits
 from wedlm_core.kernels.cpu.grammar_rows import collect_commits
@@ -65,6 +66,8 @@ class Constraints:
         mask_token_id: the token of a mask.
         device: of the logits.
         threads: that compute which tokens are allowed.
+        walking: guards the calls of automata.
+        planning: guards those of the planner.
     """
 
     def __init__(
@@ -78,10 +81,13 @@ class Constraints:
         mask_token_id: int,
         device: torch.device,
         threads: int,
+        walking: Optimisation,
+        planning: Optimisation,
     ) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._eos = tuple(token for token in eos_token_ids if token < vocab_size)
         self._table, self._planner, self._mask = table, planner, mask_token_id
+        self._walking, self._planning = walking, planning
         self._background = device.type != "cpu"
         self._threads = threads if self._background or vocab_size >= _LARGE_VOCABULARY else 1
         self._compiler: GrammarCompiler | None = None
@@ -102,7 +108,7 @@ class Constraints:
             self._compiler = GrammarCompiler(
                 self._tokenizer.to_json(), self._vocab_size, self._eos, origins=self._threads
             )
-            self._automata = Automata(self._compiler, self._table)
+            self._automata = Automata(self._compiler, self._table, self._walking)
         return self._compiler.compile(wanted)
 
     @property
@@ -118,7 +124,8 @@ class Constraints:
         for one in sequences:
             if one.grammar is None:
                 continue
-            slot, walks = one.slot, self._walkers.enter(one.slot, one.grammar)
+            slot, walks = one.slot, bool(self._walking.attempt(self._walkers.enter, one.slot, one.grammar))
+            self._walkers.walks[slot] = walks
             one.constraint = None if walks else one.grammar.constraint()
             walked += walks
             table.constrained[slot] = True
@@ -172,13 +179,14 @@ class Constraints:
         by_masks = outcome.next_valid_D, planner.by_masks_2SW
         if found is not None:
             drafts = int(np.count_nonzero(found.acceptance_DP > 0))
-            price = planner.price_of(int(np.add.reduce(outcome.next_rows_D)), drafts)
-            offered = offer_history(numbers_10G, found.acceptance_DP, *by_masks, price, LEAST_ACCEPTANCE)
+            price = self._planning.attempt(planner.price_of, int(np.add.reduce(outcome.next_rows_D)), drafts)
+            if price is not None:
+                offered = offer_history(numbers_10G, found.acceptance_DP, *by_masks, price, LEAST_ACCEPTANCE)
         drafted, failed = self._draft(sequences, proposed, walked)
         if found is not None and offered:
             results_8G, source_GL = drafted.numbers_8G, drafted.source_GL
             saved = saved_commits(numbers_10G, results_8G, source_GL, found.acceptance_DP, *by_masks, price)
-            found.saved_seconds += planner.seconds_of(saved)
+            found.saved_seconds += self._planning.attempt(planner.seconds_of, saved) or 0.0
         self._write(proposed, drafted, outcome.next_rows_D, state)
         return {int(proposed.places[g]): reason for g, reason in failed.items()}
 
@@ -198,7 +206,10 @@ class Constraints:
             walks_G = self._walkers.walks[proposed.slots]
             lines_W, asked = np.flatnonzero(walks_G), np.flatnonzero(~walks_G).tolist()
         if walked:
-            for g in self._walkers.walk(proposed, drafted, lines_W):
+            lost = self._walking.attempt(self._walkers.walk, proposed, drafted, lines_W)
+            if lost is None:
+                drafted, lost = Drafted.empty(count, self._table.source.shape[1]), lines_W.tolist()
+            for g in lost:
                 one = sequences[proposed.places[g]]
                 one.constraint = self._walkers.give_up(int(proposed.slots[g]), int(proposed.emitted[g]))
                 asked.append(g)
@@ -230,13 +241,18 @@ class Constraints:
             return
         decoding = int(np.count_nonzero(plan.decode_S))
         slots_D, cached_D, prefill_D = plan.slots_S[:decoding], plan.cached_S[:decoding], plan.prefill_S[:decoding]
-        count, walks = self._automata.begin(slots_D, cached_D, prefill_D)
+        begun = self._walking.attempt(self._begin_walking, slots_D, cached_D, prefill_D)
+        if begun is None:
+            begun = int(np.count_nonzero(self._table.constrained[slots_D])), 0, None
+            for i in np.flatnonzero(self._walkers.walks[slots_D]).tolist():
+                plan.sequences[i].constraint = self._walkers.give_up(int(slots_D[i]), 0)
+        count, walks, known = begun
         if not count:
             return
-        if not self._background and walks == count:
-            state.allowed = self._automata.allowed()
+        if callable(known):
+            state.allowed = known
             return
-        lines, wait, walked, refusals = None, _no_wait, None, None
+        lines, wait, walked, refusals = None, _no_wait, known, None
         if walks < count:
             asked = np.flatnonzero(self._table.constrained[slots_D] & ~self._automata.walks[slots_D])
             constraints = [plan.sequences[i].constraint for i in asked]
@@ -245,9 +261,17 @@ class Constraints:
             lines, wait, refusals = self._begin_asking(
                 [(slot, one, position) for slot, one, position in places if one is not None], state
             )
-        if walks:
-            walked = self._automata.lines()
         state.allowed = _Pending(lines, wait, walked, state.device, refusals)
+
+    def _begin_walking(
+        self, slots_D: IntArray, cached_D: IntArray, prefill_D: IntArray
+    ) -> tuple[int, int, Callable[[], AllowedTokens] | WalkedLines | None]:
+        """How many sequences have a grammar, how many of these are walked, and what the rows of those may choose."""
+        walkers = self._walkers
+        count, walks = walkers.begin(slots_D, cached_D, prefill_D)
+        if not walks:
+            return count, 0, None
+        return count, walks, walkers.lines() if self._background or walks < count else walkers.allowed()
 
     def _begin_asking(
         self, places: list[tuple[int, Constraint, int]], state: DeviceState

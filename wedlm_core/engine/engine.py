@@ -34,6 +34,7 @@ from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.errors import IntegrityError, RequestError, explain
 from wedlm_core.kernels.cpu.recall_step import Committed
 from wedlm_core.model import Decoder
+from wedlm_core.statistics import DraftSource
 from wedlm_core.tokenizer import TextStream, Tokenizer
 from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
 
@@ -85,6 +86,9 @@ class Engine:
         self._decodings = parts.decodings
         self._table, self._planner = parts.table, parts.planner
         self._history, self._constraints = parts.history, parts.constraints
+        self._optimisations = parts.optimisations
+        self._planning, self._drafting = parts.optimisations.windows, parts.optimisations.history
+        self._planning.turn_off, self._drafting.turn_off = self._leave_out_planner, self._leave_out_history
         self._opening = Opening(parts, self._plan_windows)
         self._generations = Generations(self._table, self.tokenizer, model.config.vocab_size)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
@@ -99,7 +103,7 @@ class Engine:
         if self._overlapping_launch is not None:
             self._loop = OverlapLoop(
                 self._runner, self._overlapping_launch, self._table, self._next_plan, self._consume_completed,
-                waits=lambda: self._history is not None and self._history.waits,
+                waits=lambda: bool(self._drafting.attempt(lambda: self._history is not None and self._history.waits)),
             )  # fmt: skip
 
     # ---- requests -------------------------------------------------------------------------------------
@@ -135,7 +139,7 @@ class Engine:
             self._done.append(self._generations.of(sequence, trace=self.config.trace))
             return
         if params.adaptive:
-            self.measure_step_cost()  # here, not inside of a step
+            self._planning.attempt(self.measure_step_cost)  # here, not inside of a step
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 
@@ -152,7 +156,7 @@ class Engine:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             if self._history is not None:
-                self._history.close(sequence.slot)
+                self._drafting.attempt(self._history.close, sequence.slot)
             self._constraints.close(sequence)
             self._scheduler.finish(sequence)
 
@@ -173,7 +177,7 @@ class Engine:
         """What was done so far and how full the engine is. Any thread may call it, at any time."""
         scheduler, pages = self._scheduler, self.pages
         return EngineSnapshot(
-            counters=replace(scheduler.counters),
+            counters=replace(scheduler.counters, fallbacks=self._optimisations.fallbacks),
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             slots=self.config.max_num_seqs,
@@ -258,12 +262,18 @@ class Engine:
         outcome, details = self._runner.forward(plan, self._table)
         back = clock()
         self._consume(plan, outcome, details)
-        end, history = clock(), self._history
+        end = clock()
+        self._record_step(end - begin)
+        self._planning.attempt(self._planner.record_host_time, forward - begin + end - back - self._seconds_apart)
+        self._planning.attempt(self._correct_cost, plan, back - forward)
+
+    def _record_step(self, seconds: float) -> None:
+        """Tell history and planner what the step of the last forward took."""
+        asks, history = False, self._history
         if history is not None:
-            history.record_step(end - begin)
-        self._planner.record_step(end - begin, elsewhere=history is not None and history.asks)
-        self._planner.record_host_time(forward - begin + end - back - self._seconds_apart)
-        self._correct_cost(plan, back - forward)
+            self._drafting.attempt(history.record_step, seconds)
+            asks = bool(self._drafting.attempt(lambda: history.asks))
+        self._planning.attempt(self._planner.record_step, seconds, elsewhere=asks)
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
@@ -291,12 +301,9 @@ class Engine:
         """Account a forward that was launched asynchronously; the host's time is hidden behind the device's then."""
         self._consume(completed.plan, completed.outcome, [])
         if completed.seconds is not None and completed.plan.sequences:
-            history = self._history
-            if history is not None:
-                history.record_step(completed.seconds)
-            self._planner.record_step(completed.seconds, elsewhere=history is not None and history.asks)
+            self._record_step(completed.seconds)
             if completed.rows is not None:
-                self._correct_cost(completed.plan, completed.seconds, completed.rows)
+                self._planning.attempt(self._correct_cost, completed.plan, completed.seconds, completed.rows)
 
     def _correct_cost(self, plan: ForwardPlan, seconds: float, rows: int | None = None) -> None:
         """Tell the planner what a forward took, unless its cost was given: that is taken at its word.
@@ -318,11 +325,31 @@ class Engine:
         with self._apart():
             self._opening.open(sequences, len(self._scheduler.running))
             if self._history is not None:
-                spare = self.pages.num_free * self.config.page_size
-                self._history.begin(sequences, self._scheduler.running_slots(), spare, self._runner.state)
+                spare, running = self.pages.num_free * self.config.page_size, self._scheduler.running_slots()
+                self._drafting.attempt(self._history.begin, sequences, running, spare, self._runner.state)
+
+    def _leave_out_history(self) -> None:
+        """Go on without drafts from history. Those that windows have are dropped, as the last may be half written."""
+        self._history = self._opening.history = None
+        table = self._table
+        slots_D = np.flatnonzero(table.recalls & ~table.constrained)  # grammars write the windows of the others
+        table.recalls[:] = False
+        if len(slots_D) and not (self._loop is not None and self._loop.is_ahead):
+            self._runner.state.empty_windows(slots_D)
+            table.rows[slots_D], table.source[slots_D] = table.head[slots_D], DraftSource.MASK
+
+    def _leave_out_planner(self) -> None:
+        """Go on with the smallest windows, and without drafts, whose price nobody knows."""
+        if self._history is not None:
+            self._leave_out_history()
+        self._table.make_windows_plain()
+        self._runner.state.set_windows(self._table)
 
     def _plan_windows(self) -> None:
         """Let the planner set the windows of adaptive sequences."""
+        self._planning.attempt(self._plan_windows_if_due)
+
+    def _plan_windows_if_due(self) -> None:
         if self._planner.is_due(len(self._scheduler.running)) and self._table.adaptive.any():
             spare = self.pages.num_free * self.config.page_size
             if self._planner.plan(self._scheduler.running_slots(), self.measure_step_cost(), spare):
@@ -365,7 +392,8 @@ class Engine:
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
         source_DC = table.source[slots_D]
-        self._planner.observe(slots_D, rows_D, outcome, emit_D, ended_D, prefill, source_DC)
+        observe = self._planner.observe
+        self._planning.attempt(observe, slots_D, rows_D, outcome, emit_D, ended_D, prefill, source_DC)
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)
@@ -396,21 +424,23 @@ class Engine:
         history, state = self._history, self._runner.state
         slots_D = plan.slots_S[: len(over_D)]
         found = None
-        if history is not None and history.wakes(emit_D, prefill_rows):
+        if history is not None and self._drafting.attempt(history.wakes, emit_D, prefill_rows):
             with self._apart():
                 ahead = self._loop is not None and self._loop.is_ahead  # windows of the next forward are taken
-                found = history.suggest(slots_D, outcome, emit_D, np.zeros_like(over_D) if ahead else ~over_D)
+                lives_D = np.zeros_like(over_D) if ahead else ~over_D
+                found = self._drafting.attempt(history.suggest, slots_D, outcome, emit_D, lives_D)
         failed = self._constraints.accept(
             plan.sequences, slots_D, plan.decode_S[: len(over_D)], outcome, emit_D, over_D, found, state
         )
         for i, reason in failed.items():
             plan.sequences[i].finish, plan.sequences[i].error = FinishReason.ERROR, reason
             over_D[i] = True
+        history = self._history
         if history is not None and (found is not None or history.placed):
             running, spare = self._scheduler.running_slots(), self.pages.num_free * self.config.page_size
             with self._apart():
                 forward = Committed(slots_D, ~over_D, outcome.count_D, outcome.offered_D, outcome.next_valid_D)
-                history.draft(found, forward, running, spare, state)
+                self._drafting.attempt(history.draft, found, forward, running, spare, state)
 
     def _discard_pages(self, sequence: Sequence) -> None:
         """Clean the pages of a sequence whose KV holds what is no number: a masked entry of that spoils a sum."""
@@ -479,7 +509,7 @@ class Engine:
         self._done.append(done)
         if self._history is not None:
             failed = sequence.finish == FinishReason.ERROR
-            self._history.close(sequence.slot, None if failed else done.token_ids)
+            self._drafting.attempt(self._history.close, sequence.slot, None if failed else done.token_ids)
         del self._sequences[sequence.request.request_id]
         self._constraints.close(sequence)
         self._scheduler.finish(sequence)

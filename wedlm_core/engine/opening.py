@@ -42,13 +42,17 @@ class Opening:
     Args:
         parts: of the engine.
         plan_windows: lets the planner set the windows of adaptive sequences.
+
+    Attributes:
+        history: drafts from earlier text; None where there are none.
     """
 
     def __init__(self, parts: Parts, plan_windows: Callable[[], None]) -> None:
         self._table, self._planner, self._state = parts.table, parts.planner, parts.runner.state
-        self._constraints, self._history = parts.constraints, parts.history
+        self._constraints, self.history = parts.constraints, parts.history
         self._decodings, self._groups, self._eos = parts.decodings, parts.groups, parts.eos_token_ids
-        self._plan_windows = plan_windows
+        self._plan_windows, self._planning = plan_windows, parts.optimisations.windows
+        self._drafting = parts.optimisations.history
         self._shared: dict[tuple[Hashable, ...], _Shared] = {}  # by the parameters that it follows from
 
     def open(self, sequences: list[Sequence], running: int) -> None:
@@ -67,8 +71,10 @@ class Opening:
             table.head[slot], table.watched[slot] = sequence.head, sequence.stops is not None
             sequence.started_at = now
         slots = [one.slot for one in sequences]
-        if not self._planner.admit(np.array(slots), running):
+        if self._planning.attempt(self._planner.admit, np.array(slots), running) is False:
             self._plan_windows()
+        if not self._planning.is_on:
+            table.make_windows_plain()
         state = self._state
         state.set_windows(table)
         table.rows[slots] = state.setup(
@@ -79,8 +85,8 @@ class Opening:
             [one.bad_words for one in sequences],
         )
         self._constraints.open(sequences, state)
-        if self._history is not None:
-            self._history.open(self.recalling(sequences))
+        if self.history is not None:
+            self._drafting.attempt(self.history.open, self.recalling(sequences))
 
     def recalling(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """Those of them that get drafts from history."""

@@ -24,6 +24,7 @@ from wedlm_core.engine.scheduling.admission import Limits
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.engine.windows.tuning import PlannerTuning
+from wedlm_core.fallback import Optimisation, Optimisations
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.kv.pool import KVPool, kv_dtype_of
 from wedlm_core.model import Decoder
@@ -51,6 +52,7 @@ class Parts:
         planner: of windows.
         history: drafts from earlier text; None where there are none.
         constraints: of sequences with a grammar.
+        optimisations: guard the calls of what only saves time.
     """
 
     pages: PageManager
@@ -64,6 +66,7 @@ class Parts:
     planner: WindowPlanner
     history: HistoryDrafts | None
     constraints: Constraints
+    optimisations: Optimisations
 
 
 def parts_of(
@@ -83,7 +86,8 @@ def parts_of(
     eos_token_ids = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.config.eos_token_ids)))
     model.eval()
     use_gpu_decoder(model)
-    pages, pool = _pool(model, backend, config, dtype, reach)
+    optimisations = Optimisations()
+    pages, pool = _pool(model, backend, config, dtype, reach, optimisations.prefixes)
     by_strategy = {s.value: decoding_of(s, config) for s in Strategy}
     decodings = list(dict.fromkeys(by_strategy.values()))
     model_runner = ModelRunner(model, pool, backend, keep_weights=keep_weights)
@@ -127,7 +131,10 @@ def parts_of(
             mask_token_id=mask if mask is not None else 0,
             device=device,
             threads=torch.get_num_threads() if device.type == "cpu" else max(1, (os.cpu_count() or 2) // 2),
+            walking=optimisations.automata,
+            planning=optimisations.windows,
         ),
+        optimisations=optimisations,
     )
 
 
@@ -151,7 +158,12 @@ def _problem(model: Decoder, config: EngineConfig, dtype: torch.dtype) -> Attent
 
 
 def _pool(
-    model: Decoder, backend: AttentionBackend, config: EngineConfig, dtype: torch.dtype, reach: int
+    model: Decoder,
+    backend: AttentionBackend,
+    config: EngineConfig,
+    dtype: torch.dtype,
+    reach: int,
+    prefixes: Optimisation,
 ) -> tuple[PageManager, KVPool]:
     """The KV pool, as large as configured or as the device has room for, and who gives out its pages."""
     device = model.device
@@ -172,7 +184,8 @@ def _pool(
     pages = count_pages(model, backend, config, reach, page_bytes, make_pool)
     check_room(config, pages * page_bytes, reach, device)
     say_shortfall(config, pages, reach, page_bytes)
-    return PageManager(pages, config.page_size, prefix_caching=config.prefix_caching), make_pool(pages)
+    manager = PageManager(pages, config.page_size, prefix_caching=config.prefix_caching, prefixes=prefixes)
+    return manager, make_pool(pages)
 
 
 def _groups(by_strategy: Mapping[str, Decoding], decodings: Sequence[Decoding]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wedlm_core.errors import IntegrityError
+from wedlm_core.fallback import Optimisation
 from wedlm_core.kv.allocator import PageAllocator
 from wedlm_core.kv.prefix import ROOT, PrefixIndex, page_key
 
@@ -40,15 +41,18 @@ class PageManager:
         num_pages: pages in the pool.
         page_size: tokens per page.
         prefix_caching: share full pages between sequences with equal prefixes, also after a sequence is closed.
+        prefixes: guards the calls of the prefix index; it is off without ``prefix_caching``.
     """
 
-    def __init__(self, num_pages: int, page_size: int, *, prefix_caching: bool) -> None:
+    def __init__(
+        self, num_pages: int, page_size: int, *, prefix_caching: bool, prefixes: Optimisation | None = None
+    ) -> None:  # fmt: skip
         if page_size < 1:
             raise IntegrityError(f"page_size={page_size}: a page holds at least one token")
         self.page_size = page_size
         self.prefix_caching = prefix_caching
-        self._index = PrefixIndex()
-        self._allocator = PageAllocator(num_pages, on_evict=self._index.forget)
+        self._index, self._prefixes = PrefixIndex(), prefixes or Optimisation("the prefix cache", "it is left out")
+        self._allocator = PageAllocator(num_pages, on_evict=self._forget)
         self._open: set[SequencePages] = set()
 
     @property
@@ -79,7 +83,8 @@ class PageManager:
         seq = SequencePages()
         if self.prefix_caching:
             limit = max(0, min(max_cached, len(token_ids))) // self.page_size
-            seq.pages, seq.chain = self._index.match(token_ids, self.page_size, limit)
+            found = self._prefixes.attempt(self._index.match, token_ids, self.page_size, limit)
+            seq.pages, seq.chain = found or ([], ROOT)
             self._allocator.share(seq.pages)
             seq.sealed_pages = len(seq.pages)
             seq.cached_tokens = len(seq.pages) * self.page_size
@@ -114,8 +119,10 @@ class PageManager:
             raise IntegrityError(
                 f"final_tokens={final_tokens} of {len(token_ids)} tokens and {len(seq.pages)} pages of {self.page_size}"
             )
-        if not self.prefix_caching:
-            return
+        if self.prefix_caching:
+            self._prefixes.attempt(self._offer, seq, token_ids, final_tokens)
+
+    def _offer(self, seq: SequencePages, token_ids: Sequence[int], final_tokens: int) -> None:
         for i in range(seq.sealed_pages, final_tokens // self.page_size):
             seq.chain = page_key(seq.chain, token_ids[i * self.page_size : (i + 1) * self.page_size])
             # If another page with equal content is indexed, that one stays and this page is not shared.
@@ -146,8 +153,12 @@ class PageManager:
         for page in free:
             if self._allocator.keeps_content(page):
                 self._allocator.drop(page)
-                self._index.forget(page)
+                self._forget(page)
         return free
+
+    def _forget(self, page: int) -> None:
+        """Remove a page from the prefix index. One that could not be removed is never found: nothing is, then."""
+        self._prefixes.attempt(self._index.forget, page)
 
     def _require_open(self, seq: SequencePages) -> None:
         if seq not in self._open:
@@ -162,5 +173,5 @@ class PageManager:
         self._allocator.check_integrity([seq.pages for seq in self._open])
         self._index.check_integrity()
         for page in range(self._allocator.num_pages):
-            if (page in self._index) != self._allocator.keeps_content(page):
+            if self._prefixes.is_on and (page in self._index) != self._allocator.keeps_content(page):
                 raise IntegrityError(f"page {page}: the index and the allocator disagree on whether it is indexed")

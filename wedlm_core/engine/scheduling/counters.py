@@ -29,6 +29,7 @@ class EngineCounters:
         prompt_tokens: tokens of the prompts of requests that got a slot.
         cached_prompt_tokens: those of them whose KV was found in the prefix cache.
         preemptions: times that a sequence lost its pages.
+        fallbacks: exceptions of optimisations, in place of which the engine took the plain way.
     """
 
     forwards: int = 0
@@ -40,6 +41,7 @@ class EngineCounters:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     preemptions: int = 0
+    fallbacks: int = 0
 
     def add_forward(self, *, prompt_rows: int, decode_rows: int, decoding: int, kept: Kept) -> None:
         """Count one forward.

@@ -100,6 +100,12 @@ class SlotTable:
             totals.counts, totals.nats, totals.emitted,
         )  # fmt: skip
 
+    def make_windows_plain(self) -> None:
+        """Give adaptive slots the smallest windows: a head alone, or one mask."""
+        plain = np.where(self.head[self.adaptive], 0, 1)
+        for column in (self.masks, self.keep_valid, self.keep_stale):
+            column[self.adaptive] = plain
+
     def set_stop_ids(self, slot: int, ids: tuple[int, ...]) -> None:
         """Stop tokens of a slot; the table widens when a request brings more than it has room for."""
         missing = len(ids) - self.stop_ids.shape[1]

@@ -1,0 +1,71 @@
+"""The second line of defence: an optimisation that raises is left out, and the engine goes on without it.
+
+An optimisation only saves time: what it would have done, a plain way does too, with the same tokens. So its exception
+must not end the process, and with it every request in it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["Optimisation", "Optimisations"]
+
+logger = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Optimisation:
+    """A part of one engine that may raise.
+
+    Args:
+        name: for the log.
+        plain: what the engine does instead.
+        most_failures: after which it is off. 1 where its own state is in doubt after an exception.
+
+    Attributes:
+        is_on: whether its calls are made.
+        fallbacks: exceptions so far.
+        turn_off: called once, when it goes off.
+    """
+
+    def __init__(self, name: str, plain: str, most_failures: int = 1) -> None:
+        self._name, self._plain, self._most_failures = name, plain, most_failures
+        self.is_on, self.fallbacks = True, 0
+        self.turn_off: Callable[[], None] = lambda: None
+
+    def attempt(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        """The result of a call; None where it raises, or the optimisation is off."""
+        if not self.is_on:
+            return None
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            self._fall_back(error)
+            return None
+
+    def _fall_back(self, error: Exception) -> None:
+        self.fallbacks += 1
+        if self.fallbacks == 1:
+            logger.warning("%s failed; %s, and results stay the same", self._name, self._plain, exc_info=error)
+        if self.fallbacks >= self._most_failures:
+            self.is_on = False
+            self.turn_off()
+
+
+class Optimisations:
+    """Those of one engine."""
+
+    def __init__(self) -> None:
+        self.prefixes = Optimisation("the prefix cache", "prompts are computed whole from now on")
+        self.windows = Optimisation("the planner of windows", "tokens come one by one from now on")
+        self.history = Optimisation("drafting from history", "there are no such drafts from now on")
+        self.automata = Optimisation("the automaton of a grammar", "a matcher takes its place", most_failures=8)
+
+    @property
+    def fallbacks(self) -> int:
+        """Exceptions of all of them so far."""
+        each: list[Any] = [self.prefixes, self.windows, self.history, self.automata]
+        return sum(one.fallbacks for one in each)
