@@ -127,6 +127,8 @@ METRICS: tuple[Metric, ...] = (
            help="Share of the prompts' tokens whose KV was found in the prefix cache."),
     Metric(name="preemptions", kind="counter", unit="sequences", source="engine.counters.preemptions",
            help="Times that a sequence lost its KV pages and had to be recomputed."),
+    Metric(name="fallbacks", kind="counter", unit="exceptions", source="engine.counters.fallbacks",
+           help="Exceptions of optimisations; the engine went on in the plain way, and its log has the cause."),
     # ---- actors and what they cost
     Metric(name="actor_starts", kind="counter", unit="processes", source="actor.starts",
            help="Processes of generate actors that have loaded their model."),
