@@ -84,6 +84,7 @@ ORDER = (
     "wedlm_core.evidence",
     "wedlm_core.statistics",
     "wedlm_core.devices",
+    "wedlm_core.fallback",
     "wedlm_core.names",
     "wedlm_core.references",
     "wedlm_core.errors",
