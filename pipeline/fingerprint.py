@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.codec import EXACT_WEIGHT_DTYPES, plain_params
 from pipeline.config import RunConfig
 
-__all__ = ["fingerprint_fields"]
+__all__ = ["RETRY_ADVICE", "RETRY_SETTINGS", "fingerprint_fields"]
 
 _OWN = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
         "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit", "output_format",
@@ -16,6 +16,18 @@ _OWN = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_
 _OF_ENGINE = ("max_model_len", "max_window", "batch_invariant", "kv_cache_dtype", "weight_dtype")
 _LATER = ("chat_template_kwargs", "chat_template_kwargs_column", "served_model_names")
 """Settings that outputs of earlier versions know nothing of: they count where they are used."""
+
+RETRY_SETTINGS = (
+    "on_long_prompt", "sampling.max_tokens", "engine.max_model_len", "engine.max_window", "served_model_names",
+)  # fmt: skip
+"""Settings among these that decide whether a row runs: a retry of failed rows may change them. Limits that are not
+recorded (KV pages, deaths, times) may change anyway."""
+RETRY_ADVICE = (
+    "Once the cause is gone, --retry-failed (retry_failed=True) does them again: with another "
+    f"{', '.join(RETRY_SETTINGS)}; with the rows corrected in their input file; or with corrected rows and their "
+    "row_id as --input. Any other setting needs a new output."
+)
+"""The ways in which failed rows come to succeed."""
 
 
 def fingerprint_fields(config: RunConfig) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+from pipeline.causes import MOST_CAUSES, Cause, added_causes, causes_of
 from pipeline.codec import DRAFT_COUNTS, prefix_cacheability, tokens_per_forward
 
 __all__ = [
@@ -288,7 +289,8 @@ class CommitRecord:
         copy: 0 for the first execution, 1 for a speculative backup on another actor.
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         failures: number of failed rows by error class.
-        examples: the id and the message of one failed row of each error class, shortened.
+        causes: number of failed rows by cause, see :mod:`pipeline.causes`; empty in records of earlier versions.
+        examples: a failed row of each cause, see :func:`pipeline.causes.example_of`.
         unparsed: number of generations whose JSON could not be read, or not all of it, by ``column:reason``; the
             reasons are those of :data:`pipeline.parsing.UNPARSED`.
         retried: number of input rows by the number of their retry, see :mod:`pipeline.commit.retries`.
@@ -320,6 +322,7 @@ class CommitRecord:
     kept_sha256: str = ""
     redone: str = ""
     failures: Mapping[str, int] = field(default_factory=dict)
+    causes: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     unparsed: Mapping[str, int] = field(default_factory=dict)
     retried: Mapping[str, int] = field(default_factory=dict)
@@ -358,7 +361,7 @@ class CommitRecord:
     def to_json(self) -> str:
         """One line of JSON."""
         raw = asdict(self)
-        for name in ("more", "made_of", "unparsed", "retried", "kept_sha256", *DRAFT_COUNTS):
+        for name in ("more", "made_of", "unparsed", "retried", "kept_sha256", "causes", *DRAFT_COUNTS):
             if not raw[name]:
                 del raw[name]
         return json.dumps(raw)
@@ -400,7 +403,7 @@ class Revocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over units; ``examples`` has one failed row of each error class, ``unparsed`` counts JSON not read.
+    """Sums over units; ``examples`` has one failed row of each cause, ``unparsed`` counts JSON not read.
 
     The other attributes are those of :class:`CommitRecord`; ``units`` is the number of records, and ``rows`` the sum of
     ``num_rows``.
@@ -422,6 +425,7 @@ class Totals:
     history_drafts: int = 0
     history_drafts_accepted: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
+    causes: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     unparsed: Mapping[str, int] = field(default_factory=dict)
     retried: Mapping[str, int] = field(default_factory=dict)
@@ -442,19 +446,23 @@ class Totals:
             failed_rows=self.failed_rows + record.failed_rows,
             **{name: getattr(self, name) + getattr(record, name) for name in GENERATED_COUNTS},
             failures=_added(self.failures, record.failures),
-            examples={**record.examples, **self.examples} if record.examples else self.examples,
+            causes=added_causes(self.causes, record.causes or record.failures),
+            examples=_examples(self.examples, record.examples),
             unparsed=_added(self.unparsed, record.unparsed),
             retried=_added(self.retried, record.retried),
         )
 
     def merged_with(self, other: Totals) -> Totals:
         """The sums of both."""
-        names = [f.name for f in fields(self) if f.name not in ("failures", "examples", "unparsed", "retried")]
+        names = [
+            f.name for f in fields(self) if f.name not in ("failures", "causes", "examples", "unparsed", "retried")
+        ]
         own = {name: getattr(self, name) + getattr(other, name) for name in names}
         return Totals(
             **own,
             failures=_added(self.failures, other.failures),
-            examples={**other.examples, **self.examples},
+            causes=added_causes(self.causes, other.causes),
+            examples=_examples(self.examples, other.examples),
             unparsed=_added(self.unparsed, other.unparsed),
             retried=_added(self.retried, other.retried),
         )
@@ -463,6 +471,11 @@ class Totals:
     def drafts(self) -> dict[str, int]:
         """Drafts by source: the sums of the fields of ``stats`` under their names."""
         return {name: getattr(self, name) for name in DRAFT_COUNTS}
+
+    @property
+    def failed_by_cause(self) -> list[Cause]:
+        """The causes for which rows failed, the most frequent first."""
+        return causes_of(self.causes, self.examples)
 
     @property
     def all_failed(self) -> bool:
@@ -478,6 +491,11 @@ class Totals:
     def prefix_cacheability(self) -> float:
         """p_cache of all generations; see ``wedlm_core.statistics``."""
         return prefix_cacheability(self.completion_tokens, self.rows_forwarded)
+
+
+def _examples(own: Mapping[str, str], more: Mapping[str, str]) -> Mapping[str, str]:
+    """One example of each cause, of the first ones."""
+    return {**more, **own} if more and len(own) < MOST_CAUSES else own
 
 
 def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:

@@ -41,7 +41,7 @@ class Begun:
     """A run that is ready to generate: its job, and the ledger and manifest of its output.
 
     ``scheduled``: what a scheduled run adds; None for other runs. ``only``: ids of the units that a retry with
-    corrected rows does; None for other runs.
+    corrected rows does; None for other runs. ``retries``: those that differed from the run.
     """
 
     job: Job
@@ -49,6 +49,7 @@ class Begun:
     manifest: Manifest
     scheduled: ScheduledRun | None = None
     only: Collection[str] | None = None
+    retries: tuple[Retry, ...] = ()
 
 
 def begin(
@@ -124,7 +125,7 @@ def begin(
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)
-    return Begun(job=job, ledger=ledger, manifest=manifest, scheduled=scheduled, only=only)
+    return Begun(job=job, ledger=ledger, manifest=manifest, scheduled=scheduled, only=only, retries=state.retries)
 
 
 def _corrections(config: RunConfig, source: SlicedSource, storage: Storage) -> Corrections | None:

@@ -35,6 +35,7 @@ from pipeline.commit.index import Index
 from pipeline.commit.lease import hold_lease
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.repair import describe_damage, revoke
+from pipeline.commit.retries import describe_retries
 from pipeline.config import RunConfig
 from pipeline.cost import ResourceSeconds
 from pipeline.damage import Damage, FoundDamageError, StageDamageError
@@ -160,15 +161,17 @@ def chain_on(
 
 
 def _summary(run: StageRun) -> RunSummary:
+    total = run.index.records.totals()
     return RunSummary(
         output=run.begun.job.storage.url,
-        total=run.index.records.totals(),
+        total=total,
         session=run.session.session,
         seconds=run.seconds,
         generating_seconds=run.session.seconds,
         publications=tuple(p.name for p in run.manifest.publications),
         format=run.config.output_format,
         unread=run.begun.job.unread,
+        retries=tuple(describe_retries(run.begun.retries, total.retried)),
     )
 
 

@@ -21,6 +21,7 @@ from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, index_publication
 from pipeline.commit.part_aggregates import load_aggregates
 from pipeline.commit.published_parts import PublishedPart, published_rows
+from pipeline.commit.retries import describe_retries
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
@@ -184,7 +185,7 @@ def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggre
         sessions=load_sessions(storage),
         traces=traced.traces,
         trace_note=_trace_note(traced),
-        notes=tuple(notes),
+        notes=(*notes, *describe_retries(state.retries, totals.retried)),
         prompt_column=_prompt_column(state),
     )
 

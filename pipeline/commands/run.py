@@ -25,6 +25,7 @@ from pipeline.commit.ledger import Ledger
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.publish import clean, publish
 from pipeline.commit.repair import revoke
+from pipeline.commit.retries import describe_retries
 from pipeline.commit.revise import outdated, revise
 from pipeline.commit.run_record import Origin
 from pipeline.commit.usage import Usage
@@ -186,9 +187,10 @@ def _run_in_session(
         finally:
             usage.save()
     session = monitor.now()
+    total = index.records.totals()
     return RunSummary(
         output=storage.url,
-        total=index.records.totals(),
+        total=total,
         session=session.session,
         seconds=seconds,
         generating_seconds=session.seconds,
@@ -200,6 +202,7 @@ def _run_in_session(
         used_by_all=usage.total,
         uncounted_tokens=usage.uncounted_tokens,
         price_per_hour=config.price_per_hour,
+        retries=tuple(describe_retries(begun.retries, total.retried)),
     )
 
 

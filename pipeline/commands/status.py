@@ -30,9 +30,9 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
 
     Returns:
         Counts of units and rows that are planned (as of the last run's beginning), committed and published; of
-        failed rows by error class, with an example of each; of units by attempt; the publications; what actors have
-        used (see :mod:`pipeline.commit.usage`); and who is writing there, if anybody is. Of an output of
-        :func:`pipeline.filter`: what it was made of and how, and the rows that are kept, and dropped by reason.
+        failed rows by cause, a line for each with its remedy and an example; of units by attempt; retries that differed
+        from the run; the publications; the use of actors (see :mod:`pipeline.commit.usage`); the writer, if any. Of an
+        output of :func:`pipeline.filter`: its source and settings, and the rows that are kept, and dropped by reason.
 
     Raises:
         DamagedError: the state cannot be read.
@@ -57,9 +57,8 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
         "units_committed": total.units,
         "rows_committed": total.rows,
         "rows_failed": total.failed_rows,
-        "failed_by_reason": dict(total.failures),
+        "failed_by_cause": [own.line for own in total.failed_by_cause],
         **({"unparsed": dict(total.unparsed)} if total.unparsed else {}),
-        "failure_examples": dict(total.examples),
         "units_by_attempt": attempts,
         **({"retries": _retries(state, total)} if state.retries else {}),
         "samples": total.samples,

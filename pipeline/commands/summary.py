@@ -10,6 +10,7 @@ from pipeline.codec import redact
 from pipeline.commands.read import read
 from pipeline.commands.start_up import StartUp
 from pipeline.cost import ResourceSeconds, describe_cost
+from pipeline.fingerprint import RETRY_ADVICE
 from pipeline.parsing import describe_unparsed
 from pipeline.progress.final import Fact, Failed, FinalTable
 from pipeline.reporting.drafts import describe_drafts
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunResult", "RunSummary"]
 
-_EXAMPLE = 200
-"""Characters of an example of a failure."""
-_ADVICE = "Failed rows, whole: pipeline.read(output, table='dead_letters'); again: retry_failed"
+_ADVICE = f"Failed rows, whole: pipeline.read(output, table='dead_letters'). {RETRY_ADVICE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,7 @@ class RunSummary:
         used_by_all: what the actors of all calls used that have worked on this output, as far as it is recorded.
         uncounted_tokens: committed tokens of the time before it was.
         price_per_hour: of one accelerator or CPU, if it was given.
+        retries: how each retry of failed rows differed from the run, and its rows in the output.
     """
 
     output: str = field(repr=False)
@@ -64,6 +64,7 @@ class RunSummary:
     used_by_all: ResourceSeconds = field(default_factory=ResourceSeconds)
     uncounted_tokens: int = 0
     price_per_hour: float | None = None
+    retries: tuple[str, ...] = ()
 
     def following(self, earlier: RunSummary) -> RunSummary:
         """The summary of a call that has done ``earlier`` first. What actors used is counted over the call anyway."""
@@ -151,28 +152,21 @@ class RunSummary:
             f"(p_cache) {total.prefix_cacheability:.2f} ({total.rows_forwarded} token rows)",
             **({"Drafts": drafts} if drafts else {}),
             **({"Not read": self.unread.describe()} if self.unread.count else {}),
+            **({"Retries": redact("; ".join(self.retries))} if self.retries else {}),
         }
 
     def _table(self, facts: Mapping[str, str], commands: tuple[Fact, ...]) -> FinalTable:
         total = self.total
-        failures = sorted(total.failures.items(), key=lambda item: (-item[1], item[0]))
         return FinalTable(
             facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),
-            failures=tuple(
-                Failed(error_class=name, rows=rows, example=redact(_cut(total.examples.get(name, ""))))
-                for name, rows in failures
-            ),
-            advice=_ADVICE if failures else "",
+            failures=tuple(Failed(cause=redact(own.line)) for own in total.failed_by_cause),
+            advice=_ADVICE if total.failed_rows else "",
             commands=commands,
         )
 
     def describe(self) -> str:
         """A few lines for people."""
         return self.table().plain()
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _EXAMPLE else f"{text[:_EXAMPLE]}..."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-__all__ = ["RETRY_SETTINGS", "Retry", "describe_retries", "recorded"]
-
-RETRY_SETTINGS = (
-    "on_long_prompt", "sampling.max_tokens", "engine.max_model_len", "engine.max_window", "served_model_names",
-)  # fmt: skip
-"""Settings of the fingerprint that decide whether a row runs. A retry of failed rows may change them; limits that are
-not in the fingerprint (KV pages, deaths, times) may change anyway."""
+__all__ = ["Retry", "describe_retries", "recorded"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +17,7 @@ class Retry:
     """The differences between a retry and its run.
 
     Attributes:
-        settings: setting -> plain value, of those in :data:`RETRY_SETTINGS` that differ.
+        settings: setting -> plain value, of those in :data:`pipeline.fingerprint.RETRY_SETTINGS` that differ.
         files: key of each input file whose failed rows were corrected -> digest of the corrected file.
         rows: name of an input of corrected rows, which take the place of failed rows by row id; else empty.
         rows_key, rows_sha256: key of a copy of these rows in the output, and the checksum of its columns; else empty.

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.codec import EXACT_WEIGHT_DTYPES, StructuredOutputs
-from pipeline.commit.retries import RETRY_SETTINGS, Retry, recorded
+from pipeline.commit.retries import Retry, recorded
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
+from pipeline.fingerprint import RETRY_SETTINGS
 from pipeline.parsing import Parse, parsed_columns
 from pipeline.schema import KNOWN_VERSIONS, SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.storage.protocol import Storage

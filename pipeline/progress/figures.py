@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.codec import redact
 from pipeline.progress.snapshot import ChainFilter, ChainStage, Eta, Progress, Snapshot, Stage
 
 __all__ = [
-    "Cell", "ChainRow", "StageMark", "cells_of", "chain_rows", "clock_time", "count", "format_progress", "short_time",
-    "stage_marks",
+    "Cell", "ChainRow", "StageMark", "cells_of", "chain_rows", "clock_time", "count", "failure_lines",
+    "format_progress", "short_time", "stage_marks",
 ]  # fmt: skip
 
 _UNKNOWN = "-"
 _NO_TIME = 0.05
+_CAUSES = 3
 _UNITS = (("s", 1, 0), ("min", 60, 0), ("h", 3600, 1), ("days", 86_400, 1))
 """Of times to come: the name, its seconds, and the decimals."""
 
@@ -137,6 +139,11 @@ def cells_of(snapshot: Snapshot) -> list[Cell]:
         Cell(label="KV in use", value=f"{load.kv_share:.0%}" if load is not None and load.actors else _UNKNOWN),
         _cost(snapshot),
     ]
+
+
+def failure_lines(snapshot: Snapshot) -> list[str]:
+    """The most frequent causes of failures, a line each."""
+    return [redact(own.line) for own in snapshot.done.failed_by_cause[:_CAUSES]]
 
 
 def format_progress(progress: Progress) -> str:

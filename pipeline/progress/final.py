@@ -27,17 +27,9 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Failed rows of one error class.
+    """The failed rows of one cause, in one line: their number, the cause, the remedy and an example."""
 
-    Attributes:
-        error_class: its name.
-        rows: how many.
-        example: the id and the message of one of them, cut.
-    """
-
-    error_class: str
-    rows: int
-    example: str
+    cause: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +58,8 @@ class FinalTable:
         for section in self.sections:
             lines += [f"{section.title}:", textwrap.indent(section.plain(), "  ")]
         if self.failures:
-            lines.append(f"Failed by reason: {', '.join(f'{one.error_class} {one.rows}' for one in self.failures)}")
-            lines += [f"  {one.error_class}, for example: {one.example}" for one in self.failures if one.example]
+            lines.append("Failed rows by cause:")
+            lines += [f"  {one.cause}" for one in self.failures]
         lines += [self.advice] if self.advice else []
         lines += [f"To {command.label}: {command.value}" for command in self.commands]
         return "\n".join(lines)
@@ -104,10 +96,7 @@ class FinalTable:
         from rich.text import Text
 
         rows = [(Text(fact.label, style="dim"), Text(fact.value)) for fact in facts]
-        rows += [
-            (Text("Failed", style="dim"), Text(f"{one.rows} {one.error_class}", style="red").append(
-                f" {one.example}", style="not red")) for one in failures
-        ]  # fmt: skip
+        rows += [(Text("Failed", style="dim"), Text(one.cause, style="red")) for one in failures]
         labels = max((label.cell_len for label, _ in rows), default=0)
         if labels + _GAP + _LEAST_VALUE > console.width:
             for label, value in rows:

@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.progress.figures import cells_of, chain_rows, clock_time, short_time, stage_marks
+from pipeline.progress.figures import cells_of, chain_rows, clock_time, failure_lines, short_time, stage_marks
 from pipeline.progress.snapshot import Snapshot, Stage
 
 __all__ = ["Frame", "LiveView", "can_show"]
@@ -64,7 +64,8 @@ class Frame:
         stages = self._stages(width, plain=plain)
         note = Text(snapshot.note, style="dim", no_wrap=True, overflow=cut)
         bars = self._chain(width, cut, plain=plain) if snapshot.chain else self._bar(width, plain=plain)
-        parts = (head, stages, bars, self._cells(width, cut), note)
+        failed = Text("\n", style="red", no_wrap=True, overflow=cut).join(map(Text, failure_lines(snapshot)))
+        parts = (head, stages, bars, self._cells(width, cut), *([failed] if failed else []), note)
         lines = [line for part in parts for line in console.render_lines(part, inner, pad=False)]
         self._heights[width] = max(len(lines), self._heights.get(width, 0))
         for line in [*lines, *([[]] * (self._heights[width] - len(lines)))]:

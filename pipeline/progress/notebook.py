@@ -6,7 +6,7 @@ import sys
 from html import escape
 from typing import Any
 
-from pipeline.progress.figures import ChainRow, cells_of, chain_rows, clock_time, short_time, stage_marks
+from pipeline.progress.figures import ChainRow, cells_of, chain_rows, clock_time, failure_lines, short_time, stage_marks
 from pipeline.progress.lines import format_line
 from pipeline.progress.snapshot import Snapshot, Stage
 
@@ -37,12 +37,13 @@ def to_html(snapshot: Snapshot) -> str:
         f"<b{' style=color:#d33' if cell.alarming else ''}>{escape(cell.value)}</b></span>"
         for cell in cells_of(snapshot)
     )
+    failed = "".join(f'<div style="color:#d33">{escape(line)}</div>' for line in failure_lines(snapshot))
     rows = [_bar(row) for row in chain_rows(snapshot)]
     bars = "".join(rows) or _progress(snapshot.done.rows, snapshot.total_rows)
     return (
         f'<div style="font-family:monospace;max-width:52em"><div><b>{escape(snapshot.model)}</b> to '
         f"{escape(snapshot.output)}, {clock_time(snapshot.at)}</div><div>{stages}</div>"
-        f'{bars}<div>{cells}</div><div style="opacity:.6">{escape(snapshot.note)}</div></div>'
+        f'{bars}<div>{cells}</div>{failed}<div style="opacity:.6">{escape(snapshot.note)}</div></div>'
     )
 
 

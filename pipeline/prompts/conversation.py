@@ -39,7 +39,7 @@ def conversation(name: str, value: Any) -> list[Mapping[str, Any]]:
         found.pop()
     if not found:
         rule = "a conversation has at least one message" + (" before the reply" if recorded else "")
-        raise RequestError(explain(name, value, rule, "Drop the row."))
+        raise RequestError(explain(name, value, rule, "Give it one."))
     return found
 
 
@@ -53,12 +53,12 @@ def _message(name: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         role = _ROLES.get(str(message["from"]).lower())
         if role is None:
             rule = f"a speaker is one of {sorted(_ROLES)}"
-            raise RequestError(explain(f"{name}.from", message["from"], rule, "Rename it, or drop the row."))
+            raise RequestError(explain(f"{name}.from", message["from"], rule, "Rename it."))
         message = {"role": role, "content": message.get("value")}
     content = message.get("content")
     if content is None and not message.get("tool_calls"):
         rule = "a message has a text, or tool calls"
-        raise RequestError(explain(f"{name}.content", content, rule, "Fill it in or drop the row."))
+        raise RequestError(explain(f"{name}.content", content, rule, "Fill it in."))
     if not isinstance(content, list):
         return message
     return {**message, "content": "\n".join(_text_of(name, part) for part in content)}

@@ -50,7 +50,7 @@ def prompt_of(value: Any, job: Job, cells: ChatCells = NO_CELLS) -> str | list[i
     if isinstance(value, Exception):
         raise RequestError(f"column {name!r}: {NO_TEXT} ({value}). Re-encode it.")
     if value is None:
-        raise RequestError(explain(name, value, "a prompt is never null", "Fill it in or drop the row."))
+        raise RequestError(explain(name, value, "a prompt is never null", "Fill it in."))
     if job.prompt_kind == "token_ids":
         return checked_ids(name, value)
     if job.prompt_kind == "messages":
@@ -69,7 +69,7 @@ def text_prompt(text: str, job: Job, cells: ChatCells = NO_CELLS) -> str:
         RequestError: empty.
     """
     if not text:
-        raise RequestError(explain(job.prompt_column, text, "a prompt is not empty", "Fill it in or drop the row."))
+        raise RequestError(explain(job.prompt_column, text, "a prompt is not empty", "Fill it in."))
     if not job.config.chat and job.config.system_prompt is None:
         return text
     return chat_prompt(with_system([{"role": "user", "content": text}], job.config.system_prompt), job, cells)
@@ -100,5 +100,5 @@ def checked_ids(name: str, ids: Any) -> list[int]:
     if not fine or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**31 for i in ids):
         raise RequestError(explain(name, ids, "token ids are integers of 0 or more", "Pass a list of integers."))
     if not ids:
-        raise RequestError(explain(name, ids, "a prompt has at least one token", "Fill it in or drop the row."))
+        raise RequestError(explain(name, ids, "a prompt has at least one token", "Fill it in."))
     return list(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.codec import redact
+from pipeline.fingerprint import RETRY_ADVICE
 from pipeline.parsing import describe_unparsed
 from pipeline.reporting.bars import Bar, ranked
 from pipeline.reporting.chart import Chart
@@ -29,17 +30,18 @@ def outcome(facts: Facts) -> Safe:
     notes = [unread] if totals.unparsed else []
     if not totals.failures:
         return section("outcome", "How rows ended", "", grid(*charts), *notes)
-    worst = sorted(totals.failures.items(), key=lambda item: (-item[1], item[0]))
-    classes = [Bar(label=name, value=own, tip=f"{count(own)} ({percent(own / totals.failed_rows)})")
-               for name, own in worst]  # fmt: skip
-    about = "Failed input rows, by the class of their error."
-    charts.append(ranked(Chart(name="failures", title="Failures by class", about=about), classes))
-    rows = [(name, count(own), redact(totals.examples.get(name, NOTHING))) for name, own in worst]
-    examples = table(
-        "failures by class, with an example each", ("Class", "Rows", "One of the messages"), rows, wide=True
-    )
-    hint = el("p", "All of them: ", el("code", 'pipeline.read(output, table="dead_letters")'),
-              ". Once the cause is gone: ", el("code", "--retry-failed"), ".", class_="hint")  # fmt: skip
+    causes = totals.failed_by_cause
+    bars = [
+        Bar(label=redact(own.text), value=own.rows, tip=f"{count(own.rows)} ({percent(own.rows / totals.failed_rows)})")
+        for own in causes
+    ]
+    about = "Failed input rows, by the rule that they break."
+    charts.append(ranked(Chart(name="failures", title="Failures by cause", about=about), bars))
+    rows = [(count(own.rows), *(redact(text or NOTHING) for text in (own.text, own.remedy, own.example)))
+            for own in causes]  # fmt: skip
+    examples = table("failures by cause", ("Rows", "Cause", "Remedy", "Example"), rows, wide=True)
+    where = el("code", 'pipeline.read(output, table="dead_letters")')
+    hint = el("p", "All of them: ", where, f". {RETRY_ADVICE}", class_="hint")
     return section("outcome", "How rows ended", "", grid(*charts), *notes, examples, hint)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import codec
+from pipeline.causes import added_causes, cause_of, example_of
 from pipeline.codec import DRAFT_COUNTS, RowResult
 from pipeline.parsing import Parse
 from pipeline.plan.job import Job
@@ -23,8 +25,8 @@ from pipeline.types import CommitRecord, Unit
 
 __all__ = ["encode_unit", "record_of"]
 
-_EXAMPLE, _EXAMPLE_ID = 300, 80
-"""Characters of an example of a failure and of its row's id; both are whole in the dead-letter table."""
+_CAUSES = 8
+"""Causes of failures that a unit's record tells apart; the dead-letter table has every message."""
 
 
 def encode_unit(
@@ -106,16 +108,21 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         attempt=unit.attempt,
         made_of="" if unit.place is None else unit.place.data_sha256 or "",
         failures=dict(Counter(classes)),
-        examples={
-            name: f"row {_shortened(row_id, _EXAMPLE_ID)}: {_shortened(text, _EXAMPLE)}"
-            for name, text, row_id in reversed(list(zip(classes, messages, ids, strict=True)))
-        },
+        **_causes(messages, ids),
         unparsed=_unparsed(job, out),
         retried=retried_rows(out, prefix),
         lowest_hash=lowest_hash(out, prefix),
     )
 
 
-def _shortened(text: str, most: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[:most]}..."
+def _causes(messages: Sequence[str], ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """``causes`` and ``examples`` of a record: few causes are told apart, each with its first row."""
+    causes = [cause_of(message) for message in messages]
+    counts: Mapping[str, int] = {}
+    for cause in causes:
+        counts = added_causes(counts, {cause: 1}, most=_CAUSES)
+    rows = reversed(list(zip(causes, messages, ids, strict=True)))
+    return {
+        "causes": counts,
+        "examples": {cause: example_of(row_id, message) for cause, message, row_id in rows if cause in counts},
+    }

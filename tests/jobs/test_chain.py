@@ -86,7 +86,7 @@ def test_it_prints_a_summary_of_each_stage_and_ends_with_3_if_every_row_of_one_f
     lines = [line for line in captured.err.splitlines() if line.startswith("progress ")]
     assert "stage=done" in lines[-1]
     assert " write.rows=1 write.total_rows=1 write.failed=0 judge.rows=1 judge.total_rows=1 judge.failed=1" in lines[-1]
-    assert re.search(r"^  Failed by reason: (\w+) 1\n    \1, for example: .*#0|:0", captured.out, re.MULTILINE)
+    assert re.search(r"^  Failed rows by cause:\n    1 row: .*For example row .*:0", captured.out, re.MULTILINE)
     again = shlex.join(["wedlm-batch", "chain", *words, "--progress-seconds", "9", "--retry-failed"])
     assert captured.out.splitlines()[-1] == f"To retry failed rows: {again}"
     assert "every row of a stage failed" in captured.err

@@ -44,13 +44,13 @@ def test_a_run_in_which_every_row_failed_is_no_success_and_shows_why(
     for _ in range(2):  # the second finds everything done, and every row failed
         assert generate.main(command) == 3
         printed = capsys.readouterr()
-        assert "Failed by reason: RequestError 2\n" in printed.out
-        assert f"  RequestError, for example: row in.parquet:0: {BAN}\n" in printed.out
+        assert "Failed rows by cause:\n" in printed.out
+        assert f"  2 rows: {BAN}. For example row in.parquet:0.\n" in printed.out
         assert "error: every row failed; " in printed.err
         assert "--retry-failed" in printed.err
     assert pipeline.read(tmp_path / "out", format="arrow").num_rows == 2, "it is published like any other"
     assert status.main([str(tmp_path / "out")]) == 0
-    assert f"failure_examples: RequestError row in.parquet:0: {BAN}" in capsys.readouterr().out
+    assert f"failed_by_cause: 2 rows: {BAN}. For example row in.parquet:0." in capsys.readouterr().out
 
 
 def test_a_run_in_which_a_row_succeeded_is_done_and_shows_one_example_of_each_reason(
@@ -60,8 +60,9 @@ def test_a_run_in_which_a_row_succeeded_is_done_and_shows_one_example_of_each_re
     assert generate.main(argv(tmp_path, qwen3_folder, [6], [BANNED_TOKEN], [BANNED_TOKEN], long, [-1])) == 0
     out = capsys.readouterr().out
     assert "1 ok, 4 failed" in out
-    assert "Failed by reason: RequestError 4" in out
-    assert out.count("for example: ") == 1
+    assert "Failed rows by cause:" in out
+    assert out.count("For example row in.parquet:") == 3, "a line for each cause"
+    assert "at most 512 tokens together, the model's length. Shorten the prompt, lower max_tokens" in out
 
 
 def test_what_is_wrong_before_a_run_is_status_2_whichever_package_finds_it(

@@ -54,6 +54,7 @@ ORDER = (
     "pipeline.cost",
     "pipeline.metrics",
     "pipeline.types",
+    "pipeline.causes",
     "pipeline.codec",
     "wedlm_core",
     "wedlm_core.llm",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from pipeline.causes import MOST_CAUSES, added_causes
 from pipeline.commit.index.scratch import Scratch
 from pipeline.types import GENERATED_COUNTS, CommitRecord, Revocation, Stretch, Totals
 
@@ -17,7 +18,7 @@ COLUMNS = tuple(field.name for field in fields(CommitRecord))
 """Columns of the table, one for each field of a record; those of :data:`_MAPPINGS` and ``more`` are JSON text, or null
 if empty."""
 _SUMS = ("num_rows", "failed_rows", *GENERATED_COUNTS)
-_MAPPINGS = ("failures", "examples", "unparsed", "retried")
+_MAPPINGS = ("failures", "causes", "examples", "unparsed", "retried")
 _UNIT_ID, _ATTEMPT = 1 + COLUMNS.index("unit_id"), 1 + COLUMNS.index("attempt")
 _EMPTY: dict[str, Any] = {}
 
@@ -132,18 +133,21 @@ class CommittedUnits:
         failures: Counter[str] = Counter()
         unparsed: Counter[str] = Counter()
         retried: Counter[str] = Counter()
+        causes: Mapping[str, int] = {}
         examples: dict[str, str] = {}
         told = f"coalesce(failures, unparsed, retried) IS NOT NULL AND rowid > ? {f'AND {among}' if among else ''}"
-        query = f"SELECT rowid, failures, unparsed, retried, examples FROM records WHERE {told} ORDER BY rowid LIMIT ?"
-        for _, failed, unread, again, texts in self._scratch.stream(query):
+        names = "failures, causes, unparsed, retried, examples"
+        query = f"SELECT rowid, {names} FROM records WHERE {told} ORDER BY rowid LIMIT ?"
+        for _, failed, why, unread, again, texts in self._scratch.stream(query):
             failures.update(json.loads(failed) if failed else {})
+            causes = added_causes(causes, json.loads(why or failed or "{}"))
             unparsed.update(json.loads(unread) if unread else {})
             retried.update(json.loads(again) if again else {})
-            examples = {**json.loads(texts), **examples} if texts else examples
-        names = ("units", "rows", *_SUMS[1:])
-        own = dict(zip(names, row, strict=True))
+            examples = {**json.loads(texts), **examples} if texts and len(examples) < MOST_CAUSES else examples
+        own = dict(zip(("units", "rows", *_SUMS[1:]), row, strict=True))
         return Totals(
-            **own, failures=dict(failures), examples=examples, unparsed=dict(unparsed), retried=dict(retried)
+            **own, failures=dict(failures), causes=causes, examples=examples, unparsed=dict(unparsed),
+            retried=dict(retried),
         )  # fmt: skip
 
 

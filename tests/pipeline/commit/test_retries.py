@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from pipeline import layout
 from pipeline.codec import EngineConfig, SamplingParams
@@ -23,6 +25,9 @@ from pipeline.commands.summary import RunSummary
 from pipeline.commands.verify import verify
 from pipeline.config import RunConfig
 from pipeline.errors import FingerprintError, OutputError, SourceError
+from pipeline.fingerprint import RETRY_SETTINGS
+from pipeline.progress.live import Frame
+from pipeline.progress.snapshot import Snapshot
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.protocol import Storage
 from testing.pipeline.exactly_once import Stopped, StopsAfter
@@ -273,7 +278,7 @@ def test_rows_of_an_id_column_and_of_memory_are_corrected_by_it(tmp_path: Path, 
 def test_a_kill_anywhere_then_the_same_command_equals_the_undisturbed_one(
     tmp_path: Path, qwen3_folder: Path, way: str, every: bool
 ) -> None:
-    job = Job(tmp_path, qwen3_folder)
+    job = Job(tmp_path, qwen3_folder, unit_rows=7)
     job.run()
     fields = WAYS[way](job)
     kept = tmp_path / "kept"
@@ -313,3 +318,31 @@ def _third(**given: Any) -> Any:
     from pipeline.commit.run_record import Origin
 
     return Origin(**given, schema_version=3)
+
+
+def test_failures_are_shown_by_cause_with_count_example_and_remedy_everywhere(job: Job) -> None:
+    summary = job.run()
+    lines = [own.line for own in summary.total.failed_by_cause]
+    assert len(lines) == 2, "both are of one class"
+    assert all(line.startswith("1 row: ") for line in lines)
+    long = next(line for line in lines if "max_tokens" in line)
+    assert long.endswith(f"For example row a.jsonl:{LONG}: prompt + max_tokens='320 + 6'."), long
+    assert "at most 64 tokens together, the model's length. Shorten the prompt, lower max_tokens" in long
+    frame = Console(width=400, record=True, file=io.StringIO())
+    frame.print(Frame(Snapshot(done=summary.total, total_rows=14)))
+    page = (Path(job.config.output) / "__wedlm" / "report.html").read_text()
+    shown = (summary.describe(), "\n".join(status(job.config.output)["failed_by_cause"]), frame.export_text())
+    assert all(line in text for line in lines for text in shown)
+    assert "RequestError" not in "".join(shown)
+    assert "at most 64 tokens together" in page
+    assert "Failures by cause" in page
+
+
+def test_only_retries_that_work_are_recommended(job: Job) -> None:
+    text = job.run().describe()
+    assert all(f"{name}" in text for name in RETRY_SETTINGS)
+    assert "row_id" in text
+    assert "drop" not in text
+    job.retry(on_long_prompt="truncate_left")
+    text = job.run().describe()
+    assert "Retries: retry 1 (on_long_prompt='truncate_left'): 2 rows" in text

@@ -92,7 +92,8 @@ def test_retried_rows_take_the_place_of_the_failed_ones_and_attempts_count_up(
     config = config_for(qwen3_folder, source_file, tmp_path)
     first, _ = go(config)
     assert first.total.failures == {"RequestError": 5}
-    assert "RequestError 5" in first.describe()
+    assert [own.rows for own in first.total.failed_by_cause] == [4, 1]
+    assert "Failed rows by cause:" in first.describe()
     second, executor = go(config, LENIENT, retry_failed=True)
     assert executor.units_done == 4, "units without failed rows are left alone"
     assert (second.session.rows, second.session.samples, second.session.failed_rows) == (5, 8, 1)
@@ -240,7 +241,7 @@ def test_too_many_failures_stop_the_run_early_with_the_reasons_and_it_resumes(
     ids = [[20 + i % 50] + [BANNED_TOKEN] * (i % 3 == 0) for i in range(400)]
     pq.write_table(pa.table({"prompt_token_ids": ids, "k": list(range(400))}), tmp_path / "in.parquet")
     config = config_for(qwen3_folder, tmp_path / "in.parquet", tmp_path / "out", unit_rows=20, max_failed_fraction=0.3)
-    with pytest.raises(TooManyFailuresError, match=r"3\d of the 100 rows.*RequestError 3\d"):
+    with pytest.raises(TooManyFailuresError, match=r"3\d of the 100 rows.*: 3\d rows: token 5 is banned"):
         go(config)
     assert not list((tmp_path / "out").glob("data-*"))
     summary, executor = go(config, max_failed_fraction=0.4)

@@ -17,15 +17,15 @@ TABLE = FinalTable(
         FinalTable(
             title="Stage write",
             facts=(Fact(label="Rows", value="161, 160 ok, 1 failed"),),
-            failures=(Failed(error_class="PromptError", rows=1, example="in.jsonl:7: the prompt is empty"),),
+            failures=(Failed(cause="1 row: the prompt is empty. For example row in.jsonl:7."),),
             advice="Failed rows: read them.",
             commands=(Fact(label="verify", value="wedlm-batch verify out/sums/write"),),
         ),
     ),
     commands=(Fact(label="retry failed rows", value="wedlm-batch chain --retry-failed"),),
 )
-WORDS = ("out/sums", "12.9 CPU-seconds", "Stage write", "161, 160 ok, 1 failed", "1 PromptError",
-         "in.jsonl:7: the prompt is empty", "wedlm-batch verify out/sums/write")  # fmt: skip
+WORDS = ("out/sums", "12.9 CPU-seconds", "Stage write", "161, 160 ok, 1 failed", "1 row: the prompt is empty",
+         "For example row in.jsonl:7.", "wedlm-batch verify out/sums/write")  # fmt: skip
 
 
 def written(columns: int) -> list[str]:
@@ -62,8 +62,8 @@ def test_lines_of_a_section_stand_below_its_title() -> None:
         "Cost of this run: 12.9 CPU-seconds",
         "Stage write:",
         "  Rows: 161, 160 ok, 1 failed",
-        "  Failed by reason: PromptError 1",
-        "    PromptError, for example: in.jsonl:7: the prompt is empty",
+        "  Failed rows by cause:",
+        "    1 row: the prompt is empty. For example row in.jsonl:7.",
         "  Failed rows: read them.",
         "  To verify: wedlm-batch verify out/sums/write",
         "To retry failed rows: wedlm-batch chain --retry-failed",
