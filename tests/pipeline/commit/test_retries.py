@@ -278,7 +278,7 @@ def test_rows_of_an_id_column_and_of_memory_are_corrected_by_it(tmp_path: Path, 
 def test_a_kill_anywhere_then_the_same_command_equals_the_undisturbed_one(
     tmp_path: Path, qwen3_folder: Path, way: str, every: bool
 ) -> None:
-    job = Job(tmp_path, qwen3_folder, unit_rows=7)
+    job = Job(tmp_path, qwen3_folder, unit_rows=7, report=False)
     job.run()
     fields = WAYS[way](job)
     kept = tmp_path / "kept"
