@@ -181,6 +181,13 @@ def test_a_file_in_which_more_than_failed_rows_changed_is_refused(job: Job, rows
     assert job.data() == before
 
 
+def test_a_corrected_copy_under_another_name_is_refused_and_adds_no_rows(job: Job, tmp_path: Path) -> None:
+    copy = write(tmp_path / "b.jsonl", changed(r3="Short.", r10="There."))
+    with pytest.raises(SourceError, match=r"Correct failed rows in their file; or give each corrected row with all"):
+        job.retry(input=str(copy))
+    assert len(job.rows()) == len(ROWS)
+
+
 def test_corrections_may_come_in_pieces(job: Job) -> None:
     write(job.source, changed(r3="Short."))
     job.retry()
@@ -204,9 +211,11 @@ WAYS: dict[str, Callable[[Job], dict[str, Any]]] = {
 }
 
 
-def test_corrected_rows_alone_take_the_place_of_failed_ones_by_id(job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["fixed.jsonl", "a.jsonl"])
+def test_corrected_rows_alone_take_the_place_of_failed_ones_by_id(job: Job, tmp_path: Path, name: str) -> None:
     before = [row for row in job.data() if row["finish_reason"] != "error"]
-    by_id = write(tmp_path / "fixed.jsonl", fixed(job, note="corrected"))
+    (tmp_path / "elsewhere").mkdir()
+    by_id = write(tmp_path / "elsewhere" / name, fixed(job, note="corrected"))
     assert job.retry(input=str(by_id)).session.rows == 2
     now = job.data()
     assert [row for row in now if row["retry"] is None] == before
