@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -123,7 +124,7 @@ def verify(
     found = Findings()
     if state.derived is not None:
         _verify_filtered(storage, state, manifest, input, input_storage_options or storage_options or {}, found)
-        return _verification(storage, found, against_source=input is not None, filtered=True)
+        return _verification(storage, state, found, against_source=input is not None)
     with Index() as index:
         found.notes += read_ledger(storage, index.records, state.begun).describe(storage.url)
         for publication in manifest.publications:
@@ -143,11 +144,12 @@ def verify(
             expected = Expected(state=state, index=index, source=source, corrected=corrected)
             for publication in manifest.publications:
                 check_publication(storage, publication, expected, found)
-    return _verification(storage, found, against_source=input is not None)
+    return _verification(storage, state, found, against_source=input is not None)
 
 
-def _verification(storage: Storage, found: Findings, *, against_source: bool, filtered: bool = False) -> Verification:
-    proved, not_proved = (proved_of_filtered, not_proved_of_filtered) if filtered else (_proved, _not_proved)
+def _verification(storage: Storage, state: RunState, found: Findings, *, against_source: bool) -> Verification:
+    own = partial(_proved, state), _not_proved
+    proved, not_proved = own if state.derived is None else (proved_of_filtered, not_proved_of_filtered)
     holder = current_holder(storage)
     if found.problems and holder is not None:
         found.notes.append(f"{holder.describe()} is writing there: verify again after it has ended")
@@ -176,17 +178,21 @@ def _verify_filtered(
     check_filtered(FilteredOutput(storage=storage, state=state, manifest=manifest), before, found)
 
 
-def _proved(*, against_source: bool) -> tuple[str, ...]:
-    every = (
+def _proved(state: RunState, *, against_source: bool) -> tuple[str, ...]:
+    every = [
         "the published files are, byte for byte, those that were published",
         "each committed row is there once, in order, with the values that were committed",
-    )
+    ]
+    if state.apart:
+        every.append("each row of a retry with corrected rows has their values, of which the output keeps a copy")
     if not against_source:
-        return every
+        return tuple(every)
+    corrected = bool(state.apart or state.begun_digests)
+    others = ", but for rows that were corrected apart and failed rows that were corrected since," if corrected else ""
     return (
         *every,
-        "each row of the input is there, its passed-through columns equal the input's, and everything that prompts and "
-        "parameters were made of is, value for value, what was read for them",
+        f"each row of the input is there{others or ','} its passed-through columns equal the input's, and everything "
+        "that prompts and parameters were made of is, value for value, what was read for them",
     )
 
 

@@ -64,4 +64,5 @@ def recorded(retries: Sequence[Retry], asked: Retry) -> tuple[Retry, ...]:
 
 def describe_retries(retries: Sequence[Retry], rows: Mapping[str, int]) -> list[str]:
     """A line for each retry: how it differs from the run, and its number of input rows in the output."""
-    return [f"retry {own.number} ({own.describe()}): {rows.get(str(own.number), 0)} rows" for own in retries]
+    counts = [(own, rows.get(str(own.number), 0)) for own in retries]
+    return [f"retry {own.number} ({own.describe()}): {n} row{'' if n == 1 else 's'}" for own, n in counts]
