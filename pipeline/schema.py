@@ -137,16 +137,25 @@ def dead_schema(columns: pa.Schema, prefix: str = "", version: int = SCHEMA_VERS
 def check_collisions(
     columns: Sequence[str], prefix: str, version: int = SCHEMA_VERSION, parsed: Sequence[str] = ()
 ) -> None:  # fmt: skip
-    """Refuse input columns that have the name of an output column. ``parsed``: names of columns parsed of the text.
+    """Refuse input columns that have the name of an output column, or of each other, but for upper and lower case.
+
+    DuckDB, Spark and Delta Lake do not tell such names apart. ``parsed``: names of columns parsed of the text.
 
     Raises:
         ConfigError: names the columns and the remedy.
     """
     results = result_fields(token_ids=True, logprobs=True, top_logprobs=True, version=version)
-    ours = {prefix + name for name in (*(field.name for field in (*results, *DEAD_FIELDS)), *parsed)}
-    both = [name for name in columns if name in ours]
+    ours = {(prefix + name).casefold() for name in (*(field.name for field in (*results, *DEAD_FIELDS)), *parsed)}
+    folded = [name.casefold() for name in columns]
+    alike = [name for name, own in zip(columns, folded, strict=True) if folded.count(own) > 1]
+    if alike:
+        raise ConfigError(
+            f"input columns {alike} differ in upper and lower case only, and DuckDB, Spark and Delta Lake do not tell "
+            "them apart. Rename them, or leave some out with columns=[...]."
+        )
+    both = [name for name, own in zip(columns, folded, strict=True) if own in ours]
     if both:
         raise ConfigError(
-            f"input columns {both} have names of output columns. "
+            f"input columns {both} have names of output columns (upper and lower case are not told apart). "
             'Set column_prefix (for example "gen_") to rename the output\'s, or leave these out with columns=[...].'
         )

@@ -19,6 +19,8 @@ from pipeline.schema import SCHEMA_VERSION, check_collisions, dead_schema, outpu
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import FileSource, SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
+from pipeline.sources.names import check_names
+from pipeline.sources.stage_rows import StageRows
 from pipeline.storage.protocol import Storage
 from pipeline.template import WHOLE_ROW, PromptTemplate
 from pipeline.types import Unit, Unread
@@ -158,9 +160,8 @@ def resolve_job(
     names = source.schema.names
     if not names and isinstance(source, SlicedSource) and next(source.slices(1), None) is None:
         check_any_rows(0, config.input)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SourceError(f"the input has several columns named {twice}. Rename them.")
+    if not isinstance(source, StageRows):  # they have a column of ours
+        check_names(names, "the input")
     kind, column = _prompt_column(config, names)
     for setting, wanted in _wanted(config):
         if wanted not in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 __all__ = ["cast_table"]
 
@@ -27,6 +28,17 @@ def _nulls(rows: int, field: pa.Field) -> pa.Array:
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if column.type == kind:
         return column
+    if pa.types.is_run_end_encoded(column.type):
+        return _cast(pc.run_end_decode(column), kind)
+    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
+        return pa.chunked_array(map(_without_view, column.chunks)).cast(kind)
     if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     return column.cast(kind)
+
+
+def _without_view(lists: pa.Array) -> pa.Array:
+    """Lists whose type is no view. Arrow's own cast gives too few offsets where a list is null."""
+    sizes = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
+    return pa.LargeListArray.from_arrays(offsets, lists.flatten(), mask=lists.is_null())

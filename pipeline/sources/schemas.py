@@ -1,26 +1,104 @@
-"""Merges the schemas of many files into one."""
+"""Merges the schemas of many files into one, by the rule of :mod:`pipeline.sources.types`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import HIDDEN
+from pipeline.sources.names import check_names
+from pipeline.sources.types import Held, held, plain_type, widened
+from pipeline.types import SourceFile
 
 __all__ = ["common_schema"]
 
+ReadColumn = Callable[[SourceFile, str], Iterator[pa.Array]]
+"""The values of a file's column, piece by piece."""
 
-def common_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """All columns of all schemas, hidden ones left out; metadata of the first.
+
+def common_schema(files: Sequence[SourceFile], schemas: Sequence[pa.Schema], read: ReadColumn) -> pa.Schema:
+    """All columns of all files; metadata of the first.
+
+    Types differ where one can hold the values of the others. Where that depends on the values (whole numbers beyond
+    2**53 in a column of floating point numbers), the column is read.
+
+    Args:
+        files: of the schemas.
+        schemas: one or more.
+        read: reads a column.
 
     Raises:
-        SourceError: they contradict each other.
+        SourceError: files contradict each other; a file has several columns of one name, or one whose name is ours.
+    """
+    kinds: list[tuple[pa.Schema, SourceFile]] = []  # distinct ones, each with the first file that has it
+    for file, schema in zip(files, schemas, strict=True):
+        if not any(schema.equals(known) for known, _ in kinds):
+            check_names(schema.names, f"{file.path}: the file")
+            kinds.append((schema, file))
+    names = dict.fromkeys(name for schema, _ in kinds for name in schema.names)
+    common = {name: _common_type(name, kinds) for name in names}
+    for file, schema in zip(files, schemas, strict=True):
+        for field in schema:
+            kind = plain_type(field.type)
+            if kind != common[field.name] and held(kind, common[field.name]) is Held.BY_VALUE:
+                _check_values(file, field, common[field.name], read, kinds)
+    whole = pa.unify_schemas([_with_types(schema, common) for schema, _ in kinds])
+    missing = {name for name in names if any(name not in schema.names for schema, _ in kinds)}
+    fields = [field.with_nullable(True) if field.name in missing else field for field in whole]
+    return pa.schema(fields, metadata=schemas[0].metadata)
+
+
+def _common_type(name: str, kinds: Sequence[tuple[pa.Schema, SourceFile]]) -> pa.DataType:
+    """The type of a column.
+
+    Raises:
+        SourceError: names two files that disagree.
+    """
+    own: dict[pa.DataType, SourceFile] = {}
+    for schema, file in kinds:
+        if name in schema.names:
+            own.setdefault(plain_type(schema.field(name).type), file)
+    found = widened(list(own))
+    if found is not None:
+        return found
+    pairs = itertools.combinations(own.items(), 2)
+    (one, first), (other, second) = next(
+        (pair for pair in pairs if widened([pair[0][0], pair[1][0]]) is None), list(own.items())[:2]
+    )
+    raise SourceError(
+        f"the input's files disagree on column types: column {name!r} is {one} in {first.path!r} and {other} in "
+        f"{second.path!r}. Cast them to one type, or give these files apart."
+    )
+
+
+def _check_values(
+    file: SourceFile,
+    field: pa.Field,
+    kind: pa.DataType,
+    read: ReadColumn,
+    kinds: Sequence[tuple[pa.Schema, SourceFile]],
+) -> None:
+    """Check that a file's values of a column stay as they are in the type that all files have in common.
+
+    Raises:
+        SourceError: one does not; names the file, and another of another type.
     """
     try:
-        whole = pa.unify_schemas(list(schemas))
-    except (pa.ArrowException, ValueError) as error:
-        raise SourceError(f"the input's files disagree on column types ({error}). Cast them to one type.") from error
-    visible = [field for field in whole if field.name not in HIDDEN]
-    return pa.schema(visible, metadata=schemas[0].metadata)
+        for piece in read(file, field.name):
+            piece.cast(kind)
+    except pa.ArrowInvalid as error:
+        other, there = next(
+            (schema.field(field.name).type, one) for schema, one in kinds
+            if field.name in schema.names and schema.field(field.name).type != field.type
+        )  # fmt: skip
+        raise SourceError(
+            f"the input's files disagree on column types: column {field.name!r} is {field.type} in {file.path!r} and "
+            f"{other} in {there.path!r}, and as {kind} a value would not stay as it is ({error}). Cast them to one "
+            "type, or give these files apart."
+        ) from error
+
+
+def _with_types(schema: pa.Schema, kinds: Mapping[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([field.with_type(kinds[field.name]) for field in schema])

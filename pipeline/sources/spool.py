@@ -24,7 +24,9 @@ from pipeline.sinks.stored_rows import check_object
 from pipeline.sources.base import NO_ROWS
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.identity import stamp_now
+from pipeline.sources.names import check_names
 from pipeline.sources.tabulate import infer_columns, tabulate
+from pipeline.sources.types import plain_schema
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 from pipeline.types import SourceFile
@@ -92,12 +94,13 @@ def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSou
     Raises:
         SourceError: unknown kind, or tables of different schemas.
     """
+    check_names(_given_names(data), "the input")
     aside = f"{layout.INPUT}/{uuid.uuid4().hex}"
     tables = tables_of(data)
     first = next(tables, None)
     if first is None:
         raise SourceError(f"input of type {type(data).__name__}: {NO_ROWS}")
-    schema = first.schema
+    schema = plain_schema(first.schema)
     if len(set(schema.names)) < len(schema.names):
         raise SourceError(f"the input has several columns of one name: {schema.names}. Rename them.")
     try:
@@ -113,6 +116,12 @@ def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSou
     path = join(storage.url, f"{folder}/{_FILE}")
     file = SourceFile(key=MEMORY_KEY, path=path, digest=digest, stamp=stamp_now(path, options))
     return ParquetSource.over([file], options, schema)
+
+
+def _given_names(data: Any) -> list[str]:
+    """The names of the columns that a table or frame was given with; rows that are mappings have none yet."""
+    names = getattr(data, "column_names", getattr(data, "columns", None))
+    return [] if names is None or callable(names) else [str(name) for name in names]
 
 
 def _is_undamaged(storage: Storage, key: str, sha256: str) -> bool:
@@ -131,8 +140,9 @@ def _write(storage: Storage, key: str, schema: pa.Schema, tables: Iterator[pa.Ta
         hashed = HashedFile(file)
         with pq.ParquetWriter(hashed, schema, compression="zstd") as writer:
             for table in tables:
-                writer.write_table(cast_table(table, schema), row_group_size=_ROW_GROUP_ROWS)
-                _hash_rows(digest, table)
+                plain = cast_table(table, schema)
+                writer.write_table(plain, row_group_size=_ROW_GROUP_ROWS)
+                _hash_rows(digest, plain)
     return digest.hexdigest(), hashed.sha256
 
 

@@ -1,36 +1,132 @@
-"""Which Arrow types can hold the values of which others: the rule for files that are added to a table."""
+"""Which Arrow types can hold the values of which others: the rule for files that are read as one table."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import IntEnum
+
 import pyarrow as pa
 
-__all__ = ["fits"]
+__all__ = ["Held", "fits", "held", "plain_schema", "plain_type", "widened"]
 
-_WIDTHS = {kind: width for width, kind in enumerate((pa.float16(), pa.float32(), pa.float64()))}
+_FLOAT_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
+"""Whole numbers of so many bits are exact."""
+_TEMPORAL = (pa.types.is_timestamp, pa.types.is_duration, pa.types.is_time, pa.types.is_date)
+
+
+class Held(IntEnum):
+    """Whether a type holds the values of another without a change: never, if a cast finds no fault, or always."""
+
+    NEVER = 0
+    BY_VALUE = 1
+    ALWAYS = 2
 
 
 def fits(own: pa.DataType, table: pa.DataType) -> bool:
-    """Whether values of type ``own`` can be held as ``table`` without loss.
+    """Whether values of type ``own`` can be held as ``table`` without loss; a single value that cannot is an error."""
+    return held(own, table) is not Held.NEVER
 
-    Whole numbers fit wider ones and floating point numbers of 64 bits (a value beyond 2**53 is an error when it is
-    read), floating point numbers wider ones, texts any kind of text; nulls everything.
-    """
+
+def held(own: pa.DataType, table: pa.DataType) -> Held:
+    """How ``table`` holds values of type ``own``."""
     if own == table or pa.types.is_null(own):
-        return True
+        return Held.ALWAYS
+    if pa.types.is_dictionary(own):
+        return held(own.value_type, table)
+    if pa.types.is_dictionary(table):
+        return held(own, table.value_type)
+    if pa.types.is_nested(own) and pa.types.is_nested(table):
+        return _held_nested(own, table)
     if pa.types.is_integer(own):
-        return pa.types.is_float64(table) or (pa.types.is_integer(table) and _is_within(own, table))
-    if own in _WIDTHS:
-        return table in _WIDTHS and _WIDTHS[own] <= _WIDTHS[table]
-    return _is_text(own) and _is_text(table)
+        return _held_integer(own, table)
+    if own in _FLOAT_BITS:
+        return Held.ALWAYS if _FLOAT_BITS[own] <= _FLOAT_BITS.get(table, 0) else Held.NEVER
+    if pa.types.is_decimal(own) and pa.types.is_decimal(table):
+        return Held.BY_VALUE
+    if any(is_kind(own) and is_kind(table) for is_kind in _TEMPORAL):
+        return Held.BY_VALUE if getattr(own, "tz", None) == getattr(table, "tz", None) else Held.NEVER
+    return Held.ALWAYS if _is_text(own, table) or _is_binary(own, table) else Held.NEVER
 
 
-def _is_within(own: pa.DataType, table: pa.DataType) -> bool:
-    if pa.types.is_signed_integer(own) == pa.types.is_signed_integer(table):
-        return own.bit_width <= table.bit_width
-    return pa.types.is_signed_integer(table) and own.bit_width < table.bit_width
+def _held_nested(own: pa.DataType, table: pa.DataType) -> Held:
+    if pa.types.is_struct(own) and pa.types.is_struct(table):
+        there = {field.name: field.type for field in table}
+        return min((held(field.type, there[field.name]) if field.name in there else Held.NEVER for field in own),
+                   default=Held.ALWAYS)  # fmt: skip
+    if pa.types.is_map(own) and pa.types.is_map(table):
+        return min(held(own.key_type, table.key_type), held(own.item_type, table.item_type))
+    if _is_list(own) and _is_list(table) and not pa.types.is_fixed_size_list(table):
+        return held(own.value_type, table.value_type)
+    return Held.NEVER
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _held_integer(own: pa.DataType, table: pa.DataType) -> Held:
+    signed = pa.types.is_signed_integer(own)
+    if pa.types.is_integer(table):
+        spare = table.bit_width - own.bit_width - (not signed and pa.types.is_signed_integer(table))
+        if signed and not pa.types.is_signed_integer(table):
+            return Held.NEVER
+        return Held.ALWAYS if spare >= 0 else Held.BY_VALUE if spare == -1 else Held.NEVER
+    if own.bit_width - signed <= _FLOAT_BITS.get(table, 0):
+        return Held.ALWAYS
+    return Held.BY_VALUE if pa.types.is_float64(table) or pa.types.is_decimal(table) else Held.NEVER
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _is_text(*kinds: pa.DataType) -> bool:
+    return all(pa.types.is_string(k) or pa.types.is_large_string(k) or pa.types.is_string_view(k) for k in kinds)
+
+
+def _is_binary(own: pa.DataType, table: pa.DataType) -> bool:
+    is_any = pa.types.is_binary(table) or pa.types.is_large_binary(table)
+    return is_any and (pa.types.is_binary(own) or pa.types.is_large_binary(own) or pa.types.is_fixed_size_binary(own))
+
+
+def plain_type(kind: pa.DataType, *, dictionaries: bool = True) -> pa.DataType:
+    """The same values in a type that every function of Arrow takes: no views, no runs.
+
+    ``dictionaries``: whether dictionaries stay.
+    """
+
+    def plain(inner: pa.DataType) -> pa.DataType:
+        return plain_type(inner, dictionaries=dictionaries)
+
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return pa.string() if pa.types.is_string_view(kind) else pa.binary()
+    if pa.types.is_run_end_encoded(kind):
+        return plain(kind.value_type)
     if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+        values = plain(kind.value_type)
+        return pa.dictionary(kind.index_type, values, kind.ordered) if dictionaries else values
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(plain(kind.key_type), kind.item_field.with_type(plain(kind.item_type)), kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(plain(kind.value_type)), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(kind.value_field.with_type(plain(kind.value_type)))
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(kind.value_field.with_type(plain(kind.value_type)))
+    return kind
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The same columns with a :func:`plain_type` each."""
+    return pa.schema([field.with_type(plain_type(field.type)) for field in schema], metadata=schema.metadata)
+
+
+def widened(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
+    """The type that holds the values of all of these; None if there is none."""
+    for dictionaries in (True, False):
+        own = [plain_type(kind, dictionaries=dictionaries) for kind in kinds]
+        try:
+            schemas = [pa.schema([("column", kind)]) for kind in own]
+            found = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+        except pa.ArrowException:
+            continue
+        return found if all(held(kind, found) is not Held.NEVER for kind in own) else None
+    return None

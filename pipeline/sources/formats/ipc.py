@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.sources.base import FileSource, cut, each_of, open_input, read_with_retries
+from pipeline.sources.base import FileSource, cut, damage_named, each_of, open_input, read_with_retries
 from pipeline.sources.schemas import common_schema
 from pipeline.types import Slice, SourceFile
 
@@ -46,7 +46,7 @@ class IpcSource(FileSource):
             SourceError: a damaged file, or files whose columns contradict each other.
         """
         shapes = each_of(files, lambda file: read_with_retries(lambda: _shape(file, options), file.path), footers=True)
-        schema = common_schema([schema for schema, _ in shapes])
+        schema = common_schema(files, [own for own, _ in shapes], lambda file, name: _column(file, name, options))
         return cls(files, schema, options, [starts for _, starts in shapes])
 
     def file_slices(self, number: int, rows: int) -> Iterator[Slice]:
@@ -78,6 +78,12 @@ def _batches(path: str, options: Mapping[str, Any], begin: int = 0) -> Iterator[
         else:
             with pa.ipc.open_stream(pa.PythonFile(file, mode="r")) as stream:
                 yield itertools.islice(stream, begin, None)
+
+
+def _column(file: SourceFile, name: str, options: Mapping[str, Any]) -> Iterator[pa.Array]:
+    with damage_named(file.path), _batches(file.path, options) as batches:
+        for batch in batches:
+            yield batch.column(name)
 
 
 def _is_file(path: str, options: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.sources.base import FileSource, cut, each_of, open_input, read_with_retries
+from pipeline.sources.base import HIDDEN, FileSource, cut, damage_named, each_of, open_input, read_with_retries
 from pipeline.sources.schemas import common_schema
 from pipeline.storage.urls import READ_AHEAD_BYTES, is_url, local_path
 from pipeline.types import Slice, SourceFile
@@ -50,13 +50,17 @@ class ParquetSource(FileSource):
         Args:
             files: what to read.
             options: of the files' file system.
-            schema: exact types of the columns, where they were written from other types than Parquet has.
+            schema: exact types of the columns of rows in memory, which may be other types than Parquet has.
 
         Raises:
             SourceError: a damaged file, or files whose columns contradict each other.
         """
         shapes = each_of(files, lambda file: read_with_retries(lambda: _shape(file, options), file.path), footers=True)
-        found = common_schema([own for own, _ in shapes]) if schema is None else common_schema([schema])
+        if schema is None:
+            found = common_schema(files, [own for own, _ in shapes], lambda file, name: _column(file, name, options))
+        else:
+            visible = [field for field in schema if field.name not in HIDDEN]
+            found = pa.schema(visible, metadata=schema.metadata)
         return cls(files, found, options, [starts for _, starts in shapes])
 
     def file_slices(self, number: int, rows: int) -> Iterator[Slice]:
@@ -82,7 +86,9 @@ def _open(path: str, options: Mapping[str, Any]) -> Iterator[pq.ParquetFile]:
     """A column's pages as they are needed; from a store, whole row groups by few requests where they are small."""
     if not is_url(path):
         # Arrow's own file, not Python's: of that it would read each column of a row group as one piece.
-        with pq.ParquetFile(str(local_path(path)), buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+        with pq.ParquetFile(
+            str(local_path(path)), buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+        ) as file:  # fmt: skip
             yield file
         return
     with open_input(path, options) as opened:
@@ -90,8 +96,16 @@ def _open(path: str, options: Mapping[str, Any]) -> Iterator[pq.ParquetFile]:
         sizes = (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
         small = max(sizes, default=0) <= _SMALL_ROW_GROUP_BYTES
         buffer = 0 if small else READ_AHEAD_BYTES
-        with pq.ParquetFile(opened, metadata=metadata, pre_buffer=small, buffer_size=buffer) as file:
+        with pq.ParquetFile(
+            opened, metadata=metadata, pre_buffer=small, buffer_size=buffer, page_checksum_verification=True
+        ) as file:  # fmt: skip
             yield file
+
+
+def _column(file: SourceFile, name: str, options: Mapping[str, Any]) -> Iterator[pa.Array]:
+    with damage_named(file.path), _open(file.path, options) as parquet:
+        for batch in parquet.iter_batches(columns=[name]):
+            yield batch.column(name)
 
 
 def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tuple[int, ...]]:
