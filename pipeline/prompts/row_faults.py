@@ -10,7 +10,6 @@ from pipeline.codec import Failure, Request, SamplingParams, WeDLMError, params_
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job
 from pipeline.prompts.model_files import load_tokenizer, model_folder, model_length
-from pipeline.prompts.structures import compile_structure
 from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
 from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import Limits, check_request
@@ -37,21 +36,18 @@ def row_faults(table: pa.Table, job: Job) -> list[Failure | None]:
     names = (FAILURE_CLASS, FAILURE, PROMPT_IDS, PARAMS)
     rows = zip(*(table[name].to_pylist() for name in names), strict=True)
     return [
-        _refused(ids, params_of_text(job.config.sampling, given), limits, job.config)
+        _refused(ids, params_of_text(job.config.sampling, given), limits)
         if message is None
         else Failure(error_class=error_class, message=message)
         for error_class, message, ids, given in rows
     ]
 
 
-def _refused(
-    ids: list[int], params: SamplingParams | Failure, limits: Limits, config: RunConfig
-) -> Failure | None:  # fmt: skip
+def _refused(ids: list[int], params: SamplingParams | Failure, limits: Limits) -> Failure | None:
     if isinstance(params, Failure):
         return params
     try:
         check_request(Request(request_id="", prompt_token_ids=tuple(ids), params=params), limits)
-        compile_structure(config, params)
     except WeDLMError as error:
         return Failure.of(error)
     return None

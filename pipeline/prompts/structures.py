@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.codec import RequestError, SamplingParams, WeDLMError, explain
+from pipeline.codec import RequestError, WeDLMError, explain
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.model_files import load_tokenizer, model_folder
@@ -22,7 +22,15 @@ from wedlm_core.model.checkpoint import load_config
 from wedlm_core.structured_outputs import KINDS
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["FREE", "check_structure", "compile_structure", "of_cell", "of_response_format", "special_token", "with_tag"]
+__all__ = [
+    "FREE",
+    "check_structure",
+    "compiler_arguments",
+    "of_cell",
+    "of_response_format",
+    "special_token",
+    "with_tag",
+]
 
 FREE: Mapping[str, Any] = {}
 """No fields: the output is free, whatever the run asks for."""
@@ -108,7 +116,8 @@ def check_structure(config: RunConfig) -> None:
     """
     if config.sampling.structure is not None:
         try:
-            compile_structure(config, config.sampling)
+            arguments = compiler_arguments(load_tokenizer(config), model_folder(config))
+            GrammarCompiler(*arguments).check(config.sampling.structure)
         except WeDLMError as error:
             raise ConfigError(f"sampling.{error}") from error
     for name, parse in config.parsed.items():
@@ -117,21 +126,11 @@ def check_structure(config: RunConfig) -> None:
             raise ConfigError(explain("include_token_ids", False, rule, "Leave it out."))
 
 
-def compile_structure(config: RunConfig, params: SamplingParams) -> None:
-    """Compile what the outputs of a row have to be, as its engine would.
-
-    Raises:
-        RequestError: it cannot be compiled, or allows nothing.
-    """
-    if params.structure is not None:
-        _compiler(load_tokenizer(config), model_folder(config)).compile(params.structure)
-
-
-@functools.lru_cache(maxsize=2)
-def _compiler(tokenizer: Tokenizer, folder: Path) -> GrammarCompiler:
+def compiler_arguments(tokenizer: Tokenizer, folder: Path) -> tuple[str, int, Sequence[int]]:
+    """The arguments with which :class:`GrammarCompiler` compiles as the engine of a model does."""
     model = load_config(folder)
     ends = dict.fromkeys((*tokenizer.eos_token_ids, *model.eos_token_ids))
-    return GrammarCompiler(tokenizer.to_json(), model.vocab_size, [token for token in ends if token < model.vocab_size])
+    return tokenizer.to_json(), model.vocab_size, [token for token in ends if token < model.vocab_size]
 
 
 @functools.lru_cache(maxsize=2)

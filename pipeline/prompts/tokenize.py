@@ -18,6 +18,7 @@ from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, l
 from pipeline.prompts.batch_request import row_request
 from pipeline.prompts.cells import plain_values, values
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
+from pipeline.prompts.own_grammars import grammar_faults
 from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRenderError, prompt_of, text_prompt
 from pipeline.prompts.structures import of_cell
 from pipeline.sinks.row_digests import row_digests
@@ -133,6 +134,8 @@ def _rows_to_do(table: pa.Table, unit: Unit, job: Job, digests: bytes) -> tuple[
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
     prompts, given = encoded_prompts(table, job)
+    for i, fault in grammar_faults(given, job.config).items():
+        prompts[i] = prompts[i] if isinstance(prompts[i], Failure) else fault
     return _prepared(table, rows, unit, job, prompts, given)
 
 

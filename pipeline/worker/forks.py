@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import Pipe
 from typing import Any
 
+from pipeline.child_process import start_child
 from pipeline.codec import Request
 from pipeline.stages import announce
 from pipeline.worker.engine_thread import Outcome
@@ -27,7 +28,6 @@ __all__ = ["SERVER", "Forks"]
 
 SERVER = f"{__name__.rpartition('.')[0]}.fork_server"
 """The module that the server runs, as this process calls it."""
-_START = "import importlib, sys; importlib.import_module(sys.argv[1]).main(int(sys.argv[2]))"
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -96,13 +96,7 @@ class Forks:
         if not self._usable:
             raise OSError("it was ended")
         announce("rows have killed processes: they go on in child processes, once one more engine is loaded")
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        descriptor = self._theirs.fileno()
-        self._server = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, SERVER, str(descriptor)],
-            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path}, pass_fds=[descriptor], stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        self._theirs.close()
+        self._server = start_child(SERVER, self._theirs, _ONE_THREAD)
         if (problem := self._ask(self._task())) is not None:
             raise OSError(problem)
 

@@ -51,6 +51,7 @@ ORDER = (
     "pipeline.errors",
     "pipeline.layout",
     "pipeline.stages",
+    "pipeline.child_process",
     "pipeline.cost",
     "pipeline.metrics",
     "pipeline.types",

@@ -159,6 +159,10 @@ class GrammarCompiler:
         self._compiled.move_to_end(wanted)
         return known
 
+    def check(self, wanted: StructuredOutputs) -> None:
+        """Compile ``wanted`` as :meth:`compile` does, and keep nothing of it. Raises as that does."""
+        self._compile(wanted)
+
     def _compile(self, wanted: StructuredOutputs) -> Grammar:
         value = getattr(wanted, wanted.kind)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from pipeline.codec import RequestError, SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
-from pipeline.prompts.structures import FREE, check_structure, compile_structure, of_cell
+from pipeline.prompts.own_grammars import grammar_faults
+from pipeline.prompts.structures import FREE, check_structure, of_cell
 
 SCHEMA = {"type": "object", "properties": {"a": {"const": None}}, "required": ["a"]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}
@@ -71,16 +73,15 @@ def test_what_cannot_be_compiled_is_found_without_an_engine() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             check_structure(config(bad))
-        with pytest.raises(RequestError):
-            compile_structure(config(bad), config(bad).sampling)
+        assert set(grammar_faults([{"structured_outputs": bad}], config(None))) == {0}
 
 
 def test_rows_read_no_files(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"type": "integer"}')
     for cell in ({"json": {"file": str(tmp_path / "schema.json")}}, {"file": str(tmp_path / "schema.json")}):
         fields = of_cell("c", json.dumps(cell))
-        with pytest.raises(RequestError, match=r"file=.*would not be enforced"):
-            compile_structure(config(None), SamplingParams(structured_outputs=fields))
+        fault = grammar_faults([{"structured_outputs": fields}], config(None))[0]
+        assert re.search(r"file=.*would not be enforced", fault.message)
 
 
 def test_a_tag_that_texts_leave_out_needs_the_token_ids() -> None:
