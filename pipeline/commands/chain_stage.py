@@ -89,7 +89,7 @@ class StageRun:
             stale = (record for record in self._stale(earlier))
             while batch := list(islice(stale, _BATCH)):
                 self._revoke(batch)
-        self.index.units.mark_work(retry_failed=retry_failed)
+        self.index.units.mark_work(retry_failed=retry_failed, only=self.begun.only)
 
     def _stale(self, earlier: Callable[[int], bool]) -> Iterator[CommitRecord]:
         assert self.before is not None

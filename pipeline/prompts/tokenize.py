@@ -94,6 +94,7 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
         SourceError: the attempt before read other rows.
     """
     if isinstance(job.source, CorrectedRows):
+        _check_previous(unit, job)
         numbers = job.source.units[unit.unit_id].numbers
         prepared = (prepare or prepare_rows)(table, numbers, unit, job)
         return prepared.replace_schema_metadata({INPUT_SHA256: unit.input_sha256 or "", REDONE: ""})
@@ -108,6 +109,20 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     rows = table if len(numbers) == table.num_rows else table.take(pa.array(numbers, pa.int64()))
     prepared = (prepare or prepare_rows)(rows, numbers, unit, job)
     return prepared.replace_schema_metadata({INPUT_SHA256: digest, ROW_DIGESTS: digests, REDONE: redone})
+
+
+def _check_previous(unit: Unit, job: Job) -> None:
+    """Check that the rows are there that corrected rows join.
+
+    Raises:
+        DamagedError: they were revoked, or are not what was committed.
+    """
+    if unit.previous is None:
+        raise DamagedError(f"unit {unit.unit_id}: its rows were revoked", REPAIR_FIRST)
+    try:
+        load_place(job, unit.previous)
+    except FoundDamageError as error:
+        raise DamagedError(f"{error}", REPAIR_FIRST) from error
 
 
 def _rows_to_do(table: pa.Table, unit: Unit, job: Job, digests: bytes) -> tuple[Sequence[int], str, str]:

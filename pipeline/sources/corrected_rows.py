@@ -66,23 +66,21 @@ class CorrectedRows:
         """What to do about rows that are not what was read."""
         return _REMEDY
 
+    @functools.cached_property
+    def _rows(self) -> pa.Table:
+        return load_rows(self.path, self.sha256, self.options)
+
     def rows_of(self, unit: Unit) -> pa.Table:
         """The corrected rows of a unit, in order.
 
         Raises:
             SourceError: the copy is not what was written.
         """
-        rows = _loaded(self.path, self.sha256, tuple(self.options.items()))
-        return rows.take(pa.array(self.units[unit.unit_id].rows, pa.int64()))
+        return self._rows.take(pa.array(self.units[unit.unit_id].rows, pa.int64()))
 
     def planned_for(self, units: Mapping[str, CorrectedUnit]) -> CorrectedRows:
         """The same rows, for these units."""
         return replace(self, units=units)
-
-
-@functools.lru_cache(maxsize=2)
-def _loaded(path: str, sha256: str, options: tuple[tuple[str, Any], ...]) -> pa.Table:
-    return load_rows(path, sha256, dict(options))
 
 
 def load_rows(path: str, sha256: str, options: Mapping[str, Any]) -> pa.Table:

@@ -132,6 +132,19 @@ def test_rows_that_succeed_at_a_retry_take_their_place_in_every_stage(
         assert executor.done.count(0) == 2, "of the stage before, those with empty prompts, which fail as before"
 
 
+def test_rows_that_are_corrected_by_id_go_on_through_the_stages(make_chain: MakeChain) -> None:
+    chain = make_chain()
+    chain.run()
+    letters = read(f"{chain.output}/write", table="dead_letters", format="arrow").to_pylist()
+    fixed = [{**letter, "prompt": "Count on."} for letter in letters]
+    summary = chain.run(retry_failed=True, input=fixed[:1])
+    first, second = (own.total for own in summary.stages.values())
+    assert (first.failed_rows, first.retried) == (len(letters) - 1, {"1": 1})
+    assert second.rows == 2 * (first.rows - first.failed_rows)
+    assert chain.problems() == []
+    assert all(own.session.rows == 0 for own in chain.run().stages.values())
+
+
 def test_results_that_were_made_of_rows_that_are_others_now_are_done_again(make_chain: MakeChain) -> None:
     class Draws(FakeEngine):
         """Gives other tokens each time, as a strategy may that depends on load."""
