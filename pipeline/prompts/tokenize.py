@@ -95,8 +95,7 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     """
     if isinstance(job.source, CorrectedRows):
         _check_previous(unit, job)
-        numbers = job.source.units[unit.unit_id].numbers
-        prepared = (prepare or prepare_rows)(table, numbers, unit, job)
+        prepared = (prepare or prepare_rows)(table, job.source.units[unit.unit_id].numbers, unit, job)
         return prepared.replace_schema_metadata({INPUT_SHA256: unit.input_sha256 or "", REDONE: ""})
     digest, digests = data_checksum(table, table.column_names), row_digests(table, job.source.schema.names)
     numbers, redone, kept = _rows_to_do(table, unit, job, digests)

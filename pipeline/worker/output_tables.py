@@ -90,6 +90,8 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         rows = int(np.count_nonzero(out[f"{prefix}sample_index"].to_numpy() == 0))
     names = ("error_class", "error", "row_id")
     classes, messages, ids = (dead[f"{prefix}{name}"].to_pylist() for name in names)
+    causes, examples = _causes(messages, ids)
+    drafts: dict[str, Any] = {name: total("stats", name) for name in DRAFT_COUNTS}
     return CommitRecord(
         unit_id=unit.unit_id,
         file_key=first.file_key,
@@ -102,27 +104,25 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         completion_tokens=total("completion_tokens"),
         decode_forwards=total("stats", "decode_forwards"),
         rows_forwarded=total("stats", "rows_forwarded"),
-        **{name: total("stats", name) for name in DRAFT_COUNTS},
+        **drafts,
         staged_bytes=0,
         data_sha256=data_checksum(out, data_columns(out.schema, len(job.columns), prefix)),
         attempt=unit.attempt,
         made_of="" if unit.place is None else unit.place.data_sha256 or "",
         failures=dict(Counter(classes)),
-        **_causes(messages, ids),
+        causes=causes,
+        examples=examples,
         unparsed=_unparsed(job, out),
         retried=retried_rows(out, prefix),
         lowest_hash=lowest_hash(out, prefix),
     )
 
 
-def _causes(messages: Sequence[str], ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def _causes(messages: Sequence[str], ids: Sequence[str]) -> tuple[Mapping[str, int], Mapping[str, str]]:
     """``causes`` and ``examples`` of a record: few causes are told apart, each with its first row."""
     causes = [cause_of(message) for message in messages]
     counts: Mapping[str, int] = {}
     for cause in causes:
         counts = added_causes(counts, {cause: 1}, most=_CAUSES)
     rows = reversed(list(zip(causes, messages, ids, strict=True)))
-    return {
-        "causes": counts,
-        "examples": {cause: example_of(row_id, message) for cause, message, row_id in rows if cause in counts},
-    }
+    return counts, {cause: example_of(row_id, message) for cause, message, row_id in rows if cause in counts}
