@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any
 
 from pipeline.child_process import start_child
@@ -23,6 +24,7 @@ from pipeline.stages import announce
 from pipeline.worker.engine_thread import Outcome
 from pipeline.worker.load_engine import uses_gpu
 from pipeline.worker.row_isolation import ChildDiedError, NoChildrenError
+from wedlm_core.host_memory import available_memory
 
 __all__ = ["SERVER", "Forks"]
 
@@ -117,11 +119,6 @@ class Forks:
 
 def _has_room() -> bool:
     """Whether as much memory is available as this process, with its engine, has in use."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
-        with open("/proc/self/statm", encoding="ascii") as file:
-            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, StopIteration):
-        return False
-    return available > resident
+    resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    available = available_memory()
+    return available is not None and available > resident
