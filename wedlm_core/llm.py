@@ -151,7 +151,7 @@ class LLM:
         """
         listed = list_of_prompts(prompts)
         chosen = params_of(either("params", params, "sampling_params", sampling_params), len(listed))
-        tokens = [tokenised(prompt, self.tokenizer) for prompt in listed]
+        tokens = [tokenised(prompt, self.tokenizer, self.engine.max_model_len) for prompt in listed]
         requests = [r for prompt, p in zip(tokens, chosen, strict=True) for r in self._requests_of(prompt, p)]
         texts = [prompt.text for prompt, p in zip(tokens, chosen, strict=True) for _ in range(p.n)]
         added: list[str] = []
@@ -275,7 +275,7 @@ class LLM:
         (params,) = params_of(params, 1)
         if params.n != 1:
             raise RequestError(explain("n", params.n, "stream gives one sample", "Call it once per sample."))
-        given = tokenised(prompt, self.tokenizer)
+        given = tokenised(prompt, self.tokenizer, self.engine.max_model_len)
         (request,) = self._requests_of(given, params)
         self.engine.add(request)
         text = TextStream(self.tokenizer)

@@ -46,11 +46,16 @@ class Tokenised:
     text: str | None = None
 
 
-def tokenised(prompt: Any, tokenizer: Tokenizer) -> Tokenised:
+def tokenised(prompt: Any, tokenizer: Tokenizer, most: int | None = None) -> Tokenised:
     """Token ids of a prompt of any form. They are copied: the caller may change its list afterwards.
 
+    Args:
+        prompt: the prompt.
+        tokenizer: of the model.
+        most: tokens of a text at most; one that is certain to have more is not encoded. None: no limit.
+
     Raises:
-        RequestError: it is no prompt.
+        RequestError: it is no prompt, or too long.
     """
     if isinstance(prompt, Tokenised):
         return prompt
@@ -64,6 +69,9 @@ def tokenised(prompt: Any, tokenizer: Tokenizer) -> Tokenised:
         if "prompt_token_ids" in prompt:
             return Tokenised(ids=_token_ids(prompt["prompt_token_ids"]), text=text)
     if isinstance(text, str):
+        if most is not None and len(text) > most and (least := tokenizer.least_tokens(text, most)) > most:
+            rule = f"at most max_model_len = {most} tokens together"
+            raise RequestError(explain("prompt + max_tokens", f"at least {least}", rule, "Shorten the prompt."))
         return Tokenised(ids=tuple(tokenizer.encode(text)), text=text)
     return Tokenised(ids=_token_ids(text))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from wedlm_core.config.model import id_tuple
 from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain, first_line
 from wedlm_core.plain_tokenizer import PlainTokenizer, open_plain
 from wedlm_core.templating import ChatTemplate, TemplateLimitError, TemplateSyntaxError
+from wedlm_core.token_bound import TokenBound
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -75,14 +77,27 @@ class Tokenizer:
         Raises:
             RequestError: it is not a string, or contains a lone surrogate.
         """
-        _require_text("prompt", text)
-        return self._backend.encode(text, add_special_tokens=False).ids
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """:meth:`encode` of each text."""
         for text in texts:
             _require_text("prompt", text)
-        return [e.ids for e in self._backend.encode_batch(list(texts), add_special_tokens=False)]
+        # The fast variant keeps no offsets, which take most of the time and memory of a long text.
+        return [e.ids for e in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def least_tokens(self, text: str, limit: int) -> int:
+        """Tokens that ``text`` has at least, found without encoding it; 0 where nothing is certain.
+
+        Args:
+            text: any text.
+            limit: the number of tokens that the result is compared with.
+        """
+        return self._bound.least(text, limit)
+
+    @functools.cached_property
+    def _bound(self) -> TokenBound:
+        return TokenBound(self._backend)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ``ids``. Invalid UTF-8 becomes U+FFFD; ids outside the vocabulary are left out."""

@@ -162,10 +162,11 @@ def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Par
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
             prompts[i] = Failure(error_class="SourceError", message=fault)
-    tokenizer = load_tokenizer(job.config)
+    tokenizer, max_tokens = load_tokenizer(job.config), _max_tokens(given, job)
     check_same_model(job.config, job.model_digest)
+    _refuse_long(prompts, max_tokens, job.config, tokenizer)
     _encode(prompts, tokenizer)
-    _fit(prompts, _max_tokens(given, job), job.config)
+    _fit(prompts, max_tokens, job.config)
     return prompts, given
 
 
@@ -300,6 +301,20 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
     return prompts
 
 
+def _refuse_long(
+    prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig, tokenizer: Tokenizer
+) -> None:  # fmt: skip
+    """Fail texts that are certain to be too long before time and memory go into encoding them."""
+    length = model_length(config)
+    for i, prompt in enumerate(prompts):
+        room = length - max_tokens[i]
+        if not isinstance(prompt, str) or len(prompt) <= room or (config.on_long_prompt != "fail" and room > 0):
+            continue
+        least = tokenizer.least_tokens(prompt, room)
+        if least > room:
+            prompts[i] = Failure.of(_too_long(f"at least {least}", max_tokens[i], length, config))
+
+
 def _encode(prompts: list[_Prompt], tokenizer: Tokenizer) -> None:
     """Replace texts by their token ids."""
     where = [i for i, prompt in enumerate(prompts) if isinstance(prompt, str)]
@@ -333,7 +348,7 @@ def _fit(prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig) -
             prompts[i] = ids[-room:] if config.on_long_prompt == "truncate_left" else ids[:room]
 
 
-def _too_long(prompt: int, max_tokens: int, length: int, config: RunConfig) -> RequestError:
+def _too_long(prompt: object, max_tokens: int, length: int, config: RunConfig) -> RequestError:
     remedy = "Shorten the prompt, lower max_tokens, or set on_long_prompt."
     if config.on_long_prompt != "fail":
         remedy = "No prompt fits beside so many: lower max_tokens."

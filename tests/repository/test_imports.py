@@ -75,6 +75,7 @@ ORDER = (
     "wedlm_core.kernels",
     "wedlm_core.grammar",
     "wedlm_core.tokenizer",
+    "wedlm_core.token_bound",
     "wedlm_core.plain_tokenizer",
     "wedlm_core.templating",
     "wedlm_core.seeds",
@@ -164,6 +165,7 @@ TORCH_FREE_CORE = (
     "wedlm_core.statistics",
     "wedlm_core.templating",
     "wedlm_core.tokenizer",
+    "wedlm_core.token_bound",
     "wedlm_core.types",
 )
 
