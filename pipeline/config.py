@@ -50,6 +50,7 @@ __all__ = [
     "MODES",
     "OUTPUT_FORMATS",
     "PROMPT_PLACES",
+    "SPECIAL_TOKENS",
     "RunConfig",
 ]
 
@@ -59,6 +60,7 @@ PROMPT_PLACES = ("prompt_column", "messages_column", "token_ids_column", "prompt
 """Settings that name the prompts; one at most."""
 OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
 LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
+SPECIAL_TOKENS = ("control", "text", "fail")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -75,7 +77,7 @@ class RunConfig:
         input_format: "openai-batch" for JSON Lines of OpenAI's batch API, whose bodies hold prompts and sampling
             parameters; "text" for text files, each of which is one prompt; "rows" for any other table; "auto"
             recognises lines of that API where no setting names the prompts.
-        model: ``"tiny"``, a folder, an fsspec URL or a hub id.
+        model: a folder, an fsspec URL, a hub id, or ``"tiny"`` (shipped). A job has no default: empty is an error.
         served_model_names: names that ``model`` in the bodies of an OpenAI batch may have, beside ``model`` above; "*"
             is any.
         revision: of a hub id.
@@ -102,6 +104,9 @@ class RunConfig:
             ``sampling.structured_outputs.json``, and no schemas of rows' own, there is a column ``parsed`` by itself.
         on_long_prompt: a prompt that with its ``max_tokens`` exceeds the model's length: "fail" its row, or cut
             tokens off at its begin ("truncate_left") or end ("truncate_right").
+        special_tokens_in_text: a special token, such as ``<|im_end|>``, in a text of a row: "control" encodes it as
+            that token, as other tools do, so a text can end its own turn; "text" as ordinary text; "fail" fails its
+            row. Those of templates and of ``system_prompt`` are control tokens always.
         columns: input columns to pass through (None: all); columns that are read for prompts, ids or
             parameters need not be among them.
         column_prefix: put before the names of all result columns.
@@ -152,7 +157,7 @@ class RunConfig:
     input: Any
     output: str
     input_format: Literal["auto", "rows", "openai-batch", "text"] = "auto"
-    model: str = "tiny"
+    model: str = ""
     served_model_names: Sequence[str] = ()
     revision: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -171,6 +176,7 @@ class RunConfig:
     sampling_columns: Mapping[str, str] = field(default_factory=dict)
     parse: Mapping[str, Parse] = field(default_factory=dict)
     on_long_prompt: Literal["fail", "truncate_left", "truncate_right"] = "fail"
+    special_tokens_in_text: Literal["control", "text", "fail"] = "control"
     columns: Sequence[str] | None = None
     column_prefix: str = ""
     include_token_ids: bool = True
@@ -242,6 +248,8 @@ class RunConfig:
                  f"one of {list(OUTPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
         _require(self.on_long_prompt in LONG_PROMPTS, "on_long_prompt", self.on_long_prompt,
                  f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
+        _require(self.special_tokens_in_text in SPECIAL_TOKENS, "special_tokens_in_text", self.special_tokens_in_text,
+                 f"one of {list(SPECIAL_TOKENS)}", "Pick one of these.")  # fmt: skip
         _require(self.input_format in INPUT_FORMATS, "input_format", self.input_format,
                  f"one of {list(INPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
         names = self.served_model_names

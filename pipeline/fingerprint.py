@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,8 +15,11 @@ _OWN = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_
         "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit", "output_format",
         "dtype")  # fmt: skip
 _OF_ENGINE = ("max_model_len", "max_window", "batch_invariant", "kv_cache_dtype", "weight_dtype")
-_LATER = ("chat_template_kwargs", "chat_template_kwargs_column", "served_model_names")
-"""Settings that outputs of earlier versions know nothing of: they count where they are used."""
+_LATER: Mapping[str, Any] = {
+    "chat_template_kwargs": {}, "chat_template_kwargs_column": None, "served_model_names": (),
+    "special_tokens_in_text": "control",
+}  # fmt: skip
+"""Settings that outputs of earlier versions lack, with their defaults: other values are recorded."""
 
 RETRY_SETTINGS = (
     "on_long_prompt", "sampling.max_tokens", "engine.max_model_len", "engine.max_window", "served_model_names",
@@ -37,7 +41,7 @@ def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
         **{name: list(value) if isinstance(value, tuple) else value for name, value in sampling.items()},
         **{name: getattr(config, name) for name in _OWN},
         **_of_engine(config),
-        **{name: getattr(config, name) for name in _LATER if getattr(config, name)},
+        **{name: value for name in _LATER if (value := getattr(config, name)) != _LATER[name]},
         **({} if config.input_format in ("auto", "rows") else {"input_format": config.input_format}),
         **({"parse": {name: parse.as_dict() for name, parse in config.parse.items()}} if config.parse else {}),
         "columns": None if config.columns is None else list(config.columns),

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from tokenizers import Tokenizer as Backend
+
 from wedlm_core.checks import is_text
 from wedlm_core.config.model import id_tuple
 from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain, first_line
@@ -85,6 +87,22 @@ class Tokenizer:
             _require_text("prompt", text)
         # The fast variant keeps no offsets, which take most of the time and memory of a long text.
         return [e.ids for e in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    @functools.cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Texts of the special tokens, which :meth:`encode` recognises in any text."""
+        return tuple(token.content for token in self._backend.get_added_tokens_decoder().values() if token.special)
+
+    def encode_as_text(self, text: str) -> list[int]:
+        """:meth:`encode`, but special tokens in the text are ordinary text."""
+        _require_text("prompt", text)
+        return self._plain_backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    @functools.cached_property
+    def _plain_backend(self) -> Backend:
+        backend = Backend.from_str(self._backend.to_str())
+        backend.encode_special_tokens = True
+        return backend
 
     def least_tokens(self, text: str, limit: int) -> int:
         """Tokens that ``text`` has at least, found without encoding it; 0 where nothing is certain.

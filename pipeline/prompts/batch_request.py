@@ -12,6 +12,7 @@ from pipeline.plan.job import Job
 from pipeline.prompts.batch_parameters import body_params
 from pipeline.prompts.conversation import conversation
 from pipeline.prompts.prompt import NO_TEXT, ChatCells, chat_prompt, checked_ids
+from pipeline.prompts.special_text import marked
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 
 __all__ = ["CHAT", "COMPLETIONS", "RowRequest", "row_request"]
@@ -62,7 +63,8 @@ def _request(line: Mapping[str, Any], job: Job) -> RowRequest:
     body, chat = _body(line["body"]), line["url"] == CHAT
     _check_model(body.get("model"), job)
     params = body_params(body, chat=chat, own=_IN_CHAT if chat else _IN_COMPLETIONS)
-    return RowRequest(prompt=_chat(body, job) if chat else _prompt(body.get("prompt")), params=params)
+    prompt = _chat(body, job) if chat else marked("body.prompt", _prompt(body.get("prompt")), job.config)
+    return RowRequest(prompt=prompt, params=params)
 
 
 def _body(text: str | None) -> Mapping[str, Any]:
@@ -89,7 +91,7 @@ def _check_model(name: Any, job: Job) -> None:
 def _chat(body: Mapping[str, Any], job: Job) -> str:
     messages = [
         {**message, "role": "system"} if message.get("role") == "developer" else message
-        for message in conversation("body.messages", body.get("messages"))
+        for message in marked("body.messages", conversation("body.messages", body.get("messages")), job.config)
     ]
     return chat_prompt(messages, job, ChatCells(variables=body.get("chat_template_kwargs")))
 

@@ -10,6 +10,7 @@ from pipeline.codec import RequestError, explain
 from pipeline.plan.job import Job
 from pipeline.prompts.conversation import conversation, listed, mapping, with_system
 from pipeline.prompts.model_files import load_tokenizer
+from pipeline.prompts.special_text import marked
 
 __all__ = [
     "NO_CELLS",
@@ -54,12 +55,13 @@ def prompt_of(value: Any, job: Job, cells: ChatCells = NO_CELLS) -> str | list[i
     if job.prompt_kind == "token_ids":
         return checked_ids(name, value)
     if job.prompt_kind == "messages":
-        return chat_prompt(with_system(conversation(name, value), job.config.system_prompt), job, cells)
+        messages = marked(name, conversation(name, value), job.config)
+        return chat_prompt(with_system(messages, job.config.system_prompt), job, cells)
     if isinstance(value, bytes):
         value = value.decode("utf-8")
     if not isinstance(value, str):
         raise RequestError(explain(name, value, "a prompt is text", "Cast the column to string."))
-    return text_prompt(value, job, cells)
+    return text_prompt(marked(name, value, job.config), job, cells)
 
 
 def text_prompt(text: str, job: Job, cells: ChatCells = NO_CELLS) -> str:
@@ -81,10 +83,13 @@ def chat_prompt(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells = 
     Raises:
         RequestError: the template refuses them, or a cell is of a wrong type.
     """
-    tools = None if cells.tools is None else listed(str(job.config.tools_column), cells.tools)
-    variables: Mapping[str, Any] = job.config.chat_template_kwargs
+    config, tools = job.config, None
+    if cells.tools is not None:
+        tools = marked(str(config.tools_column), listed(str(config.tools_column), cells.tools), config)
+    variables: Mapping[str, Any] = config.chat_template_kwargs
     if cells.variables is not None:
-        variables = {**variables, **mapping(str(job.config.chat_template_kwargs_column), cells.variables)}
+        name = str(config.chat_template_kwargs_column)
+        variables = {**variables, **marked(name, mapping(name, cells.variables), config)}
     return load_tokenizer(job.config).apply_chat_template(
         messages, tokenize=False, tools=tools, variables=variables or None
     )

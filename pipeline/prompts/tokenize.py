@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from pipeline.prompts.cells import plain_values, values
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.own_grammars import grammar_faults
 from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRenderError, prompt_of, text_prompt
+from pipeline.prompts.special_text import encode_marked, is_marked, marked, unmarked
 from pipeline.prompts.structures import of_cell
 from pipeline.sinks.row_digests import row_digests
 from pipeline.sinks.staged import data_checksum
@@ -165,7 +167,7 @@ def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Par
     tokenizer, max_tokens = load_tokenizer(job.config), _max_tokens(given, job)
     check_same_model(job.config, job.model_digest)
     _refuse_long(prompts, max_tokens, job.config, tokenizer)
-    _encode(prompts, tokenizer)
+    _encode(prompts, tokenizer, job.config)
     _fit(prompts, max_tokens, job.config)
     return prompts, given
 
@@ -254,6 +256,7 @@ def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
         return _rendered(table, job)
     cells = _chat_cells(table, job)
     plain = job.prompt_kind == "text" and not job.config.chat and job.config.system_prompt is None
+    plain &= job.config.special_tokens_in_text == "control"
     prompts: list[_Prompt] = []
     for value, own in zip(plain_values(table[job.prompt_column]), cells, strict=True):
         if plain and isinstance(value, str) and value:
@@ -287,6 +290,7 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
             for name, cell in cells.items():
                 if isinstance(cell, Exception):
                     raise RequestError(f"column {name!r}: {NO_TEXT} ({cell}). Re-encode it.")
+            cells = {name: marked(name, cell, job.config) for name, cell in cells.items()}
             prompts.append(text_prompt(template.render(cells), job, chat_cells[i]))
         except RequestError as error:
             prompts.append(Failure.of(error))
@@ -310,17 +314,19 @@ def _refuse_long(
         room = length - max_tokens[i]
         if not isinstance(prompt, str) or len(prompt) <= room or (config.on_long_prompt != "fail" and room > 0):
             continue
-        least = tokenizer.least_tokens(prompt, room)
+        least = tokenizer.least_tokens(unmarked(prompt), room)
         if least > room:
             prompts[i] = Failure.of(_too_long(f"at least {least}", max_tokens[i], length, config))
 
 
-def _encode(prompts: list[_Prompt], tokenizer: Tokenizer) -> None:
+def _encode(prompts: list[_Prompt], tokenizer: Tokenizer, config: RunConfig) -> None:
     """Replace texts by their token ids."""
     where = [i for i, prompt in enumerate(prompts) if isinstance(prompt, str)]
     texts = [str(prompts[i]) for i in where]
+    some_marked = any(is_marked(text, config) for text in texts)
+    encode = functools.partial(encode_marked, tokenizer=tokenizer) if some_marked else tokenizer.encode
     try:
-        encoded: list[list[int]] | None = tokenizer.encode_batch(texts)
+        encoded: list[list[int]] | None = None if some_marked else tokenizer.encode_batch(texts)
     except Exception:  # one of them cannot be encoded (half a surrogate pair): find out which
         encoded = None
     for k, i in enumerate(where):
@@ -328,7 +334,7 @@ def _encode(prompts: list[_Prompt], tokenizer: Tokenizer) -> None:
             prompts[i] = encoded[k]
         else:
             try:
-                prompts[i] = tokenizer.encode(texts[k])
+                prompts[i] = encode(texts[k])
             except Exception as error:
                 prompts[i] = Failure.of(RequestError(f"the prompt cannot be tokenised ({error}). Re-encode it."))
 
