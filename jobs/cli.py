@@ -100,7 +100,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                         help="openai-batch: lines with custom_id, url and body (recognised by itself)")  # fmt: skip
     parser.add_argument("--served-model-name", action="append", metavar="NAME", dest="served_model_names",
                         help="name of the model in bodies of an OpenAI batch (repeatable; * is any)")  # fmt: skip
-    parser.add_argument("--model", metavar="NAME", help='"tiny", a folder, a URL or a hub id')
+    parser.add_argument("--model", metavar="NAME", help='a folder, a URL, a hub id, or "tiny" (shipped)')
     parser.add_argument("--actors", type=parse_actors, metavar="N|MIN-MAX",
                         help="generate actors: a number, or a range in which it follows the work (0-64)")  # fmt: skip
     parser.add_argument(

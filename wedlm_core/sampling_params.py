@@ -279,6 +279,11 @@ class SamplingParams:
         return self.window_size == "auto" and self.strategy in (Strategy.VERIFIED, Strategy.STREAMING)
 
     @property
+    def needs_masks(self) -> bool:
+        """Whether every forward has masks: ``verified`` with a window that the engine chooses can do without."""
+        return self.window > 0 and not (self.adaptive and self.strategy == Strategy.VERIFIED)
+
+    @property
     def window(self) -> int:
         """Masks per forward where the window is fixed: 0 for ``autoregressive``, 16 for "auto"."""
         if self.strategy == Strategy.AUTOREGRESSIVE:

@@ -36,7 +36,7 @@ def measure_overhead(source: Path, folder: Path, pairs: int = _PAIRS) -> dict[st
     """Share of generating time that ledger and staging add, pair by pair; and the share of publishing."""
     ensure_ray()
     config = pipeline.RunConfig(
-        input=str(source), output=str(folder / "out"), num_threads=1, unit_rows=16, units_in_flight=8,
+        input=str(source), output=str(folder / "out"), model="tiny", num_threads=1, unit_rows=16, units_in_flight=8,
         sampling=pipeline.SamplingParams(max_tokens=128, temperature=0.7),
     )  # fmt: skip
     _without(config, source)  # the first actor of a session finds nothing in the file cache

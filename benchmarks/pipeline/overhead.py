@@ -145,7 +145,7 @@ def measure(rows: int, actors: int) -> Measured:
     with tempfile.TemporaryDirectory(prefix="wedlm-overhead-") as folder:
         source = _write_prompts(Path(folder) / "prompts.parquet", rows)
         config = pipeline.RunConfig(
-            input=str(source), output=str(Path(folder) / "out"), actors=actors,
+            input=str(source), output=str(Path(folder) / "out"), model="tiny", actors=actors,
             sampling=pipeline.SamplingParams(max_tokens=TOKENS),
         )  # fmt: skip
         begin = time.monotonic()

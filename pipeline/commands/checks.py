@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from pipeline.errors import ConfigError, OutputError, SinkError, SourceError
 from pipeline.plan.job import Job, resolve_job
 from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import check_any_rows, plan_units
-from pipeline.prompts.model_files import check_model
+from pipeline.prompts.model_files import check_model, model_notes
 from pipeline.prompts.row_faults import row_faults
 from pipeline.prompts.structures import check_structure
 from pipeline.prompts.tokenize import PROMPT_IDS, ROW_ID
@@ -47,6 +48,8 @@ __all__ = [
     "spooled",
 ]
 
+_LOG = logging.getLogger(__name__)
+
 SAMPLE_ROWS = 64
 _PROBE = f"{layout.SCRATCH}/probe"
 _FIRST_LOOK = 4
@@ -63,7 +66,8 @@ def check_setup(config: RunConfig) -> None:
         ResourceError: see :func:`check_resources`.
     """
     check_secrets(config)
-    check_model(config)
+    for note in model_notes(config, check_model(config).config):
+        _LOG.warning(note)
     check_structure(config)
     if is_private():
         check_resources(config, runs=True)

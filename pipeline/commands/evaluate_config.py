@@ -62,7 +62,7 @@ class EvaluationConfig:
         execute_code: run what the model wrote, in a sandbox, for tasks that need it.
         code_seconds: processor time of such a program.
         confidence: of the intervals.
-        run: all other fields of ``RunConfig``: model, actors, engine, chat, limit, ...
+        run: all other fields of ``RunConfig``: model (the shipped one by default), actors, engine, chat, limit, ...
 
     Raises:
         ConfigError: no task or setting, unknown names, or values that contradict each other.
@@ -127,6 +127,7 @@ class EvaluationConfig:
         limit = given.limit if given.limit is not None else self.run.get("limit")
         config = RunConfig.from_mapping(
             {
+                "model": "tiny",
                 **self.run,
                 "input": self._located(given.input),
                 "output": join(self.output, f"{name}/{setting}"),

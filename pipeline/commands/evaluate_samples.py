@@ -108,10 +108,10 @@ def _sample(row: Mapping[str, Any], task: Task) -> _Sample:
         "rows_forwarded": stats.get("rows_forwarded"),
         "tokens_digest": None if ids is None else hashlib.blake2b(repr(list(ids)).encode(), digest_size=8).hexdigest(),
     }
-    if row["finish_reason"] == "error":
-        return sample | {"outcome": "failed"}
     if empty := [name for name in task.asked_columns if row[name] is None]:
         return sample | {"outcome": "unjudged", "detail": f"the row has no value in {empty}, so it asks nothing"}
+    if row["finish_reason"] == "error":
+        return sample | {"outcome": "failed"}
     try:
         verdict: Verdict = task.judge(row, row["text"] or "")
     except Exception as error:  # a row with cells of another kind than the data set has

@@ -28,7 +28,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import OutputError, PipelineError
 from pipeline.plan.input_check import check_renamed
 from pipeline.plan.job import Job, new_run_record, resolve_job
-from pipeline.prompts.model_files import check_model, load_tokenizer, model_digest, model_length
+from pipeline.prompts.model_files import check_model, load_tokenizer, model_digest, model_length, model_notes
 from pipeline.prompts.model_memory import ModelMemory, model_memory
 from pipeline.prompts.structures import check_structure
 from pipeline.sinks import check_format
@@ -50,8 +50,9 @@ class Validation:
 
     Attributes:
         problems: reasons why the run cannot begin; empty if it can.
-        warnings: a model that does not fit in this machine's memory, actors that would have nothing to do, files below
-            the input that are not read, and rows of a sample that would fail with their reasons (10 at most).
+        warnings: a model without a mask token, or that does not fit in this machine's memory; actors that would have
+            nothing to do; files below the input that are not read; and rows of a sample that would fail with their
+            reasons (10 at most).
         rows, files: size of the input.
         prompt_column: the column of prompts ("prompt_template" if a template makes them).
         sampled_rows, failed_rows: size of a sample spread over the input, and how many of its rows would fail.
@@ -116,7 +117,7 @@ def validate(config: RunConfig) -> Validation:
                 attempt(lambda: _check_continues(config, job))
     if found_model is not None:
         facts["memory"] = memory = model_memory(config, found_model.config, on_cpu=on_this_cpu(config))
-        short = () if memory.shortfall is None else (memory.shortfall,)
+        short = (*model_notes(config, found_model.config), *(() if memory.shortfall is None else (memory.shortfall,)))
         facts["warnings"] = (*short, *facts.get("warnings", ()))
     return Validation(problems=tuple(problems), **facts)
 

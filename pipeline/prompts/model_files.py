@@ -10,6 +10,8 @@ from pathlib import Path
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.storage.first_contact import check_reachable
+from wedlm_core.config import ModelConfig
+from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS
 from wedlm_core.file_digest import file_digest
 from wedlm_core.model.checkpoint import Checkpoint, load_config, read_checkpoint
 from wedlm_core.model.checkpoint_files import how_to_convert, read_json
@@ -25,6 +27,7 @@ __all__ = [
     "model_digest",
     "model_folder",
     "model_length",
+    "model_notes",
 ]
 
 
@@ -32,8 +35,13 @@ def model_folder(config: RunConfig) -> Path:
     """The model's local folder; downloads it if necessary.
 
     Raises:
+        ConfigError: the configuration names no model.
         WeightsError: it cannot be found.
     """
+    if not config.model:
+        raise ConfigError(
+            'model not given. Name a folder, a URL or a hub id ("tiny" is the small model that is shipped).'
+        )
     return resolve(config.model, config.revision, dict(config.storage_options) or None)
 
 
@@ -108,9 +116,9 @@ def check_model(config: RunConfig) -> Checkpoint:
 
     Raises:
         WeightsError: the model cannot be found, or its weights are not those of its configuration.
-        ConfigError: it is of an architecture that is not implemented; it is made for fewer positions than
-            ``max_model_len``, or its layers do not fit ``weight_dtype``; it has no tokenizer; or the run wants a chat
-            template and the tokenizer has none.
+        ConfigError: no model is named; it is of an architecture that is not implemented; it is made for fewer
+            positions than ``max_model_len``, or its layers do not fit ``weight_dtype``; it has no tokenizer; or the
+            run wants a chat template and the tokenizer has none.
     """
     check_reachable(config.model, config.storage_options, "model", ConfigError)
     folder = model_folder(config)
@@ -125,6 +133,11 @@ def check_model(config: RunConfig) -> Checkpoint:
     if config.chat or config.system_prompt is not None or config.messages_column is not None:
         _check_chat_template(config, folder)
     return found
+
+
+def model_notes(config: RunConfig, model: ModelConfig) -> tuple[str, ...]:
+    """Lines that users should see of a checked model before a run begins."""
+    return (f"model={config.model_name!r} {WITHOUT_MASKS}",) if model.mask_token_id is None else ()
 
 
 def _check_smoothing(config: RunConfig, folder: Path) -> None:

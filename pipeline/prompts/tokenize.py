@@ -167,7 +167,8 @@ def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Par
     tokenizer, max_tokens = load_tokenizer(job.config), _max_tokens(given, job)
     check_same_model(job.config, job.model_digest)
     _refuse_long(prompts, max_tokens, job.config, tokenizer)
-    _encode(prompts, tokenizer, job.config)
+    _encode_marked(prompts, tokenizer, job.config)
+    _encode(prompts, tokenizer)
     _fit(prompts, max_tokens, job.config)
     return prompts, given
 
@@ -319,24 +320,30 @@ def _refuse_long(
             prompts[i] = Failure.of(_too_long(f"at least {least}", max_tokens[i], length, config))
 
 
-def _encode(prompts: list[_Prompt], tokenizer: Tokenizer, config: RunConfig) -> None:
+def _encode_marked(prompts: list[_Prompt], tokenizer: Tokenizer, config: RunConfig) -> None:
+    """Replace texts in which some special tokens are ordinary text by their token ids."""
+    for i, prompt in enumerate(prompts):
+        if isinstance(prompt, str) and is_marked(prompt, config):
+            prompts[i] = _encoded(prompt, functools.partial(encode_marked, tokenizer=tokenizer))
+
+
+def _encode(prompts: list[_Prompt], tokenizer: Tokenizer) -> None:
     """Replace texts by their token ids."""
     where = [i for i, prompt in enumerate(prompts) if isinstance(prompt, str)]
     texts = [str(prompts[i]) for i in where]
-    some_marked = any(is_marked(text, config) for text in texts)
-    encode = functools.partial(encode_marked, tokenizer=tokenizer) if some_marked else tokenizer.encode
     try:
-        encoded: list[list[int]] | None = None if some_marked else tokenizer.encode_batch(texts)
+        encoded: list[_Prompt] = [*tokenizer.encode_batch(texts)]
     except Exception:  # one of them cannot be encoded (half a surrogate pair): find out which
-        encoded = None
-    for k, i in enumerate(where):
-        if encoded is not None:
-            prompts[i] = encoded[k]
-        else:
-            try:
-                prompts[i] = encode(texts[k])
-            except Exception as error:
-                prompts[i] = Failure.of(RequestError(f"the prompt cannot be tokenised ({error}). Re-encode it."))
+        encoded = [_encoded(text, tokenizer.encode) for text in texts]
+    for i, found in zip(where, encoded, strict=True):
+        prompts[i] = found
+
+
+def _encoded(text: str, encode: Callable[[str], list[int]]) -> list[int] | Failure:
+    try:
+        return encode(text)
+    except Exception as error:
+        return Failure.of(RequestError(f"the prompt cannot be tokenised ({error}). Re-encode it."))
 
 
 def _fit(prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig) -> None:

@@ -102,7 +102,7 @@ def test_a_threshold_above_a_failure_does_not_count(
 
 
 def config_of(source: object = DEMO, **changes: object) -> RunConfig:
-    return replace(RunConfig(input=source, output="unused", sampling=SAMPLING), **changes)  # type: ignore[arg-type]
+    return replace(RunConfig(input=source, output="unused", model="tiny", sampling=SAMPLING), **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +176,7 @@ def test_the_command_prints_settings_that_can_be_used(tmp_path: Path, capsys: py
     rows = pq.read_table(DEMO).slice(100, 8).to_pylist()
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     argv = ["--input", str(tmp_path / "in.jsonl"), "--floor", "0.9", "--rows", "6", "--measure", "answer"]
+    argv += ["--model", "tiny"]
     argv += ["--answer-column", "expected", "--set", "sampling.window_size=16", "--set", "sampling.max_tokens=64"]
     assert main(argv) == 0
     captured = capsys.readouterr()

@@ -132,7 +132,8 @@ def test_merging_keeps_what_is_not_overridden_and_changes_neither(base: dict[str
         (["--input", "i", "--output", "o", "--set", "max_tokns=3"], "Did you mean 'sampling.max_tokens'"),
         (["--input", "i", "--output", "o", "--set", "sampling.max_tokens=-3"], "max_tokens=-3"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
-        (["--input", "nowhere.parquet", "--output", "{tmp}/o"], "no file"),
+        (["--input", "nowhere.parquet", "--output", "{tmp}/o", "--model", "tiny"], "no file"),
+        (["--input", "nowhere.parquet", "--output", "{tmp}/o"], "model not given"),
         (["--input", "{tmp}/in.jsonl", "--output", "{tmp}/o", "--model", "./nowhere"], "nowhere"),
     ],
 )

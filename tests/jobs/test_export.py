@@ -18,7 +18,7 @@ from testing.pipeline.openai_batch import chat_line, completion_line, write_batc
 @pytest.fixture
 def output(tmp_path: Path) -> str:
     lines = [completion_line("a"), chat_line("b", stream=True), completion_line("c", n=2)]
-    config = RunConfig(input=str(write_batch(tmp_path / "b.jsonl", lines)), output=str(tmp_path / "out"))
+    config = RunConfig(input=str(write_batch(tmp_path / "b.jsonl", lines)), output=str(tmp_path / "out"), model="tiny")
     run_on(InlineExecutor(), config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
     return config.output
 

@@ -207,6 +207,7 @@ OTHERS: list[tuple[Callable[[list[str]], Any], str, tuple[str, ...]]] = [
 ]
 PYTHON: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: pipeline.run(output="o", model="m"), ("input", "missing", "Known fields")),
+    (lambda: pipeline.run("good.parquet", output="o"), ("model not given", "a hub id", "Name a folder")),
     (lambda: pipeline.run([], output="o", model="m"), ("of type list", "it has no rows", "one row at least")),
     (lambda: pipeline.run(5, output="o", model="m"), ("int", "not a known kind", "Pass a path")),
     (lambda: pipeline.run([{"q": "a"}], output="o", model="m"), ("['q']", "no column prompt", "Set prompt_column")),

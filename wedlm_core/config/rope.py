@@ -82,10 +82,10 @@ def rope_of(raw: Mapping[str, Any]) -> tuple[Any, YarnScaling | None]:
         return theta, None
     require(
         kind == "yarn",
-        name,
+        "rope_scaling",
         kind,
         "only default and yarn rotary scaling are implemented",
-        f"Remove {name} (shorter context), or convert the model to YaRN.",
+        "Remove rope_scaling (shorter context), or convert the model to YaRN.",
     )
     return theta, YarnScaling(**_yarn_fields(name, scaling, raw))
 

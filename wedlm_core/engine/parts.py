@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from wedlm_core.engine.history_drafts import HistoryDrafts
 from wedlm_core.engine.overlap import async_launch, overlaps, plain_launch
 from wedlm_core.engine.pool_size import count_pages, say_shortfall
 from wedlm_core.engine.room import check_room
-from wedlm_core.engine.scheduling.admission import Limits
+from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS, Limits
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.engine.windows.tuning import PlannerTuning
@@ -34,6 +35,8 @@ from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Strategy
 
 __all__ = ["Parts", "parts_of"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +97,11 @@ def parts_of(
     overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
     planner = WindowPlanner(
-        table, config.max_window, config.max_batch_rows, tuning, unread_row=model_runner.unread_row, overlap=overlapping
-    )
+        table, config.max_window, config.max_batch_rows, tuning, unread_row=model_runner.unread_row,
+        overlap=overlapping, masks=mask is not None,
+    )  # fmt: skip
+    if mask is None:
+        logger.warning("the model %s", WITHOUT_MASKS)
     return Parts(
         pages=pages,
         runner=Runner(

@@ -85,7 +85,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run over the lines, by the real engine and the shipped model."""
     folder = tmp_path_factory.mktemp("batch")
     config = RunConfig(
-        input=str(write_batch(folder / "batch.jsonl", LINES)), output=str(folder / "out"), unit_rows=3,
+        input=str(write_batch(folder / "batch.jsonl", LINES)), output=str(folder / "out"), model="tiny", unit_rows=3,
         sampling=SamplingParams(window_size=16),  # so that no step costs need to be measured first
     )  # fmt: skip
     run(config, RealExecutor())
@@ -166,7 +166,7 @@ def test_failed_requests_say_what_is_wrong_and_with_what(results: tuple[dict[str
 
 def test_rows_that_fail_while_they_run_have_no_response(tmp_path: Path) -> None:
     lines = [completion_line(str(i), [i + 1], max_tokens=3) for i in range(4)]
-    config = RunConfig(input=str(write_batch(tmp_path / "b.jsonl", lines)), output=str(tmp_path / "out"))
+    config = RunConfig(input=str(write_batch(tmp_path / "b.jsonl", lines)), output=str(tmp_path / "out"), model="tiny")
     run(config, InlineExecutor(engine=FailingEngine))
     export(tmp_path / "out", tmp_path / "r.jsonl")
     errors = parsed_results(tmp_path / "r_errors.jsonl", {})
@@ -183,7 +183,9 @@ def test_the_same_output_gives_the_same_bytes_and_another_run_other_ids(output: 
     ids = [json.loads(line)["id"] for line in first.read_text().splitlines()]
     assert len(set(ids)) == len(ids)
     lines = [{**completion_line(name, "x"), "body": {"prompt": "x", "max_tokens": 2}} for name in ANSWERED]
-    config = RunConfig(input=str(write_batch(tmp_path / "b.jsonl", lines)), output=str(tmp_path / "out"), seed=1)
+    config = RunConfig(
+        input=str(write_batch(tmp_path / "b.jsonl", lines)), output=str(tmp_path / "out"), model="tiny", seed=1
+    )
     run(config)
     export(tmp_path / "out", again)
     assert not set(ids) & {json.loads(line)["id"] for line in again.read_text().splitlines()}
@@ -252,8 +254,8 @@ def test_to_a_store(output: Path, s3: S3Server, tmp_path: Path) -> None:
 def test_a_prefix_a_format_and_samples_across_parts(tmp_path: Path) -> None:
     lines = [completion_line(f"r{i}", f"prompt {i}", n=2 + i % 3, max_tokens=4) for i in range(40)]
     config = RunConfig(
-        input=str(write_batch(tmp_path / "b.jsonl", lines)), output=str(tmp_path / "out"), column_prefix="gen_",
-        output_format="jsonl", unit_rows=2, target_part_bytes=3000,
+        input=str(write_batch(tmp_path / "b.jsonl", lines)), output=str(tmp_path / "out"), model="tiny",
+        column_prefix="gen_", output_format="jsonl", unit_rows=2, target_part_bytes=3000,
     )  # fmt: skip
     run(config)
     assert len(list((tmp_path / "out").glob("data-*/*"))) > 2
@@ -273,7 +275,7 @@ def test_faults_of_the_caller_are_named(output: Path, tmp_path: Path) -> None:
         export(output, tmp_path)
     with pytest.raises(ConfigError, match="the file of the answers"):
         export(output, tmp_path / "r.jsonl", errors_to=tmp_path / "r.jsonl")
-    rows = RunConfig(input=[{"prompt": "x"}], output=str(tmp_path / "rows"))
+    rows = RunConfig(input=[{"prompt": "x"}], output=str(tmp_path / "rows"), model="tiny")
     run(rows)
     with pytest.raises(OutputError, match="its input was no OpenAI batch"):
         export(tmp_path / "rows", tmp_path / "r.jsonl")
@@ -281,7 +283,7 @@ def test_faults_of_the_caller_are_named(output: Path, tmp_path: Path) -> None:
 
 def test_a_failed_row_without_its_dead_letter_is_damage(tmp_path: Path) -> None:
     config = RunConfig(input=str(write_batch(tmp_path / "b.jsonl", [completion_line("a"), completion_line("b", "")])),
-                       output=str(tmp_path / "out"))  # fmt: skip
+                       output=str(tmp_path / "out"), model="tiny")  # fmt: skip
     run(config)
     (letters,) = (tmp_path / "out" / layout.DEAD_LETTERS).iterdir()
     table = pq.read_table(letters)
@@ -306,34 +308,36 @@ def test_a_failed_row_without_its_dead_letter_is_damage(tmp_path: Path) -> None:
 def test_settings_about_other_rows_are_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
     path = write_batch(tmp_path / "b.jsonl", [chat_line("a")])
     with pytest.raises(ConfigError, match=words):
-        run(RunConfig(input=str(path), output=str(tmp_path / "out"), **fields))
+        run(RunConfig(input=str(path), output=str(tmp_path / "out"), model="tiny", **fields))
 
 
 def test_ids_are_unique_or_the_batch_is_refused(tmp_path: Path) -> None:
     path = write_batch(tmp_path / "b.jsonl", [completion_line("a"), completion_line("b"), completion_line("a")])
     with pytest.raises(SourceError, match=r"rows 0 and 2 .* have the same id"):
-        run(RunConfig(input=str(path), output=str(tmp_path / "out")))
+        run(RunConfig(input=str(path), output=str(tmp_path / "out"), model="tiny"))
     write_batch(path, ["junk", completion_line("b.jsonl:0")])
     with pytest.raises(SourceError, match=r"rows 0 and 1 .* have the same id"):
-        run(RunConfig(input=str(path), output=str(tmp_path / "out"), input_format="openai-batch"))
+        run(RunConfig(input=str(path), output=str(tmp_path / "out"), model="tiny", input_format="openai-batch"))
 
 
 def test_a_continued_run_keeps_to_its_kind(tmp_path: Path) -> None:
     path = write_batch(tmp_path / "b.jsonl", [completion_line("a"), completion_line("b", model="m")])
-    config = RunConfig(input=str(path), output=str(tmp_path / "out"))
+    config = RunConfig(input=str(path), output=str(tmp_path / "out"), model="tiny")
     run(config)
     run(config)
-    other = RunConfig(input=str(path), output=str(tmp_path / "out"), prompt_template="{{ custom_id }}")
+    other = RunConfig(input=str(path), output=str(tmp_path / "out"), model="tiny", prompt_template="{{ custom_id }}")
     with pytest.raises(FingerprintError, match="input_format: was 'openai-batch'"):
         run(other)
     with pytest.raises(FingerprintError, match="served_model_names"):
-        run(RunConfig(input=str(path), output=str(tmp_path / "out"), served_model_names=["m"]))
+        run(RunConfig(input=str(path), output=str(tmp_path / "out"), model="tiny", served_model_names=["m"]))
     assert read(str(tmp_path / "out"), committed=True, format="arrow").num_rows == 2
 
 
 def test_other_names_of_the_model_may_be_allowed(tmp_path: Path) -> None:
     path = write_batch(tmp_path / "b.jsonl", [completion_line("a", model="m"), completion_line("b", model="n")])
     for names, failed in ((["m"], 1), (["m", "n"], 0), (["*"], 0)):
-        config = RunConfig(input=str(path), output=str(tmp_path / "-".join(names)), served_model_names=names)
+        config = RunConfig(
+            input=str(path), output=str(tmp_path / "-".join(names)), model="tiny", served_model_names=names
+        )
         run(config)
         assert export(config.output, tmp_path / "r.jsonl").failed == failed

@@ -73,7 +73,7 @@ def settings(output: Path, rows: Any = ROWS, schema: Any = SCHEMA, **more: Any) 
     sampling = {"max_tokens": 96, "window_size": 8, **more.pop("sampling", {})}
     structured = {} if schema is None else {"structured_outputs": {"json": schema}}
     return RunConfig.from_mapping({
-        "input": rows, "output": str(output), "unit_rows": 2, "chat": True, "report": False,
+        "input": rows, "output": str(output), "model": "tiny", "unit_rows": 2, "chat": True, "report": False,
         "sampling": {**sampling, **structured}, **more,
     })  # fmt: skip
 
@@ -245,7 +245,7 @@ def test_what_follows_the_tag_is_parsed(tmp_path: Path) -> None:
 def _special_tag() -> str:
     from pipeline.prompts.model_files import load_tokenizer
 
-    raw = json.loads(load_tokenizer(RunConfig(input="i", output="o")).to_json())
+    raw = json.loads(load_tokenizer(RunConfig(input="i", output="o", model="tiny")).to_json())
     return [token["content"] for token in raw["added_tokens"] if token["special"]][-1]
 
 

@@ -56,7 +56,7 @@ def test_others_are_refused_with_value_rule_and_remedy(cell: Any, words: str) ->
 
 
 def config(structured: Any) -> RunConfig:
-    return RunConfig(input="in", output="out", sampling=SamplingParams(structured_outputs=structured))
+    return RunConfig(input="in", output="out", model="tiny", sampling=SamplingParams(structured_outputs=structured))
 
 
 def test_what_cannot_be_compiled_is_found_without_an_engine() -> None:
@@ -89,7 +89,11 @@ def test_a_tag_that_texts_leave_out_needs_the_token_ids() -> None:
     assert special, "the shipped model has special tokens"
     tagged = {"json": {"type": "integer"}, "after": special[-1]}
     run = RunConfig(
-        input="in", output="out", include_token_ids=False, sampling=SamplingParams(structured_outputs=tagged)
+        input="in",
+        output="out",
+        model="tiny",
+        include_token_ids=False,
+        sampling=SamplingParams(structured_outputs=tagged),
     )
     with pytest.raises(ConfigError, match=r"include_token_ids=False: .*special token"):
         check_structure(run)

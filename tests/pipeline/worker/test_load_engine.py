@@ -72,8 +72,8 @@ def test_one_of_the_actors_that_start_together_measures_the_step_costs(tmp_path:
 @pytest.mark.parametrize("length", [2, 3, 6])
 def test_an_engine_for_short_rows_warms_up(length: int, tmp_path: Path) -> None:
     config = RunConfig(
-        input=[{"prompt": "a"}], output=str(tmp_path / "out"), engine=EngineConfig(max_model_len=length),
-        sampling=SamplingParams(max_tokens=1),
+        input=[{"prompt": "a"}], output=str(tmp_path / "out"), model="tiny",
+        engine=EngineConfig(max_model_len=length), sampling=SamplingParams(max_tokens=1),
     )  # fmt: skip
     storage = open_storage(config.output, layout.SCRATCH)
     engine = load_engine(resolve_job(config, source_of(config, storage), storage), None)

@@ -8,7 +8,10 @@ from wedlm_core.checks import is_whole
 from wedlm_core.errors import CapacityError, RequestError, explain
 from wedlm_core.types import Request
 
-__all__ = ["Limits", "check_request"]
+__all__ = ["WITHOUT_MASKS", "Limits", "check_request"]
+
+WITHOUT_MASKS = "has no mask token: it is decoded autoregressively, and drafts come from grammars and earlier text only"
+"""The line that tells how ``verified`` decoding works with a plain Qwen model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +63,10 @@ def check_request(request: Request, limits: Limits) -> None:
                 "Lower window_size, or raise max_window.",
             )
         )
-    if (params.adaptive or params.window) and not limits.has_mask_token:
-        raise RequestError(
-            explain(
-                "strategy",
-                str(params.strategy),
-                "this model has no mask token",
-                'Use strategy="autoregressive", or set mask_token_id.',
-            )
-        )
+    if params.needs_masks and not limits.has_mask_token:
+        rule = f"this model has no mask token, and window_size={params.window_size!r} asks for masks"
+        remedy = 'Use strategy="verified" with window_size="auto", or set mask_token_id.'
+        raise RequestError(explain("strategy", str(params.strategy), rule, remedy))
     need = total + 1 + (0 if params.adaptive else 2 * params.window)
     if -(-need // limits.page_size) * limits.page_size > limits.pool_tokens:
         raise CapacityError(

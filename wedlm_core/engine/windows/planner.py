@@ -46,6 +46,7 @@ class WindowPlanner:
         tuning: constants.
         unread_row: what a row costs on which no token is chosen, of one on which one is.
         overlap: whether a forward is launched before the outcome of the last one is known, so that rows are bounds.
+        masks: whether the model has a mask token. Windows without masks still have drafts from other sources.
         clock: in seconds, by which plans are timed.
 
     Attributes:
@@ -62,9 +63,10 @@ class WindowPlanner:
         *,
         unread_row: float = 1.0,
         overlap: bool = False,
+        masks: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._clock = clock
+        self._clock, self._masks = clock, masks
         self._overlap, self._padded = overlap, PaddedRows(len(table.limit))
         self._table, self._most_rows, self._tuning, self._unread_row = table, most_rows, tuning, unread_row
         # The last place stands for a sequence without a past: each plan says what the next new sequence gets.
@@ -317,7 +319,7 @@ class WindowPlanner:
         """A plan that changes nothing but for a probe, if one is due; True in that case."""
         table = self._table
         masks_S = np.zeros(len(slots_S), dtype=np.int64)
-        widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
+        widest_S = np.minimum(self._widest(slots_S), table.limit[slots_S] - table.generated[slots_S])
         self._timing = False
         tried = self._load is not None and self._probes.place(
             slots_S, masks_S, widest_S, self._load, self._seconds_per_commit, waited=waited, lasts=lasts,
@@ -382,7 +384,8 @@ class WindowPlanner:
         # New sequences are taken to be decoded as most are.
         acceptance.clear(slots_N[-1:], int(np.bincount(table.group[slots_S]).argmax()))
         stale_NW, valid_NW = acceptance.by_kind(slots_N)
-        self.by_masks_2SW[:, slots_N] = stale_NW, valid_NW
+        if self._masks:
+            self.by_masks_2SW[:, slots_N] = stale_NW, valid_NW
         if self._ended.outgrown(table.generated[slots_S]):
             self._outputs, self._ends = self._tuning.prior_commits, 0.0
         # Where forwards are padded to what they may have, a draft that is kept costs nothing.
@@ -395,10 +398,11 @@ class WindowPlanner:
             forced_row=self._unread_row,
         )
         run = run.with_bounds() if self._overlap else run
-        widest_S = np.minimum(table.widest[slots_S], table.limit[slots_S] - table.generated[slots_S])
+        most_S = self._widest(slots_S)
+        widest_S = np.minimum(most_S, table.limit[slots_S] - table.generated[slots_S])
         # Where all are about to end, the plan is for those that follow; windows end with their sequences anyway.
-        planned_S = table.widest[slots_S] if (widest_S <= _ABOUT_TO_END).all() else widest_S
-        widest_N = np.append(planned_S, table.widest[slots_S].max())
+        planned_S = most_S if (widest_S <= _ABOUT_TO_END).all() else widest_S
+        widest_N = np.append(planned_S, most_S.max())
         chosen = self._allocate(run, widest_N, load)
         self._chosen_windows = chosen.masks_S
         if chosen.masks_S.any():
@@ -426,6 +430,10 @@ class WindowPlanner:
         if self._overlap:
             self._padded.plan(slots_S, masks_N[:-1], widest_S, int(masks_N[-1]), load)
         return tried
+
+    def _widest(self, slots_S: IntArray) -> IntArray:
+        """Masks that the window of each slot may have."""
+        return self._table.widest[slots_S] if self._masks else np.zeros(len(slots_S), dtype=np.int64)
 
     def _allocate(self, run: LongRun, widest_N: IntArray, load: Load) -> Allocation:
         """Allocate by what is known of masks, and of a visit that ends with this plan."""
