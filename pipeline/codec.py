@@ -163,7 +163,7 @@ def _integral(name: str, value: Any) -> Any:
 
 
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_LATER = ("min_tokens", "min_p", *_PENALTIES, "logit_bias", "bad_words", "structured_outputs")
+_LATER = ("min_tokens", "min_p", *_PENALTIES, "logit_bias", "suppress_tokens", "bad_words", "structured_outputs")
 """Parameters that outputs of earlier versions know nothing of."""
 
 

@@ -52,6 +52,8 @@ def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
 def _of_engine(config: RunConfig) -> dict[str, Any]:
     engine = config.engine
     found = {f"engine.{name}": getattr(engine, name) for name in _OF_ENGINE}
+    if engine.generation_config != "auto":  # earlier versions lack it
+        found["engine.generation_config"] = engine.generation_config
     if engine.weight_dtype in EXACT_WEIGHT_DTYPES:
         found["engine.quantised_head"] = engine.quantised_head
         if config.dtype in ("auto", "float32"):  # what "auto" stands for now: earlier versions recorded "auto"

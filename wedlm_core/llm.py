@@ -30,6 +30,7 @@ from wedlm_core.llm_inputs import (
 from wedlm_core.llm_scoring import scorables_of, score_of
 from wedlm_core.model import Decoder
 from wedlm_core.model.checkpoint import load_config, read_checkpoint
+from wedlm_core.model.generation_defaults import load_generation_defaults
 from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.smoothing_files import smoothing_of
 from wedlm_core.model.sources import resolve
@@ -94,6 +95,11 @@ class LLM:
             found.check_length(config.max_model_len, redact_forms(str(model)))
             found.check_weight_dtype(config.weight_dtype)
         self.tokenizer = Tokenizer.load(folder)
+        self._defaults = load_generation_defaults(
+            folder, (config or EngineConfig()).generation_config, load_config(folder).vocab_size
+        )
+        if described := self._defaults.describe(SamplingParams()):
+            logger.warning("model %r %s", redact_forms(str(model)), described)
         decoder = _load_decoder(folder, config or EngineConfig(), self.tokenizer, place, dtype_of(dtype, place))
         self.model_config = decoder.config
         described = f"{_count(_weights(decoder))} parameters, {_plain(decoder, config)}"
@@ -150,7 +156,9 @@ class LLM:
             RequestError, CapacityError: a prompt or its parameters cannot be served; nothing was generated.
         """
         listed = list_of_prompts(prompts)
-        chosen = params_of(either("params", params, "sampling_params", sampling_params), len(listed))
+        chosen = self._with_defaults(
+            params_of(either("params", params, "sampling_params", sampling_params), len(listed))
+        )
         tokens = [tokenised(prompt, self.tokenizer, self.engine.max_model_len) for prompt in listed]
         requests = [r for prompt, p in zip(tokens, chosen, strict=True) for r in self._requests_of(prompt, p)]
         texts = [prompt.text for prompt, p in zip(tokens, chosen, strict=True) for _ in range(p.n)]
@@ -171,6 +179,11 @@ class LLM:
             raise
         done = (self._finished.pop(r.request_id) for r in requests)
         return [g if text is None else replace(g, prompt=text) for g, text in zip(done, texts, strict=True)]
+
+    def _with_defaults(self, params: list[SamplingParams]) -> list[SamplingParams]:
+        """The parameters, with those that the model brings."""
+        found = {id(one): self._defaults.applied_to(one) for one in params}
+        return [found[id(one)] for one in params]
 
     def _step(self) -> set[str]:
         """Run one engine step; return the ids of finished requests. ``_finished`` keeps their results."""
@@ -272,7 +285,7 @@ class LLM:
         The last :class:`Delta` carries the Generation; the joined pieces equal its ``text``. Text that may be the
         beginning of a stop string is held back. Closing the iterator early aborts the request.
         """
-        (params,) = params_of(params, 1)
+        (params,) = self._with_defaults(params_of(params, 1))
         if params.n != 1:
             raise RequestError(explain("n", params.n, "stream gives one sample", "Call it once per sample."))
         given = tokenised(prompt, self.tokenizer, self.engine.max_model_len)

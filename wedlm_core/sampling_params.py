@@ -88,6 +88,7 @@ class SamplingParams:
         presence_penalty: taken from the logit of each token that the output has, in [-2, 2].
         frequency_penalty: taken from a token's logit as often as the output has it, in [-2, 2].
         logit_bias: token id -> what is added to its logit, from -100 to 100; kept as sorted pairs.
+        suppress_tokens: token ids that are never chosen.
         bad_words: texts that are not generated: the token that would complete one is never chosen. Not for
             strategies that do not verify, as the penalties: they choose a token before those in front of it.
         seed: seed of the counter-based noise; None derives one from the engine's seed and the request.
@@ -122,6 +123,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] | None = ()
+    suppress_tokens: Sequence[int] | None = ()
     bad_words: Sequence[str] | str | None = ()
     seed: int | None = None
     stop: Sequence[str] | str = ()
@@ -137,10 +139,11 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Normalise sequences to tuples and check every field."""
-        stop, ids, words = (
+        stop, ids, words, suppressed = (
             _as_texts(self.stop),
             () if self.stop_token_ids is None else self.stop_token_ids,
             _as_texts(self.bad_words),
+            () if self.suppress_tokens is None else self.suppress_tokens,
         )
         bias = _pairs(self.logit_bias)
         _require(
@@ -150,13 +153,14 @@ class SamplingParams:
             f"at most {_MOST_STOPS} strings of 1 to {_LONGEST_STOP} characters, each valid Unicode",
             "Pass a string or a list of strings.",
         )
-        _require(
-            _is_list(ids) and all(is_whole(i) for i in ids),
-            "stop_token_ids",
-            ids,
-            f"at most {_MOST_STOPS} token ids, integers of 0 or more, below 2**31",
-            "Pass a list of integers.",
-        )
+        for name, listed in (("stop_token_ids", ids), ("suppress_tokens", suppressed)):
+            _require(
+                _is_list(listed) and all(is_whole(i) for i in listed),
+                name,
+                listed,
+                f"at most {_MOST_STOPS} token ids, integers of 0 or more, below 2**31",
+                "Pass a list of integers.",
+            )
         _require(
             _is_list(words) and all(is_text(w) and w.strip() and len(w) <= _LONGEST_WORD for w in words),
             "bad_words",
@@ -174,7 +178,8 @@ class SamplingParams:
         names = [s.value for s in Strategy]
         _require(self.strategy in names, "strategy", self.strategy, f"one of {names}", "Pick one of these.")
         settled: dict[str, Any] = {"stop": tuple(stop), "stop_token_ids": tuple(ids), "bad_words": tuple(words),
-                   "logit_bias": tuple(bias or ()), "strategy": Strategy(self.strategy)}  # fmt: skip
+                   "logit_bias": tuple(bias or ()), "suppress_tokens": tuple(suppressed),
+                   "strategy": Strategy(self.strategy)}  # fmt: skip
         if type(self.top_k) is int and self.top_k == -1:  # all of them, in vLLM's words
             settled["top_k"] = 0
         if self.logprobs is None or (type(self.logprobs) is int and self.logprobs == 0):
@@ -244,7 +249,7 @@ class SamplingParams:
             f"at most max_tokens = {self.max_tokens}",
             "Lower min_tokens or raise max_tokens.",
         )
-        if self.strategy in (Strategy.VERIFIED, Strategy.AUTOREGRESSIVE):
+        if self.verifies:
             return
         own = f"strategy {str(self.strategy)!r}"
         for name, off, rule in (
@@ -277,6 +282,11 @@ class SamplingParams:
     def adaptive(self) -> bool:
         """Whether the engine chooses the window forward by forward."""
         return self.window_size == "auto" and self.strategy in (Strategy.VERIFIED, Strategy.STREAMING)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether each token is chosen after the tokens before it are known, or verified then."""
+        return self.strategy in (Strategy.VERIFIED, Strategy.AUTOREGRESSIVE)
 
     @property
     def needs_masks(self) -> bool:

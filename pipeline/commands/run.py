@@ -42,6 +42,7 @@ from pipeline.progress.monitor import Monitor
 from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import Progress, Stage
 from pipeline.progress.views import ProgressMode, views
+from pipeline.prompts.model_files import generation_defaults
 from pipeline.sources import check_apart
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.stopping import Stop, stop_budget
@@ -203,6 +204,7 @@ def _run_in_session(
         uncounted_tokens=usage.uncounted_tokens,
         price_per_hour=config.price_per_hour,
         retries=tuple(describe_retries(begun.retries, total.retried)),
+        model_params=generation_defaults(config).describe(config.sampling),
     )
 
 

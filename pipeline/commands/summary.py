@@ -49,6 +49,7 @@ class RunSummary:
         uncounted_tokens: committed tokens of the time before it was.
         price_per_hour: of one accelerator or CPU, if it was given.
         retries: how each retry of failed rows differed from the run, and its rows in the output.
+        model_params: which sampling parameters of the model's ``generation_config.json`` were applied, as text.
     """
 
     output: str = field(repr=False)
@@ -65,6 +66,7 @@ class RunSummary:
     uncounted_tokens: int = 0
     price_per_hour: float | None = None
     retries: tuple[str, ...] = ()
+    model_params: str = ""
 
     def following(self, earlier: RunSummary) -> RunSummary:
         """The summary of a call that has done ``earlier`` first. What actors used is counted over the call anyway."""
@@ -112,6 +114,8 @@ class RunSummary:
             "Output": f"{redact(self.output)} ({', '.join(self.publications) or 'nothing published'})",
             **self._counts(),
         }
+        if self.model_params:
+            facts["Model"] = self.model_params
         if total.unparsed:
             facts["Not parsed"] = describe_unparsed(total.unparsed, total.samples)
         if session.units:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pipeline import layout
@@ -28,7 +28,14 @@ from pipeline.config import RunConfig
 from pipeline.errors import OutputError, PipelineError
 from pipeline.plan.input_check import check_renamed
 from pipeline.plan.job import Job, new_run_record, resolve_job
-from pipeline.prompts.model_files import check_model, load_tokenizer, model_digest, model_length, model_notes
+from pipeline.prompts.model_files import (
+    check_model,
+    generation_defaults,
+    load_tokenizer,
+    model_digest,
+    model_length,
+    model_notes,
+)
 from pipeline.prompts.model_memory import ModelMemory, model_memory
 from pipeline.prompts.structures import check_structure
 from pipeline.sinks import check_format
@@ -147,6 +154,7 @@ def _check_continues(config: RunConfig, job: Job) -> None:
     source = source_of(config, job.storage, partitioned=old.partitioned, begun=old.input_base)
     job = resolve_job(config, source, job.storage)
     check_renamed(job.source, old.files, storage.url)
+    job = replace(job, model_params=dict(generation_defaults(config).values))
     old.continued_by(new_run_record(job, model_digest(config)), storage.url)
     if not config.repair and (damages := find_published_damage(storage, Manifest.load(storage), prove=False)):
         raise reading_error(storage, damages)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -55,6 +56,7 @@ class Job:
         schema: schema of the output table.
         dead_schema: schema of the dead-letter table.
         model_digest: digest of the model when the run began; empty if it was not computed.
+        model_params: sampling parameters that the model brings.
         retry: how a retry of failed rows differs from the run; nothing differs otherwise.
         apart: numbers of retries whose rows are not those of the input, but corrected ones by row id.
         later: the jobs of a chain's further stages that the same actors work for; see :meth:`of_stage`.
@@ -69,6 +71,7 @@ class Job:
     schema: pa.Schema
     dead_schema: pa.Schema
     model_digest: str = ""
+    model_params: Mapping[str, Any] = field(default_factory=dict)
     retry: Retry = field(default_factory=Retry)
     apart: tuple[int, ...] = ()
     later: tuple[Job, ...] = ()
@@ -248,7 +251,11 @@ def new_run_record(
     return RunState(
         begun=origin.begun,
         first=origin.first,
-        fingerprint={**fingerprint_fields(config), "model": f"{config.model_name}@{model_digest}"},
+        fingerprint={
+            **fingerprint_fields(config),
+            **_model_params(job),
+            "model": f"{config.model_name}@{model_digest}",
+        },
         unit_rows=config.resolved_unit_rows(),
         files={file.key: FileIdentity(digest=file.digest, stamp=file.stamp) for file in job.source.files},
         columns=job.columns,
@@ -257,6 +264,12 @@ def new_run_record(
         scheduled=scheduled,
         schema_version=origin.schema_version,
     )
+
+
+def _model_params(job: Job) -> dict[str, Any]:
+    """The model's sampling parameters as settings of the run."""
+    shown = {name: list(value) if isinstance(value, tuple) else value for name, value in job.model_params.items()}
+    return {f"generation_config.{name}": value for name, value in shown.items()}
 
 
 def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str]:

@@ -15,6 +15,7 @@ from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS
 from wedlm_core.file_digest import file_digest
 from wedlm_core.model.checkpoint import Checkpoint, load_config, read_checkpoint
 from wedlm_core.model.checkpoint_files import how_to_convert, read_json
+from wedlm_core.model.generation_defaults import GenerationDefaults, load_generation_defaults
 from wedlm_core.model.smoothing_names import SMOOTHING_FILE, check_file, smoothing_digest, smoothing_path
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
@@ -23,6 +24,7 @@ __all__ = [
     "check_model",
     "check_same_model",
     "folder_digest",
+    "generation_defaults",
     "load_tokenizer",
     "model_digest",
     "model_folder",
@@ -136,8 +138,16 @@ def check_model(config: RunConfig) -> Checkpoint:
 
 
 def model_notes(config: RunConfig, model: ModelConfig) -> tuple[str, ...]:
-    """Lines that users should see of a checked model before a run begins."""
-    return (f"model={config.model_name!r} {WITHOUT_MASKS}",) if model.mask_token_id is None else ()
+    """Lines that users should see of a checked model before a run begins.
+
+    Raises:
+        ConfigError: see :func:`generation_defaults`.
+    """
+    about = (
+        WITHOUT_MASKS if model.mask_token_id is None else "",
+        generation_defaults(config).describe(config.sampling),
+    )
+    return tuple(f"model={config.model_name!r} {one}" for one in about if one)
 
 
 def _check_smoothing(config: RunConfig, folder: Path) -> None:
@@ -153,6 +163,21 @@ def _check_chat_template(config: RunConfig, folder: Path) -> None:
             f"model={config.model!r}: chat, system_prompt or messages need a chat template, and its tokenizer has "
             "none. Drop them, or add a template to its tokenizer_config.json."
         )
+
+
+def generation_defaults(config: RunConfig) -> GenerationDefaults:
+    """Sampling parameters that the model brings, unless ``engine.generation_config`` is "off"; read once per process.
+
+    Raises:
+        WeightsError: the model cannot be found.
+        ConfigError: one of them is out of its range.
+    """
+    return _defaults(model_folder(config), config.engine.generation_config)
+
+
+@functools.lru_cache(maxsize=4)
+def _defaults(folder: Path, setting: str) -> GenerationDefaults:
+    return load_generation_defaults(folder, setting, load_config(folder).vocab_size)
 
 
 @functools.lru_cache(maxsize=2)

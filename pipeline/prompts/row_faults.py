@@ -9,23 +9,24 @@ import pyarrow as pa
 from pipeline.codec import Failure, Request, SamplingParams, WeDLMError, params_of_row
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job
-from pipeline.prompts.model_files import load_tokenizer, model_folder, model_length
+from pipeline.prompts.model_files import generation_defaults, load_tokenizer, model_folder, model_length
 from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
 from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import Limits, check_request
 from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.memory import kv_bytes_per_token
 
-__all__ = ["params_of_text", "row_faults"]
+__all__ = ["row_faults", "row_params"]
 
 _ANY = 2**62
 """Tokens of a pool whose size only the engine knows."""
 
 
-def params_of_text(base: SamplingParams, given: str | None) -> SamplingParams | Failure:
-    """A row's sampling parameters from the JSON text of its own, or why they are invalid."""
+def row_params(config: RunConfig, given: str | None) -> SamplingParams | Failure:
+    """A row's sampling parameters: its own in JSON text, the run's, and the model's; or why they are invalid."""
     try:
-        return params_of_row(base, json.loads(given)) if given else base
+        own = {name: value for name, value in json.loads(given or "{}").items() if value is not None}
+        return generation_defaults(config).applied_to(params_of_row(config.sampling, own), own)
     except Exception as error:  # this row's parameters are bad; the others are not
         return Failure.of(error)
 
@@ -36,7 +37,7 @@ def row_faults(table: pa.Table, job: Job) -> list[Failure | None]:
     names = (FAILURE_CLASS, FAILURE, PROMPT_IDS, PARAMS)
     rows = zip(*(table[name].to_pylist() for name in names), strict=True)
     return [
-        _refused(ids, params_of_text(job.config.sampling, given), limits)
+        _refused(ids, row_params(job.config, given), limits)
         if message is None
         else Failure(error_class=error_class, message=message)
         for error_class, message, ids, given in rows

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline import codec
 from pipeline.codec import Failure, FinishReason, Request, SamplingParams, redact
 from pipeline.plan.job import Job
-from pipeline.prompts.row_faults import params_of_text
+from pipeline.prompts.row_faults import row_params
 from pipeline.prompts.tokenize import encoded_prompts
 from pipeline.reporting.traces import RowTrace, all_tokens, forwards_of, pieces_of
 from wedlm_core.tokenizer import TextStream, Tokenizer
@@ -140,7 +140,7 @@ def _requests(
 ) -> _Row | str:
     """The requests of a row, or why it cannot be traced."""
     text = None if given is None else json.dumps(given, default=str)
-    params = params_of_text(job.config.sampling, text)
+    params = row_params(job.config, text)
     if isinstance(prompt, (Failure, str)) or isinstance(params, Failure) or params is None:
         return "its prompt cannot be made again"
     if len(prompt) != cells["prompt_tokens"] or codec.params_hash(params) != cells["params_hash"]:

@@ -17,7 +17,7 @@ from pipeline import codec, layout
 from pipeline.codec import Failure, Request, RowResult
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import kept_rows, load_place, merge_letters, merge_retried
-from pipeline.prompts.row_faults import params_of_text
+from pipeline.prompts.row_faults import row_params
 from pipeline.prompts.tokenize import (
     FAILURE,
     FAILURE_CLASS,
@@ -133,7 +133,7 @@ class UnitWorker:
         config = self._job.config
         # The same unit may run twice in a process (a retry): the number of the call keeps its request ids unique.
         call = f"{run}.{next(self._calls)}"
-        params_of = functools.lru_cache(maxsize=256)(lambda given: params_of_text(config.sampling, given))
+        params_of = functools.lru_cache(maxsize=256)(lambda given: row_params(config, given))
         rows: list[RowResult] = []
         requests: list[list[Request]] = []
         names = (ROW_ID, PARAMS, FAILURE_CLASS, FAILURE)

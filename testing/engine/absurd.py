@@ -28,6 +28,7 @@ SAMPLING: list[tuple[str, Any]] = [
     *(("position_penalty", v) for v in (HUGE, math.nan, math.inf, 1e300, -0.1, True, None)),
     *(("stop", v) for v in (HALF, [HALF], [""], "", [3], 5, {"a": 1}, {"a"}, b"x", ["x"] * 2000, "x" * 10**6)),
     *(("stop_token_ids", v) for v in ([2**70], [2**31], [-1], [True], [1.0], "12", b"12", 5, list(range(5000)))),
+    *(("suppress_tokens", v) for v in ([2**70], [-1], [True], [1.0], "12", 5, list(range(5000)))),
     *(("strategy", v) for v in ("fast", HALF, 3, None, ["verified"])),
     *(("ignore_eos", v) for v in (1, "false", None)),
     *(("logprobs", v) for v in (-1, 101, 1.0, "true")),

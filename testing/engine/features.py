@@ -17,6 +17,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "frequency_penalty": {"frequency_penalty": 1.7},
     "negative_penalties": {"frequency_penalty": -1.1, "presence_penalty": -0.7, "repetition_penalty": 0.7},
     "logit_bias": {"logit_bias": {i: (6.0 if i % 3 else -100.0) for i in range(10, 90)}},
+    "suppress_tokens": {"suppress_tokens": list(range(12, 90, 2))},
     "bad_words": {"bad_words": ["e", "th", "1", "2", "the", "an", "7, 8"]},
     "logprobs": {"logprobs": 5},
     "all": {

@@ -66,11 +66,13 @@ def causal_logits(model: Decoder, ids: Sequence[int], positions: Sequence[int]) 
 def adjusted(
     logits_V: Tensor, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], history: History
 ) -> Tensor:
-    """Logits after bad words, min_tokens, biases and penalties, token by token."""
+    """Logits after bad words, suppressed tokens, min_tokens, biases and penalties, token by token."""
     logits = logits_V.clone()
     for *before, last in history.bad_words:
         if not before or list(output[-len(before) :]) == before:
             logits[last] = -torch.inf
+    for token in params.suppress_tokens or ():
+        logits[token] = -torch.inf
     if len(output) < params.min_tokens:
         for token in history.stop_ids:
             logits[token] = -torch.inf

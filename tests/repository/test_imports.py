@@ -152,6 +152,7 @@ TORCH_FREE_CORE = (
     "wedlm_core.json_pointer",
     "wedlm_core.kernels.cpu.kept",
     "wedlm_core.model.checkpoint",
+    "wedlm_core.model.generation_defaults",
     "wedlm_core.model.checkpoint_files",
     "wedlm_core.model.memory",
     "wedlm_core.model.smoothing_names",

@@ -167,6 +167,11 @@ def _bad_words(logits_RV: Tensor, rows: AdjustedRows) -> Tensor:
     return _banned(logits_RV, last_RB)
 
 
+def _suppressed(logits_RV: Tensor, rows: AdjustedRows) -> Tensor:
+    """Ban some tokens."""
+    return _banned(logits_RV, rows.list_of("suppressed"))
+
+
 def _min_tokens(logits_RV: Tensor, rows: AdjustedRows) -> Tensor:
     """Ban the stop tokens while too few tokens are generated."""
     early_R = rows.position_R - rows.prompts < rows.value("min_tokens")
@@ -204,6 +209,7 @@ def _presence(logits_RV: Tensor, rows: AdjustedRows) -> Tensor:
 
 ADJUSTMENTS: tuple[Adjustment, ...] = (
     Adjustment(field="bad_words", off=(), example=("e",), apply=_bad_words, reads_history=True),
+    Adjustment(field="suppress_tokens", off=(), example=(0, 1), apply=_suppressed),
     Adjustment(field="min_tokens", off=0, example=4, apply=_min_tokens, dtype=torch.int64),
     Adjustment(field="logit_bias", off=(), example=((0, 5.0), (1, -100.0)), apply=_logit_bias),
     Adjustment(
@@ -220,6 +226,7 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
 
 LISTS: Mapping[str, tuple[torch.dtype, int]] = {
     "stop_ids": (torch.int64, 1),
+    "suppressed": (torch.int64, 1),
     "bias_ids": (torch.int64, 1),
     "bias_values": (torch.float32, 1),
     "bad_words": (torch.int64, 2),

@@ -31,7 +31,8 @@ __all__ = ["DeviceState"]
 
 _NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
 _STOP_IDS = 16  # stop tokens of a sequence that the device knows (to clip windows); the host tests all
-_PARTS = {"min_tokens": ("stop_ids",), "logit_bias": ("bias_ids", "bias_values"), "bad_words": ("bad_words",)}
+_PARTS = {"min_tokens": ("stop_ids",), "suppress_tokens": ("suppressed",), "logit_bias": ("bias_ids", "bias_values"),
+          "bad_words": ("bad_words",)}  # fmt: skip
 _PLACE_OF = {one.field: place for place, one in enumerate(OPTIONAL)}
 _ADJUSTS = np.array([one in ADJUSTMENTS for one in OPTIONAL])
 _WRITTEN = attrgetter(*(p.field for p in PARAMETERS if not p.own), *sorted(LIST_FIELDS), "top_logprobs")
@@ -333,6 +334,7 @@ class DeviceState:
         self._lists["min_tokens"].assign(
             slots, [_ids("stop_ids", ids) if p.min_tokens else None for p, ids in zip(params, stop_ids, strict=True)]
         )
+        self._lists["suppress_tokens"].assign(slots, [_ids("suppressed", p.suppress_tokens or ()) for p in params])
         self._lists["logit_bias"].assign(slots, [_bias(p.bias_pairs) if p.logit_bias else None for p in params])
         self._lists["bad_words"].assign(slots, [_words(words) if words else None for words in bad_words])
 

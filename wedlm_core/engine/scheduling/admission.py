@@ -40,6 +40,8 @@ def check_request(request: Request, limits: Limits) -> None:
         _require_id(f"prompt_token_ids[{place}]", prompt[place], limits.vocab_size)
     for token in params.stop_token_ids:
         _require_id("stop_token_ids", token, limits.vocab_size)
+    for token in params.suppress_tokens or ():
+        _require_id("suppress_tokens", token, limits.vocab_size)
     for token, _ in params.bias_pairs:
         _require_id("logit_bias", token, limits.vocab_size)
     if not is_whole(request.seed, 0, 2**63 - 1):

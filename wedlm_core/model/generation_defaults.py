@@ -1,0 +1,82 @@
+"""Sampling parameters that a model brings in its ``generation_config.json``. Imports no torch.
+
+transformers applies them whatever decodes, greedy decoding included, so text that ignores them is other text. Those
+that concern sampling (``temperature``, ``top_p``, ``top_k``) are left to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wedlm_core.errors import ConfigError, RequestError
+from wedlm_core.model.checkpoint_files import read_json
+from wedlm_core.sampling_params import SamplingParams
+
+__all__ = ["FILE", "GenerationDefaults", "load_generation_defaults"]
+
+FILE = "generation_config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationDefaults:
+    """The parameters of a model, by their names in :class:`SamplingParams`; empty where it brings none."""
+
+    values: Mapping[str, Any]
+
+    def missing_in(self, params: SamplingParams, given: Collection[str] = ()) -> dict[str, Any]:
+        """The parameters that ``params`` leave at their neutral value, and that their strategy can follow.
+
+        Args:
+            params: of a request or a run.
+            given: names that were given, even with a neutral value.
+        """
+        neutral = SamplingParams()
+        open_ = {n: v for n, v in self.values.items() if n not in given and getattr(params, n) == getattr(neutral, n)}
+        return open_ if params.verifies else {n: v for n, v in open_.items() if n != "repetition_penalty"}
+
+    def applied_to(self, params: SamplingParams, given: Collection[str] = ()) -> SamplingParams:
+        """``params`` with :meth:`missing_in`."""
+        missing = self.missing_in(params, given)
+        return replace(params, **missing) if missing else params
+
+    def describe(self, params: SamplingParams) -> str:
+        """Which of them ``params`` get, as the end of a sentence about the model; empty where it brings none."""
+        applied = self.missing_in(params)
+        left = [name for name in self.values if name not in applied]
+        parts = [f"{_shown(applied)} applied"] if applied else []
+        parts += [f"{', '.join(left)} not applied (set otherwise, or not for this strategy)"] if left else []
+        return f"brings {FILE}: {'; '.join(parts)}" if parts else ""
+
+
+def load_generation_defaults(folder: str | os.PathLike[str], setting: str, vocab_size: int) -> GenerationDefaults:
+    """Read the defaults of a model folder.
+
+    Args:
+        folder: of the model.
+        setting: ``EngineConfig.generation_config``; "off" gives none.
+        vocab_size: of the model; ids beyond it suppress nothing.
+
+    Raises:
+        WeightsError: the file is not JSON.
+        ConfigError: a value is out of its range.
+    """
+    raw = read_json(Path(folder) / FILE) if setting == "auto" else {}
+    penalty, tokens = raw.get("repetition_penalty"), raw.get("suppress_tokens")
+    if isinstance(tokens, list):
+        tokens = [token for token in tokens if not isinstance(token, int) or 0 <= token < vocab_size]
+    given = {"repetition_penalty": penalty, "suppress_tokens": tokens}
+    try:
+        params = SamplingParams(**{name: value for name, value in given.items() if value is not None})
+    except RequestError as error:
+        raise ConfigError(f'{FILE}: {error} Or set generation_config="off".') from error
+    neutral = SamplingParams()
+    values = {name: getattr(params, name) for name in given}
+    return GenerationDefaults(values={n: v for n, v in values.items() if v != getattr(neutral, n)})
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{n}={v}" if not isinstance(v, tuple) else f"{n} ({len(v)} ids)" for n, v in values.items())
