@@ -104,6 +104,7 @@ def _validate(config: RunConfig) -> int:
         "files": found.files,
         "prompt column": found.prompt_column,
         "sampled rows": f"{found.sampled_rows}, of which {found.failed_rows} would fail",
+        "prompts of the sample": f"{found.blank_prompts} blank, {found.identical_prompts} identical to an earlier one",
         "longest prompt of the sample (tokens)": found.max_prompt_tokens,
         "tokens of prompt and max_tokens together, at most": found.model_length,
     }

@@ -45,6 +45,7 @@ from pipeline.template import check_template
 
 __all__ = [
     "DTYPES",
+    "GENERATION_CONFIGS",
     "INPUT_FORMATS",
     "LONG_PROMPTS",
     "MODES",
@@ -61,6 +62,7 @@ PROMPT_PLACES = ("prompt_column", "messages_column", "token_ids_column", "prompt
 OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
 LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
 SPECIAL_TOKENS = ("control", "text", "fail")
+GENERATION_CONFIGS = ("auto", "off")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -81,6 +83,9 @@ class RunConfig:
         served_model_names: names that ``model`` in the bodies of an OpenAI batch may have, beside ``model`` above; "*"
             is any.
         revision: of a hub id.
+        generation_config: "auto" applies ``repetition_penalty`` and ``suppress_tokens`` of the model's
+            ``generation_config.json``, as transformers does, where run and row set no value of their own; "off" does
+            not.
         sampling: how to decode; rows may override it (``sampling_columns``).
         engine: how each engine runs.
         seed: run seed; with row id and sample index it decides each sample's noise.
@@ -160,6 +165,7 @@ class RunConfig:
     model: str = ""
     served_model_names: Sequence[str] = ()
     revision: str | None = None
+    generation_config: Literal["auto", "off"] = "auto"
     sampling: SamplingParams = field(default_factory=SamplingParams)
     engine: EngineConfig = field(default_factory=EngineConfig)
     seed: int = 0
@@ -250,6 +256,8 @@ class RunConfig:
                  f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
         _require(self.special_tokens_in_text in SPECIAL_TOKENS, "special_tokens_in_text", self.special_tokens_in_text,
                  f"one of {list(SPECIAL_TOKENS)}", "Pick one of these.")  # fmt: skip
+        _require(self.generation_config in GENERATION_CONFIGS, "generation_config", self.generation_config,
+                 f"one of {list(GENERATION_CONFIGS)}", "Pick one of these.")  # fmt: skip
         _require(self.input_format in INPUT_FORMATS, "input_format", self.input_format,
                  f"one of {list(INPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
         names = self.served_model_names

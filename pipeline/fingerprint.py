@@ -17,7 +17,7 @@ _OWN = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_
 _OF_ENGINE = ("max_model_len", "max_window", "batch_invariant", "kv_cache_dtype", "weight_dtype")
 _LATER: Mapping[str, Any] = {
     "chat_template_kwargs": {}, "chat_template_kwargs_column": None, "served_model_names": (),
-    "special_tokens_in_text": "control",
+    "special_tokens_in_text": "control", "generation_config": "auto",
 }  # fmt: skip
 """Settings that outputs of earlier versions lack, with their defaults: other values are recorded."""
 
@@ -52,8 +52,6 @@ def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
 def _of_engine(config: RunConfig) -> dict[str, Any]:
     engine = config.engine
     found = {f"engine.{name}": getattr(engine, name) for name in _OF_ENGINE}
-    if engine.generation_config != "auto":  # earlier versions lack it
-        found["engine.generation_config"] = engine.generation_config
     if engine.weight_dtype in EXACT_WEIGHT_DTYPES:
         found["engine.quantised_head"] = engine.quantised_head
         if config.dtype in ("auto", "float32"):  # what "auto" stands for now: earlier versions recorded "auto"

@@ -21,21 +21,24 @@ class NullCellError(UndefinedError):
 
 
 class NullCell(StrictUndefined):
-    """A null or NaN in a cell: false, equal to None, replaced by ``default``; anything else raises NullCellError."""
+    """A null or NaN in a cell: false, equal to None, replaced by ``default``; anything else raises NullCellError.
 
-    __slots__ = ("_is_null",)
+    Computing with it is a TypeError, as with None, that names the cell.
+    """
 
-    def __init__(self, place: str, value: Any) -> None:
-        self._is_null = value is None
-        super().__init__(hint=f"column {place!r} is {'null' if value is None else 'NaN'}", exc=NullCellError)
+    __slots__ = ("_is_null", "_why")
+
+    def __init__(self, why: str, *, is_null: bool) -> None:
+        self._is_null, self._why = is_null, why
+        super().__init__(hint=why, exc=NullCellError)
 
     def __getattr__(self, name: str) -> NullCell:
         if name.startswith("__"):
             raise AttributeError(name)  # Python asks for protocols by such names
-        return self
+        return self[name]
 
     def __getitem__(self, key: Any) -> NullCell:
-        return self
+        return NullCell(f"{self._why.partition(', so it')[0]}, so it has no {key!r}", is_null=self._is_null)
 
     def __bool__(self) -> bool:
         return False
@@ -52,10 +55,12 @@ class NullCell(StrictUndefined):
     def __repr__(self) -> str:
         return str(self)  # which raises: a list with it has no text either
 
-    def _refuse(self, *args: Any) -> str:
-        return str(self)
+    def _no_number(self, *others: Any) -> NoReturn:
+        raise TypeError(self._why)
 
-    __abs__ = __round__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_number
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __pos__ = _no_number
+    __abs__ = __round__ = _no_number
 
 
 class _Fields(dict[Any, Any]):
@@ -97,7 +102,7 @@ def _below(place: str, name: Any) -> str:
 
 def _cell(place: str, value: Any) -> Any:
     if value is None or (isinstance(value, Real) and value != value):
-        return NullCell(place, value)
+        return NullCell(f"column {place!r} is {'null' if value is None else 'NaN'}", is_null=value is None)
     if isinstance(value, Mapping):
         return _Fields(place, value)
     if isinstance(value, (list, tuple)):

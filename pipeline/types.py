@@ -265,6 +265,8 @@ class Unit:
         )
 
 
+PROMPT_COUNTS = ("blank_prompts", "identical_prompts")
+"""Counts over the prompts of the rows that an attempt generated for."""
 GENERATED_COUNTS = ("samples", "prompt_tokens", "completion_tokens", "decode_forwards", "rows_forwarded", *DRAFT_COUNTS)
 """Counts of a record that its generations add up to."""
 
@@ -294,6 +296,8 @@ class CommitRecord:
         unparsed: number of generations whose JSON could not be read, or not all of it, by ``column:reason``; the
             reasons are those of :data:`pipeline.parsing.UNPARSED`.
         retried: number of input rows by the number of their retry, see :mod:`pipeline.commit.retries`.
+        blank_prompts, identical_prompts: prompts of the rows that this attempt generated for: those without a visible
+            character, and those that equal an earlier one of the unit.
         made_of: of a unit of a chain's later stage: ``data_sha256`` of what it was made of in the stage before.
         lowest_hash: the lowest hash (:func:`pipeline.reporting.samples.row_hashes`) of its generations; None if it has
             none, or the record is of an earlier version.
@@ -329,6 +333,8 @@ class CommitRecord:
     more: tuple[Stretch, ...] = ()
     made_of: str = ""
     lowest_hash: int | None = None
+    blank_prompts: int = 0
+    identical_prompts: int = 0
     mask_drafts: int = 0
     mask_drafts_accepted: int = 0
     grammar_drafts: int = 0
@@ -361,7 +367,7 @@ class CommitRecord:
     def to_json(self) -> str:
         """One line of JSON."""
         raw = asdict(self)
-        for name in ("more", "made_of", "unparsed", "retried", "kept_sha256", "causes", *DRAFT_COUNTS):
+        for name in ("more", "made_of", "unparsed", "retried", "kept_sha256", "causes", *DRAFT_COUNTS, *PROMPT_COUNTS):
             if not raw[name]:
                 del raw[name]
         return json.dumps(raw)
@@ -429,6 +435,8 @@ class Totals:
     examples: Mapping[str, str] = field(default_factory=dict)
     unparsed: Mapping[str, int] = field(default_factory=dict)
     retried: Mapping[str, int] = field(default_factory=dict)
+    blank_prompts: int = 0
+    identical_prompts: int = 0
 
     @classmethod
     def of(cls, records: Iterable[CommitRecord]) -> Totals:
@@ -444,7 +452,7 @@ class Totals:
             units=self.units + 1,
             rows=self.rows + record.num_rows,
             failed_rows=self.failed_rows + record.failed_rows,
-            **{name: getattr(self, name) + getattr(record, name) for name in GENERATED_COUNTS},
+            **{name: getattr(self, name) + getattr(record, name) for name in (*GENERATED_COUNTS, *PROMPT_COUNTS)},
             failures=_added(self.failures, record.failures),
             causes=added_causes(self.causes, record.causes or record.failures),
             examples=_examples(self.examples, record.examples),

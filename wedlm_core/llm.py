@@ -47,7 +47,7 @@ __all__ = ["LLM", "Prompt"]
 logger = logging.getLogger(__name__)
 
 _ENGINE_FIELDS = tuple(f.name for f in fields(EngineConfig))
-_ARGUMENTS = ("model", "config", "device", "dtype", "revision", "storage_options", *_ENGINE_FIELDS)
+_ARGUMENTS = ("model", "config", "device", "dtype", "revision", "storage_options", "generation_config", *_ENGINE_FIELDS)
 
 
 class LLM:
@@ -60,6 +60,8 @@ class LLM:
         dtype: ``"auto"`` (float32 on CPU, bfloat16 on CUDA), ``"float32"``, ``"bfloat16"``, ``"float16"``.
         revision: branch, tag or commit of a hub id.
         storage_options: passed to fsspec for a URL.
+        generation_config: "auto" applies ``repetition_penalty`` and ``suppress_tokens`` of the model's
+            ``generation_config.json``, as transformers does, to calls that set no value of their own; "off" does not.
         **engine: fields of :class:`EngineConfig`, in place of those of ``config``: ``max_model_len=4096``, ``seed=1``,
             ``gpu_memory_utilization=0.8`` ...
 
@@ -77,6 +79,7 @@ class LLM:
         dtype: Literal["auto", "float32", "bfloat16", "float16"] | torch.dtype = "auto",
         revision: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        generation_config: Literal["auto", "off"] = "auto",
         **engine: Any,
     ) -> None:
         if config is not None and not isinstance(config, EngineConfig):
@@ -95,9 +98,8 @@ class LLM:
             found.check_length(config.max_model_len, redact_forms(str(model)))
             found.check_weight_dtype(config.weight_dtype)
         self.tokenizer = Tokenizer.load(folder)
-        self._defaults = load_generation_defaults(
-            folder, (config or EngineConfig()).generation_config, load_config(folder).vocab_size
-        )
+        vocab_size = load_config(folder).vocab_size
+        self._defaults = load_generation_defaults(folder, generation_config, vocab_size)
         if described := self._defaults.describe(SamplingParams()):
             logger.warning("model %r %s", redact_forms(str(model)), described)
         decoder = _load_decoder(folder, config or EngineConfig(), self.tokenizer, place, dtype_of(dtype, place))

@@ -22,6 +22,7 @@ from pipeline.plan.job import Job, resolve_job
 from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import check_model, model_notes
+from pipeline.prompts.prompt_counts import prompt_counts
 from pipeline.prompts.row_faults import row_faults
 from pipeline.prompts.structures import check_structure
 from pipeline.prompts.tokenize import PROMPT_IDS, ROW_ID
@@ -192,11 +193,14 @@ class Sample:
         rows: number of rows.
         faults: row id and reason of each that would fail.
         max_prompt_tokens: the longest prompt.
+        blank_prompts, identical_prompts: how many prompts are blank, and how many equal an earlier one of the sample.
     """
 
     rows: int = 0
     faults: Sequence[str] = ()
     max_prompt_tokens: int | None = None
+    blank_prompts: int = 0
+    identical_prompts: int = 0
 
     def check(self) -> None:
         """Raise SourceError if all rows would fail."""
@@ -227,6 +231,7 @@ def sample_rows(job: Job, units: PlannedUnits, rows: int = SAMPLE_ROWS, spread: 
         rows=table.num_rows,
         faults=tuple(f"row {i}: {why.message}" for i, why in zip(ids, reasons, strict=True) if why is not None),
         max_prompt_tokens=_longest(table),
+        **prompt_counts(table),
     )
 
 

@@ -114,6 +114,11 @@ class RunSummary:
             "Output": f"{redact(self.output)} ({', '.join(self.publications) or 'nothing published'})",
             **self._counts(),
         }
+        if session.blank_prompts or session.identical_prompts:
+            facts["Prompts"] = (
+                f"{session.blank_prompts} blank; {session.identical_prompts} identical to an earlier one of the same "
+                "unit (of this run's rows)"
+            )
         if self.model_params:
             facts["Model"] = self.model_params
         if total.unparsed:

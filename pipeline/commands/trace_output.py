@@ -24,7 +24,8 @@ __all__ = ["trace_output"]
 
 _SETTINGS = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
              "system_prompt", "on_long_prompt", "column_prefix", "include_token_ids", "dtype", "sampling_columns",
-             "chat_template_kwargs", "chat_template_kwargs_column", "special_tokens_in_text")  # fmt: skip
+             "chat_template_kwargs", "chat_template_kwargs_column", "special_tokens_in_text",
+             "generation_config")  # fmt: skip
 """Settings of a record that rows are made with. Rows of an output have their ids, whatever column these came from."""
 
 

@@ -43,6 +43,7 @@ from pipeline.sources import check_apart, source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.urls import is_url, local_path
+from pipeline.types import PROMPT_COUNTS
 
 __all__ = ["Validation", "validate"]
 
@@ -64,6 +65,8 @@ class Validation:
         prompt_column: the column of prompts ("prompt_template" if a template makes them).
         sampled_rows, failed_rows: size of a sample spread over the input, and how many of its rows would fail.
         max_prompt_tokens: longest prompt of the sample.
+        blank_prompts, identical_prompts: prompts of the sample without a visible character, and prompts that equal an
+            earlier one of it: signs of empty cells.
         model_length: limit of prompt tokens plus ``max_tokens``.
         memory: what the model takes of an actor's memory, in each dtype.
     """
@@ -76,6 +79,8 @@ class Validation:
     sampled_rows: int = 0
     failed_rows: int = 0
     max_prompt_tokens: int | None = None
+    blank_prompts: int = 0
+    identical_prompts: int = 0
     model_length: int | None = None
     memory: ModelMemory | None = None
 
@@ -172,5 +177,6 @@ def _facts(job: Job, config: RunConfig, *, tokenises: bool) -> tuple[dict[str, A
     warnings += sample.faults[:_SHOWN]
     facts |= {"warnings": tuple(warnings), "sampled_rows": sample.rows, "failed_rows": len(sample.faults)}
     if tokenises:
+        facts |= {name: getattr(sample, name) for name in PROMPT_COUNTS}
         facts |= {"max_prompt_tokens": sample.max_prompt_tokens, "model_length": model_length(config)}
     return facts, sample

@@ -11,7 +11,7 @@ from pipeline.codec import Failure, RequestError, explain
 from pipeline.plan.job import Job
 from pipeline.prompts.batch_parameters import body_params
 from pipeline.prompts.conversation import conversation
-from pipeline.prompts.prompt import NO_TEXT, ChatCells, chat_prompt, checked_ids
+from pipeline.prompts.prompt import NO_TEXT, ChatCells, chat_prompt, checked_ids, noted
 from pipeline.prompts.special_text import marked
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 
@@ -93,7 +93,8 @@ def _chat(body: Mapping[str, Any], job: Job) -> str:
         {**message, "role": "system"} if message.get("role") == "developer" else message
         for message in marked("body.messages", conversation("body.messages", body.get("messages")), job.config)
     ]
-    return chat_prompt(messages, job, ChatCells(variables=body.get("chat_template_kwargs")))
+    text = chat_prompt(messages, job, ChatCells(variables=body.get("chat_template_kwargs")))
+    return noted(text, *(message.get("content") or message.get("tool_calls") for message in messages))
 
 
 def _prompt(value: Any) -> str | list[int]:
@@ -101,7 +102,7 @@ def _prompt(value: Any) -> str | list[int]:
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
         value = value[0]
     if isinstance(value, str) and value:
-        return value
+        return noted(value, value)
     if isinstance(value, list) and value and isinstance(value[0], str | list):
         rule = f"one prompt to a line, here are {len(value)}"
         raise RequestError(explain("body.prompt", value, rule, "Give each a line, with a custom_id of its own."))

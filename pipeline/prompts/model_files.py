@@ -166,13 +166,13 @@ def _check_chat_template(config: RunConfig, folder: Path) -> None:
 
 
 def generation_defaults(config: RunConfig) -> GenerationDefaults:
-    """Sampling parameters that the model brings, unless ``engine.generation_config`` is "off"; read once per process.
+    """Sampling parameters that the model brings, unless ``generation_config`` is "off"; read once per process.
 
     Raises:
         WeightsError: the model cannot be found.
         ConfigError: one of them is out of its range.
     """
-    return _defaults(model_folder(config), config.engine.generation_config)
+    return _defaults(model_folder(config), config.generation_config)
 
 
 @functools.lru_cache(maxsize=4)

@@ -15,10 +15,12 @@ from pipeline.prompts.special_text import marked
 __all__ = [
     "NO_CELLS",
     "NO_TEXT",
+    "BlankPrompt",
     "ChatCells",
     "TemplateRenderError",
     "chat_prompt",
     "checked_ids",
+    "noted",
     "prompt_of",
     "text_prompt",
 ]
@@ -28,6 +30,12 @@ NO_TEXT = "not valid UTF-8 text"
 
 class TemplateRenderError(RequestError):
     """The prompt template cannot be rendered for a row."""
+
+
+class BlankPrompt(str):
+    """A prompt into which its row puts no visible character. It is generated for, and counted."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +64,8 @@ def prompt_of(value: Any, job: Job, cells: ChatCells = NO_CELLS) -> str | list[i
         return checked_ids(name, value)
     if job.prompt_kind == "messages":
         messages = marked(name, conversation(name, value), job.config)
-        return chat_prompt(with_system(messages, job.config.system_prompt), job, cells)
+        text = chat_prompt(with_system(messages, job.config.system_prompt), job, cells)
+        return noted(text, *(message.get("content") or message.get("tool_calls") for message in messages))
     if isinstance(value, bytes):
         value = value.decode("utf-8")
     if not isinstance(value, str):
@@ -73,8 +82,14 @@ def text_prompt(text: str, job: Job, cells: ChatCells = NO_CELLS) -> str:
     if not text:
         raise RequestError(explain(job.prompt_column, text, "a prompt is not empty", "Fill it in."))
     if not job.config.chat and job.config.system_prompt is None:
-        return text
-    return chat_prompt(with_system([{"role": "user", "content": text}], job.config.system_prompt), job, cells)
+        return noted(text, text)
+    messages = with_system([{"role": "user", "content": text}], job.config.system_prompt)
+    return noted(chat_prompt(messages, job, cells), text)
+
+
+def noted(text: str, *given: Any) -> str:
+    """The text of a prompt, as a :class:`BlankPrompt` if what its row gave is blank."""
+    return BlankPrompt(text) if not any(not isinstance(one, str) or one.strip() for one in given if one) else text
 
 
 def chat_prompt(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells = NO_CELLS) -> str:

@@ -20,7 +20,15 @@ from pipeline.prompts.batch_request import row_request
 from pipeline.prompts.cells import plain_values, values
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.own_grammars import grammar_faults
-from pipeline.prompts.prompt import NO_CELLS, NO_TEXT, ChatCells, TemplateRenderError, prompt_of, text_prompt
+from pipeline.prompts.prompt import (
+    NO_CELLS,
+    NO_TEXT,
+    BlankPrompt,
+    ChatCells,
+    TemplateRenderError,
+    prompt_of,
+    text_prompt,
+)
 from pipeline.prompts.special_text import encode_marked, is_marked, marked, unmarked
 from pipeline.prompts.structures import of_cell
 from pipeline.sinks.row_digests import row_digests
@@ -33,6 +41,7 @@ from pipeline.types import Unit, column_row_ids, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
 
 __all__ = [
+    "BLANK",
     "FAILURE",
     "FAILURE_CLASS",
     "INPUT_SHA256",
@@ -54,6 +63,7 @@ PARAMS = "__wedlm_params"
 FAILURE_CLASS = "__wedlm_failure_class"
 FAILURE = "__wedlm_failure"
 RAW_TEXT = "__wedlm_raw_text"
+BLANK = "__wedlm_blank"
 INPUT_SHA256 = b"wedlm.input_sha256"
 REDONE = b"wedlm.redone"
 ROW_DIGESTS = b"wedlm.row_digests"
@@ -65,6 +75,7 @@ _PREPARED = (
     pa.field(FAILURE_CLASS, pa.string()),
     pa.field(FAILURE, pa.string()),
     pa.field(RAW_TEXT, pa.string()),
+    pa.field(BLANK, pa.bool_()),
 )
 
 
@@ -149,10 +160,12 @@ def _rows_to_do(table: pa.Table, unit: Unit, job: Job, digests: bytes) -> tuple[
 
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
-    prompts, given = encoded_prompts(table, job)
+    prompts, given = _asked(table, job)
+    blank = [isinstance(prompt, BlankPrompt) for prompt in prompts]
+    _encode_all(prompts, given, table, job)
     for i, fault in grammar_faults(given, job.config).items():
         prompts[i] = prompts[i] if isinstance(prompts[i], Failure) else fault
-    return _prepared(table, rows, unit, job, prompts, given)
+    return _prepared(table, rows, unit, job, prompts, given, blank)
 
 
 def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
@@ -161,6 +174,12 @@ def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Par
     ``table``: the columns that prompts and parameters are made of.
     """
     prompts, given = _asked(table, job)
+    _encode_all(prompts, given, table, job)
+    return prompts, given
+
+
+def _encode_all(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, job: Job) -> None:
+    """Replace texts by their token ids, and what cannot be generated for by its failure."""
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
             prompts[i] = Failure(error_class="SourceError", message=fault)
@@ -170,7 +189,6 @@ def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Par
     _encode_marked(prompts, tokenizer, job.config)
     _encode(prompts, tokenizer)
     _fit(prompts, max_tokens, job.config)
-    return prompts, given
 
 
 def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, failure: Failure) -> pa.Table:
@@ -194,6 +212,7 @@ def _prepared(
     job: Job,
     prompts: Sequence[_Prompt],
     given: Sequence[_Params],
+    blank: Sequence[bool] | None = None,
 ) -> pa.Table:
     failures = [prompt if isinstance(prompt, Failure) else None for prompt in prompts]
     made = (
@@ -203,6 +222,7 @@ def _prepared(
         [None if failure is None else failure.error_class for failure in failures],
         [None if failure is None else failure.message for failure in failures],
         _hidden(table, RAW),
+        [own and isinstance(prompt, list) for own, prompt in zip(blank or [False] * len(prompts), prompts, strict=True)],
     )
     prepared = [pa.array(column, f.type) for column, f in zip(made, _PREPARED, strict=True)]
     kept = [table[name] for name in job.columns.names]
@@ -260,7 +280,7 @@ def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
     plain &= job.config.special_tokens_in_text == "control"
     prompts: list[_Prompt] = []
     for value, own in zip(plain_values(table[job.prompt_column]), cells, strict=True):
-        if plain and isinstance(value, str) and value:
+        if plain and isinstance(value, str) and value and not value.isspace():
             prompts.append(value)
             continue
         try:

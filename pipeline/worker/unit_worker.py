@@ -17,6 +17,7 @@ from pipeline import codec, layout
 from pipeline.codec import Failure, Request, RowResult
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import kept_rows, load_place, merge_letters, merge_retried
+from pipeline.prompts.prompt_counts import prompt_counts
 from pipeline.prompts.row_faults import row_params
 from pipeline.prompts.tokenize import (
     FAILURE,
@@ -165,6 +166,7 @@ class UnitWorker:
             letters = stage(job.storage, functools.partial(layout.staged_dead, unit.unit_id, unit.attempt), dead)
         return replace(
             record_of(job, unit, out, dead),
+            **prompt_counts(table),
             kept_sha256=_kept(job, unit, out, notes),
             staged_bytes=rows.bytes + letters.bytes,
             rows_sha256=rows.sha256,

@@ -41,7 +41,6 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "fp8_e4m3", "int8"),
     "weight_dtype": ("auto", *EXACT_WEIGHT_DTYPES, "fp8_e4m3"),
     "history_drafts": (True, False, "auto"),
-    "generation_config": ("auto", "off"),
 }
 _FLAGS = ("prefix_caching", "quantised_head", "trace")
 
@@ -112,10 +111,6 @@ class EngineConfig:
         logits_chunk_bytes: most bytes of logits in memory at once, in float32. Top-k and top-p take about ten times
             as much while they sort. The default is 441 rows of a vocabulary of 151,936.
         seed: run seed for requests without a seed.
-        generation_config: "auto" applies ``repetition_penalty`` and ``suppress_tokens`` of the model's
-            ``generation_config.json``, as transformers does, to requests without their own
-            (:mod:`wedlm_core.model.generation_defaults`). "off" does not. For ``LLM`` and runs; :class:`Engine` decodes
-            requests as they are.
         step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
             and thread count, and stores it in the user's cache folder.
         streaming: the switches of the ``streaming`` strategy, or a mapping of its fields.
@@ -156,7 +151,6 @@ class EngineConfig:
     logits_chunk_rows: int = 1024
     logits_chunk_bytes: int = 256 << 20
     seed: int = 0
-    generation_config: Literal["auto", "off"] = "auto"
     step_cost: StepCost | None = None
     streaming: StreamingSwitches = field(default_factory=StreamingSwitches)
     history_drafts: bool | Literal["auto"] = "auto"

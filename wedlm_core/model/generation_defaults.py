@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wedlm_core.errors import ConfigError, RequestError
+from wedlm_core.errors import ConfigError, RequestError, explain
 from wedlm_core.model.checkpoint_files import read_json
 from wedlm_core.sampling_params import SamplingParams
 
-__all__ = ["FILE", "GenerationDefaults", "load_generation_defaults"]
+__all__ = ["FILE", "GENERATION_CONFIGS", "GenerationDefaults", "load_generation_defaults"]
 
 FILE = "generation_config.json"
+GENERATION_CONFIGS = ("auto", "off")
+"""Values of the setting ``generation_config``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +59,15 @@ def load_generation_defaults(folder: str | os.PathLike[str], setting: str, vocab
 
     Args:
         folder: of the model.
-        setting: ``EngineConfig.generation_config``; "off" gives none.
+        setting: "auto"; or "off", which gives none.
         vocab_size: of the model; ids beyond it suppress nothing.
 
     Raises:
         WeightsError: the file is not JSON.
-        ConfigError: a value is out of its range.
+        ConfigError: a value, or the setting, is out of its range.
     """
+    if setting not in GENERATION_CONFIGS:
+        raise ConfigError(explain("generation_config", setting, f"one of {list(GENERATION_CONFIGS)}", 'Use "auto".'))
     raw = read_json(Path(folder) / FILE) if setting == "auto" else {}
     penalty, tokens = raw.get("repetition_penalty"), raw.get("suppress_tokens")
     if isinstance(tokens, list):

@@ -10,14 +10,14 @@ from typing import Any
 
 from pipeline.causes import MOST_CAUSES, added_causes
 from pipeline.commit.index.scratch import Scratch
-from pipeline.types import GENERATED_COUNTS, CommitRecord, Revocation, Stretch, Totals
+from pipeline.types import GENERATED_COUNTS, PROMPT_COUNTS, CommitRecord, Revocation, Stretch, Totals
 
 __all__ = ["COLUMNS", "CommittedUnits", "record_of"]
 
 COLUMNS = tuple(field.name for field in fields(CommitRecord))
 """Columns of the table, one for each field of a record; those of :data:`_MAPPINGS` and ``more`` are JSON text, or null
 if empty."""
-_SUMS = ("num_rows", "failed_rows", *GENERATED_COUNTS)
+_SUMS = ("num_rows", "failed_rows", *GENERATED_COUNTS, *PROMPT_COUNTS)
 _MAPPINGS = ("failures", "causes", "examples", "unparsed", "retried")
 _UNIT_ID, _ATTEMPT = 1 + COLUMNS.index("unit_id"), 1 + COLUMNS.index("attempt")
 _EMPTY: dict[str, Any] = {}

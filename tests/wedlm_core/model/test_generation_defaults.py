@@ -12,7 +12,6 @@ import torch
 import transformers  # whose models are imported when they are first used
 
 from pipeline import layout
-from pipeline.codec import EngineConfig
 from pipeline.commands.run import run_on
 from pipeline.commands.summary import RunSummary
 from pipeline.commands.validate import validate
@@ -101,6 +100,12 @@ def test_a_value_that_cannot_be_followed_is_refused(qwen3_folder: Path, tmp_path
     with pytest.raises(ConfigError, match=rf"^{FILE}: {next(iter(given))}=.*generation_config=\"off\""):
         LLM(str(model))
     LLM(str(model), generation_config="off")
+    for make in (
+        lambda: LLM(str(model), generation_config="on"),
+        lambda: RunConfig(input=1, output="o", generation_config="on"),
+    ):  # type: ignore[arg-type]
+        with pytest.raises(Exception, match=r"^generation_config='on': one of"):
+            make()
 
 
 def test_a_run_names_them_and_an_output_without_them_is_not_continued(
@@ -112,11 +117,10 @@ def test_a_run_names_them_and_an_output_without_them_is_not_continued(
         sampling = SamplingParams(max_tokens=8)
         config = RunConfig(input=rows, output=str(tmp_path / "out"), model=str(model), sampling=sampling, report=False,
                            **more)  # fmt: skip
-        assert ("repetition_penalty" in "".join(validate(config).warnings)) is ("engine" not in more)
+        assert ("repetition_penalty" in "".join(validate(config).warnings)) is ("generation_config" not in more)
         return run_on(InlineExecutor(), config, open_storage(config.output, layout.SCRATCH))
 
-    off = EngineConfig(generation_config="off")
-    run(folder, engine=off)
+    run(folder, generation_config="off")
     with pytest.raises(FingerprintError, match=r"generation_config\.repetition_penalty: .*1\.3"):
         run(folder)
     summary = run(folder, mode="new")
