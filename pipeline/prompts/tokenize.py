@@ -222,7 +222,10 @@ def _prepared(
         [None if failure is None else failure.error_class for failure in failures],
         [None if failure is None else failure.message for failure in failures],
         _hidden(table, RAW),
-        [own and isinstance(prompt, list) for own, prompt in zip(blank or [False] * len(prompts), prompts, strict=True)],
+        [
+            own and isinstance(prompt, list)
+            for own, prompt in zip(blank or [False] * len(prompts), prompts, strict=True)
+        ],
     )
     prepared = [pa.array(column, f.type) for column, f in zip(made, _PREPARED, strict=True)]
     kept = [table[name] for name in job.columns.names]
