@@ -109,3 +109,23 @@ def test_every_column_has_a_value_for_rows_that_succeeded_and_rows_that_failed()
     assert (failed["stats"], failed["evidence"]) == (None, None)
     assert (done["text"], done["token_ids"], done["prompt_tokens"]) == ("a", [7], 3)
     assert (failed["text"], failed["finish_reason"]) == (None, "error")
+
+
+@pytest.mark.parametrize(
+    ("columns", "prefix", "named"),
+    [
+        (["prompt", "Text"], "", "['Text']"), (["MODEL", "Error"], "", "['MODEL', 'Error']"),
+        (["Gen_Text"], "gen_", "['Gen_Text']"), (["Raw"], "", "['Raw']"), (["Score"], "", "['Score']"),
+        (["k", "K"], "", "['k', 'K']"), (["\u00e9tat", "\u00c9TAT", "x"], "gen_", "['\u00e9tat', '\u00c9TAT']"),
+    ],
+)  # fmt: skip
+def test_names_that_differ_in_case_only_are_refused(columns: list[str], prefix: str, named: str) -> None:
+    with pytest.raises(ConfigError, match="columns=") as raised:
+        check_collisions(columns, prefix, parsed=["score"])
+    assert f"input columns {named}" in str(raised.value)
+    assert "upper and lower case" in str(raised.value)
+
+
+def test_names_that_differ_in_more_than_case_are_taken() -> None:
+    check_collisions(["prompt", "Texts", "k", "k2"], "")
+    check_collisions(["Text", "MODEL"], "gen_")
