@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.codec import EXACT_WEIGHT_DTYPES, plain_params
 from pipeline.config import RunConfig
 
-__all__ = ["RETRY_ADVICE", "RETRY_SETTINGS", "fingerprint_fields"]
+__all__ = ["RETRY_SETTINGS", "fingerprint_fields", "retry_advice"]
 
 _OWN = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
         "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit", "output_format",
@@ -26,12 +26,19 @@ RETRY_SETTINGS = (
 )  # fmt: skip
 """Settings among these that decide whether a row runs: a retry of failed rows may change them. Limits that are not
 recorded (KV pages, deaths, times) may change anyway."""
-RETRY_ADVICE = (
-    "Once the cause is gone, --retry-failed (retry_failed=True) does them again: with another "
-    f"{', '.join(RETRY_SETTINGS)}; with the rows corrected in their input file; or with corrected rows and their "
-    "row_id as --input. Any other setting needs a new output."
-)
-"""The ways in which failed rows come to succeed."""
+
+
+def retry_advice(*, scheduled: bool) -> str:
+    """The ways in which failed rows come to succeed; ``scheduled``: of a table that scheduled runs keep."""
+    again = "Once the cause is gone, --retry-failed (retry_failed=True) does"
+    if scheduled:
+        return (
+            f"{again} their files again, with the settings of the table; on_changed='reprocess' does corrected files."
+        )
+    return (
+        f"{again} them again: with another {', '.join(RETRY_SETTINGS)}; with the rows corrected in their input file; or "
+        "with corrected rows and their row_id as --input. Any other setting needs a new output."
+    )
 
 
 def fingerprint_fields(config: RunConfig) -> dict[str, Any]:

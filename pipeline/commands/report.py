@@ -186,6 +186,7 @@ def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggre
         traces=traced.traces,
         trace_note=_trace_note(traced),
         notes=(*notes, *describe_retries(state.retries, totals.retried)),
+        scheduled=state.scheduled,
         prompt_column=_prompt_column(state),
     )
 

@@ -205,6 +205,7 @@ def _run_in_session(
         price_per_hour=config.price_per_hour,
         retries=tuple(describe_retries(begun.retries, total.retried)),
         model_params=generation_defaults(config).describe(config.sampling),
+        scheduled=scheduled is not None,
     )
 
 

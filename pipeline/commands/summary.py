@@ -10,7 +10,7 @@ from pipeline.codec import redact
 from pipeline.commands.read import read
 from pipeline.commands.start_up import StartUp
 from pipeline.cost import ResourceSeconds, describe_cost
-from pipeline.fingerprint import RETRY_ADVICE
+from pipeline.fingerprint import retry_advice
 from pipeline.parsing import describe_unparsed
 from pipeline.progress.final import Fact, Failed, FinalTable
 from pipeline.reporting.drafts import describe_drafts
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunResult", "RunSummary"]
 
-_ADVICE = f"Failed rows, whole: pipeline.read(output, table='dead_letters'). {RETRY_ADVICE}"
+_WHERE = "Failed rows, whole: pipeline.read(output, table='dead_letters')."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,7 @@ class RunSummary:
         price_per_hour: of one accelerator or CPU, if it was given.
         retries: how each retry of failed rows differed from the run, and its rows in the output.
         model_params: which sampling parameters of the model's ``generation_config.json`` were applied, as text.
+        scheduled: whether scheduled runs keep the output.
     """
 
     output: str = field(repr=False)
@@ -67,6 +68,7 @@ class RunSummary:
     price_per_hour: float | None = None
     retries: tuple[str, ...] = ()
     model_params: str = ""
+    scheduled: bool = False
 
     def following(self, earlier: RunSummary) -> RunSummary:
         """The summary of a call that has done ``earlier`` first. What actors used is counted over the call anyway."""
@@ -169,7 +171,7 @@ class RunSummary:
         return FinalTable(
             facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),
             failures=tuple(Failed(cause=redact(own.line)) for own in total.failed_by_cause),
-            advice=_ADVICE if total.failed_rows else "",
+            advice=f"{_WHERE} {retry_advice(scheduled=self.scheduled)}" if total.failed_rows else "",
             commands=commands,
         )
 

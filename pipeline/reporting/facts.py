@@ -100,6 +100,7 @@ class Facts:
         notes: what a reader has to know about these numbers.
         prompt_column: the input column that prompts come from, if there is one.
         dropped: rows that a filter dropped; None of an output that a run generated.
+        scheduled: whether scheduled runs keep the output.
     """
 
     output: str
@@ -118,3 +119,4 @@ class Facts:
     notes: tuple[str, ...] = ()
     prompt_column: str | None = None
     dropped: int | None = None
+    scheduled: bool = False

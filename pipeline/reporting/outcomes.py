@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.codec import redact
-from pipeline.fingerprint import RETRY_ADVICE
+from pipeline.fingerprint import retry_advice
 from pipeline.parsing import describe_unparsed
 from pipeline.reporting.bars import Bar, ranked
 from pipeline.reporting.chart import Chart
@@ -41,7 +41,7 @@ def outcome(facts: Facts) -> Safe:
             for own in causes]  # fmt: skip
     examples = table("failures by cause", ("Rows", "Cause", "Remedy", "Example"), rows, wide=True)
     where = el("code", 'pipeline.read(output, table="dead_letters")')
-    hint = el("p", "All of them: ", where, f". {RETRY_ADVICE}", class_="hint")
+    hint = el("p", "All of them: ", where, f". {retry_advice(scheduled=facts.scheduled)}", class_="hint")
     return section("outcome", "How rows ended", "", grid(*charts), *notes, examples, hint)
 
 
