@@ -36,8 +36,8 @@ def retry_advice(*, scheduled: bool) -> str:
             f"{again} their files again, with the settings of the table; on_changed='reprocess' does corrected files."
         )
     return (
-        f"{again} them again: with another {', '.join(RETRY_SETTINGS)}; with the rows corrected in their input file; or "
-        "with corrected rows and their row_id as --input. Any other setting needs a new output."
+        f"{again} them again: with another {', '.join(RETRY_SETTINGS)}; with the rows corrected in their input file; "
+        "or with corrected rows and their row_id as --input. Any other setting needs a new output."
     )
 
 

@@ -23,7 +23,7 @@ class FailureLimit:
         if self._fraction < 1 and done.rows >= _LEAST_ROWS and done.failed_rows > self._fraction * done.rows:
             raise TooManyFailuresError(
                 f"{done.failed_rows} of the {done.rows} rows done so far failed, more than max_failed_fraction="
-                f"{self._fraction:g} allows: {described(done.failed_by_cause)}. What is committed stays. Fix the "
-                "cause and run again: with retry_failed, which does the failed rows once more, or with a larger "
+                f"{self._fraction:g} allows: {described(done.failed_by_cause)}. What is committed stays. "
+                "Correct the rows in their input file and run again with retry_failed; or finish the run with a larger "
                 "max_failed_fraction."
             )

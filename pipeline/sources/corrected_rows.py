@@ -18,7 +18,7 @@ from pipeline.types import Place, SourceFile, Unit
 
 __all__ = ["ROW_IDS", "CorrectedRows", "CorrectedUnit", "load_rows", "table_of"]
 
-ROW_IDS = "__wedlm_row_id_of_failed"
+ROW_IDS = "(row id)"
 """Column with the id of the failed row whose place a corrected row takes."""
 _READ_ROWS = 4096
 _REMEDY = "Give the corrected rows again, with the same command."
