@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import logging
 import os
 import re
-import secrets
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +16,7 @@ from typing import Any
 from pipeline import stages
 from pipeline.cluster.lean_start import lean_start
 from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
+from pipeline.cluster.private_folder import private_folder
 from pipeline.cluster.resources import connected_nodes, is_private, local_cpus
 from pipeline.cluster.worker_names import finder, marks_of, why_not
 from pipeline.errors import ResourceError
@@ -109,13 +106,11 @@ def _ensure_ray(workers: int) -> bool:
     if ray.is_initialized():
         return False
     address = os.environ.get("RAY_ADDRESS")
-    if not address:
-        if (there := _cluster_here()) is not None:
-            stages.announce(
-                f"a Ray cluster runs on this machine ({there}), and this run has a Ray of its own. To run on the "
-                "cluster, set RAY_ADDRESS=auto"
-            )
-        _private_token()
+    if not address and (there := _cluster_here()) is not None:
+        stages.announce(
+            f"a Ray cluster runs on this machine ({there}), and this run has a Ray of its own. To run on the "
+            "cluster, set RAY_ADDRESS=auto"
+        )
     logging.getLogger(_INIT_LOGGER).addFilter(_is_not_about_signals)
     handler = signal.getsignal(signal.SIGTERM)
     if address:
@@ -130,6 +125,7 @@ def _ensure_ray(workers: int) -> bool:
                 logging_level=logging.WARNING,
                 log_to_driver=False,
                 _node_ip_address=LOOPBACK,
+                _temp_dir=private_folder(),
                 _system_config=dict(PRIVATE_SYSTEM_CONFIG),  # Ray adds to it what holds for one session only
             )
         warn_unless_on_loopback()
@@ -176,22 +172,6 @@ def ray_session() -> Iterator[None]:
     finally:
         if started:
             ray.shutdown()
-
-
-def _private_token() -> None:
-    """Protect a private cluster by a token of its own, unless the user has configured one.
-
-    Left alone, Ray would leave a token in the user's home, which later clusters and clients then trip over.
-    """
-    if any(os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
-        return
-    folder = tempfile.mkdtemp(prefix="wedlm-ray-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = os.path.join(folder, "token")
-    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-        file.write(secrets.token_hex(32))
-    # Ray itself turns the mode on for a local cluster, and refreshes what it read of it at import.
-    os.environ["RAY_AUTH_TOKEN_PATH"] = path
 
 
 def start_probe() -> Callable[[], None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -22,6 +23,7 @@ import s3fs
 import pipeline
 from pipeline import layout
 from pipeline.cluster.executor import RayExecutor
+from pipeline.cluster.private_folder import private_folder
 from pipeline.cluster.session import ray_session
 from pipeline.codec import Generation
 from pipeline.commands.run import run_on
@@ -126,6 +128,8 @@ def main(endpoint: str, model: str) -> None:
             output="s3://plant/r", storage_options=options, on_progress=lambda progress: authenticate(endpoint, 0),
             **{**common, "units_in_flight": 1}))  # fmt: skip
         authenticate(endpoint, 10**9)
+    # Ray's files go with this process. What is left in the working folder is looked through.
+    shutil.copytree(private_folder(), "ray", ignore=shutil.ignore_patterns("sockets"), symlinks=True)
 
 
 if __name__ == "__main__":

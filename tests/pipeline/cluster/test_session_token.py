@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,35 @@ def clients(address: str, environments: list[dict[str, str]], code: str) -> list
         for environment in environments
     ]  # fmt: skip
     return [(client.wait(60), client.communicate()[0]) for client in begun]
+
+
+def test_no_other_user_reaches_a_file_of_the_session(session: tuple[str, Path]) -> None:
+    _, token = session
+    assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
+    assert list(token.parent.glob("ray/session_2*/sockets/plasma_store"))
+    assert list(token.parent.glob("ray/session_2*/logs/raylet.*"))
+
+
+def test_a_killed_process_leaves_nothing_also_below_a_long_folder(tmp_path: Path) -> None:
+    long = tmp_path / "a folder of more than fifty characters, which is too long for sockets"
+    long.mkdir()
+    before = set(Path("/tmp").glob("wedlm-ray-*"))
+    driver = subprocess.Popen([sys.executable, "-c", SESSION], env=plain() | {"TMPDIR": str(long)},
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    assert driver.stdout is not None
+    assert driver.stdout.readline()
+    own = [
+        path for path in set(Path("/tmp").glob("wedlm-ray-*")) - before if (path / "ray").resolve().is_relative_to(long)
+    ]
+    assert own, "sockets have a short path"
+    assert list(long.glob("wedlm-ray-*/ray/session_2*/logs")), "files are where the user wants them"
+    driver.kill()
+    driver.communicate()
+    end = time.monotonic() + 15
+    while (any(long.iterdir()) or own[0].exists()) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert [*long.iterdir()] == []
+    assert not own[0].exists()
 
 
 def test_only_a_client_with_the_token_is_taken(session: tuple[str, Path], tmp_path: Path) -> None:
