@@ -24,6 +24,7 @@ import yaml
 import pipeline
 from jobs.cli import Parser, parse_options
 from jobs.quiet_end import end_quietly
+from jobs.strict_yaml import read_yaml
 from pipeline.config import MODES
 from pipeline.selection.score import SCORES
 from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter")
 
 def _plain(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return read_yaml(text)
     except yaml.YAMLError:
         raise argparse.ArgumentTypeError("not YAML. Write a number, true, or {field: value}") from None
 

@@ -1,10 +1,12 @@
-"""Ends a command whose reader has enough, as ``... | head`` has, without a traceback."""
+"""Ends a command without a traceback whose reader has enough, as ``... | head`` has, or whose output has no room."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 __all__ = ["CUT_OFF", "end_quietly"]
 
@@ -21,11 +23,37 @@ def end_quietly(main: Callable[[], int | None], command: str) -> int:
         main: the command.
         command: its name.
     """
+    _open_closed_streams()
     try:
         status = main() or 0
         sys.stdout.flush()
     except BrokenPipeError:
-        for stream in (sys.stdout, sys.stderr):  # what is flushed at the end of the process goes nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _drop_output()
         return 0 if command in _PRINTS else CUT_OFF
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        with suppress(OSError):
+            print(
+                f"error: no room is left ({error}). Free some, and run the command again.", file=sys.stderr, flush=True
+            )
+        _drop_output()
+        return 1
     return status
+
+
+def _open_closed_streams() -> None:
+    """Let what a closed stream would show go nowhere: else the next file that is opened takes its place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """Let what is flushed at the end of the process go nowhere."""
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,23 @@ def test_what_only_prints_is_done_when_its_reader_has_enough(way: str, tmp_path:
 def test_what_has_more_to_do_says_by_its_status_that_it_was_cut_off(way: str) -> None:
     status, said = cut_off([*WAYS[way]("etl"), "--input", "none", "--output", "none", "--print-config"])
     assert (status, said) == (CUT_OFF, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_changes_nothing_else(closed: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "jobs.validate", "--input", "none", "--output", str(tmp_path), "--model", "tiny"]
+    done = subprocess.run(["sh", "-c", f"{shlex.join(words)} {closed}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_an_output_without_room_is_one_clear_line() -> None:
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "jobs.etl", "--input", "none", "--output", "none", "--print-config"]
+        done = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no room is left (")
+    assert done.stderr.count("\n") == 1
 
 
 def test_every_command_ends_so() -> None:
