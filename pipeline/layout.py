@@ -30,6 +30,7 @@ __all__ = [
     "REPORT_PAGE",
     "RUN",
     "SCRATCH",
+    "SNAPSHOTS",
     "STAGED",
     "STATE",
     "UNITS",
@@ -61,6 +62,8 @@ __all__ = [
     "segment",
     "segment_of",
     "session",
+    "snapshot",
+    "snapshot_of",
     "staged_attempt",
     "staged_dead",
     "staged_rows",
@@ -78,6 +81,7 @@ LEASES = f"{STATE}/lease"
 MANIFEST = f"{STATE}/manifest"
 LEDGER = f"{STATE}/ledger"
 FENCES = f"{STATE}/fences"
+SNAPSHOTS = f"{STATE}/snapshots"
 STAGED = f"{STATE}/staged"
 PUBLISH = f"{STATE}/publish"
 PUBLICATIONS = f"{STATE}/publications"
@@ -153,10 +157,14 @@ def epoch_of(key: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """The parsed name of a ledger segment: the epoch of its writer, and its number among that writer's segments."""
+    """The parsed name of a ledger segment: the epoch of its writer, and its number among that writer's segments.
+
+    ``writer`` is the epoch and the token of the lease.
+    """
 
     epoch: int
     number: int
+    writer: str
 
 
 def discard_mark(epoch: int) -> str:
@@ -171,8 +179,10 @@ def segment(epoch: int, number: int, token: str) -> str:
 
 def segment_of(key: str) -> Segment | None:
     """Inverse of :func:`segment`; None for a file that has no such name."""
-    found = re.fullmatch(r"(\d+)-(\d+)-\w*\.jsonl", key.rsplit("/", 1)[-1])
-    return None if found is None else Segment(epoch=int(found[1]), number=int(found[2]))
+    found = re.fullmatch(r"(\d+)-(\d+)-(\w*)\.jsonl", key.rsplit("/", 1)[-1])
+    if found is None:
+        return None
+    return Segment(epoch=int(found[1]), number=int(found[2]), writer=f"{found[1]}-{found[3]}")
 
 
 def fence(epoch: int, segments: int) -> str:
@@ -184,6 +194,24 @@ def fenced(key: str) -> tuple[int, int] | None:
     """Inverse of :func:`fence`; None for other files."""
     found = re.fullmatch(r"(\d+)-(\d+)", key.rsplit("/", 1)[-1])
     return None if found is None else (int(found[1]), int(found[2]))
+
+
+def snapshot(epoch: int, entries: int, since: int, sha256: str) -> str:
+    """Key of the snapshot of a ledger that the holder of a lease made.
+
+    Args:
+        epoch: of the lease.
+        entries: of the ledger that it holds.
+        since: the epoch in which the run began.
+        sha256: of the snapshot.
+    """
+    return f"{SNAPSHOTS}/{epoch:08d}-{entries:012d}-{since:08d}-{sha256}.sqlite"
+
+
+def snapshot_of(key: str) -> tuple[int, str] | None:
+    """The epoch in which its run began, and the SHA-256, in the key of a snapshot; None for other files."""
+    found = re.fullmatch(r"\d+-\d+-(\d+)-([0-9a-f]{64})\.sqlite", key.rsplit("/", 1)[-1])
+    return None if found is None else (int(found[1]), found[2])
 
 
 def publishing(number: int, epoch: int) -> str:

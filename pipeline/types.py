@@ -375,10 +375,18 @@ class CommitRecord:
     @classmethod
     def from_json(cls, line: str) -> CommitRecord:
         """Inverse of :meth:`to_json`; fields of later versions are ignored."""
-        raw: dict[str, Any] = json.loads(line)
+        return cls.from_dict(json.loads(line))
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> CommitRecord:
+        """Inverse of :meth:`to_json`, from the plain values."""
         raw["failures"], raw["examples"] = raw.get("failures") or _NO_FAILURES, raw.get("examples") or _NO_EXAMPLES
         raw["more"] = tuple(Stretch(*stretch) for stretch in raw.get("more", ()))
-        return cls(**{f.name: raw[f.name] for f in fields(cls) if f.name in raw})
+        return cls(**{name: raw[name] for name in RECORD_FIELDS if name in raw})
+
+
+RECORD_FIELDS = tuple(field.name for field in fields(CommitRecord))
+"""Names of the fields of a ledger record."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -401,10 +409,10 @@ class Revocation:
         return json.dumps({"revoked": asdict(self)})
 
     @classmethod
-    def from_json(cls, line: str) -> Revocation | None:
-        """Inverse of :meth:`to_json`; None for a line that says something else."""
-        raw = json.loads(line).get("revoked")
-        return None if raw is None else cls(**raw)
+    def from_dict(cls, raw: Mapping[str, Any]) -> Revocation | None:
+        """Inverse of :meth:`to_json`, from the plain values of the line; None for another kind of line."""
+        own = raw.get("revoked")
+        return None if own is None else cls(**own)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,23 @@ as a further attempt.
 A segment's name holds the epoch of its writer's lease and a running number. A writer that takes over from one that did
 not release its lease puts a fence after the existing segments of that epoch. If the old writer wakes up in the middle
 of a put, its segment is behind the fence, or has an epoch from before the run began, and does not count.
+
+Of a large ledger there are snapshots (:mod:`pipeline.commit.ledger_snapshot`), which are read faster than its segments.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pipeline import layout
 from pipeline.commit.index import CommittedUnits
 from pipeline.commit.lease import Lease
+from pipeline.commit.ledger_snapshot import Covered, load_snapshot, save_snapshot
 from pipeline.commit.sealed import read_state, seal_lines, unseal_lines
 from pipeline.damage import is_unreadable
 from pipeline.errors import DamagedError, OutputError, SinkError
@@ -31,10 +37,18 @@ _COMPACT_SEGMENTS = 64
 """Segments beyond the number needed for all records; with more, the ledger is compacted."""
 _SEGMENT_RECORDS = 1024
 """Records per segment after compaction."""
+_SPARED_RECORDS = 100
+"""Records per segment at least, of segments that are left as they are while a snapshot covers them."""
 _READINGS = 5
 """How often reading starts again while another process compacts the ledger."""
 _READ_SEGMENTS = 32
 """Segments read at once."""
+_SNAPSHOT_ENTRIES = 65_536
+"""Entries, or planned units, that are worth a snapshot: reading so many takes a second."""
+_SNAPSHOT_SHARE = 0.2
+"""While units are committed there is another snapshot as soon as the last one lacks this share of the entries."""
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -46,16 +60,25 @@ class LedgerReading:
         last: epoch -> number of its last segment.
         damaged: key and fault of each segment that cannot be read; the units that only it names are generated again.
         foreign: keys of segments that writers put after they had lost their lease; they do not count.
+        covered: the segments that count and could be read.
+        loose: entries of these that no snapshot holds.
+        spared: segments that a snapshot covers, as far as listing them costs less than compacting them.
+        notes: a line for each snapshot that could not be loaded.
     """
 
     segments: int = 0
     last: dict[int, int] = field(default_factory=dict)
     damaged: list[tuple[str, str]] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    covered: Covered = field(default_factory=Covered)
+    loose: int = 0
+    spared: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def describe(self, url: str) -> list[str]:
-        """One line for each segment that does not count."""
-        lines = [f"{url}/{key}: {fault}; the units that only this ledger segment names are done again"
+        """One line for each segment that does not count, and for each snapshot that is not used."""
+        lines = [*self.notes]
+        lines += [f"{url}/{key}: {fault}; the units that only this ledger segment names are done again"
                  for key, fault in self.damaged]  # fmt: skip
         lines += [f"{url}/{key}: put by a writer that had lost its lease; it does not count" for key in self.foreign]
         return lines
@@ -80,6 +103,8 @@ def read_ledger(storage: Storage, records: CommittedUnits, since: int = 0) -> Le
 def _read_once(storage: Storage, records: CommittedUnits, since: int) -> LedgerReading:
     fences = _fences(storage)
     reading = LedgerReading()
+    known = load_snapshot(storage, records, since, reading.notes)
+    reading.covered = replace(known, below=dict(known.below))
     for keys in storage.walk(layout.LEDGER):
         ours = []
         for key in keys:
@@ -90,8 +115,11 @@ def _read_once(storage: Storage, records: CommittedUnits, since: int) -> LedgerR
             if segment.epoch < since or segment.number >= fences.get(segment.epoch, segment.number + 1):
                 reading.foreign.append(key)
             else:
-                ours.append(key)
-        reading.segments += len(ours)
+                reading.segments += 1
+                if known.has(segment):
+                    reading.spared = min(reading.spared + 1, known.entries // _SPARED_RECORDS)
+                else:
+                    ours.append(key)
         for first in range(0, len(ours), _READ_SEGMENTS):
             _enter(storage, ours[first : first + _READ_SEGMENTS], records, reading)
     return reading
@@ -104,10 +132,13 @@ def _enter(storage: Storage, keys: Sequence[str], records: CommittedUnits, readi
         if data is None:
             continue
         try:
-            entries = [_parsed(line) for line in unseal_lines(data)]
+            entries = [_parsed(json.loads(line)) for line in unseal_lines(data)]
         except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
             reading.damaged.append((key, str(error)))
             continue
+        reading.loose += len(entries)
+        if (segment := layout.segment_of(key)) is not None:
+            reading.covered.add(segment, len(entries))
         committed += [entry for entry in entries if isinstance(entry, CommitRecord)]
         revoked += [entry for entry in entries if isinstance(entry, Revocation)]
     records.add(committed)
@@ -133,8 +164,8 @@ def _read(storage: Storage, keys: Sequence[str], reading: LedgerReading) -> list
     return found
 
 
-def _parsed(line: str) -> CommitRecord | Revocation:
-    return Revocation.from_json(line) or CommitRecord.from_json(line)
+def _parsed(raw: dict[str, Any]) -> CommitRecord | Revocation:
+    return Revocation.from_dict(raw) or CommitRecord.from_dict(raw)
 
 
 def _fences(storage: Storage) -> dict[int, int]:
@@ -174,6 +205,7 @@ class Ledger:
         self._storage = storage
         self._lease = lease
         self._segments = 0
+        self._since, self._covered, self._loose = 0, Covered(), 0
         self.records = records
 
     @classmethod
@@ -193,7 +225,8 @@ class Ledger:
         reading = read_ledger(storage, records, since)
         ledger = cls(storage, records, lease)
         ledger._segments = 1 + reading.last.get(lease.epoch, -1)  # of an earlier round of this run
-        if reading.segments - len(records) // _SEGMENT_RECORDS > _COMPACT_SEGMENTS:
+        ledger._since, ledger._covered, ledger._loose = since, reading.covered, reading.loose
+        if reading.segments - len(records) // _SEGMENT_RECORDS > _COMPACT_SEGMENTS + reading.spared:
             ledger._compact()
         storage.delete_objects([key for key, _ in reading.damaged] + reading.foreign)
         return ledger, reading.describe(storage.url)
@@ -201,19 +234,41 @@ class Ledger:
     def commit(self, records: Sequence[CommitRecord]) -> list[CommitRecord | None]:
         """Commit units whose results are staged; returns for each the record that it replaces, if any."""
         before = [self.records.get(record.unit_id) if record.attempt > 1 else None for record in records]
-        self._put(record.to_json() for record in records)
+        self._put([record.to_json() for record in records])
         self.records.add(records)
+        self.keep_snapshot(_SNAPSHOT_SHARE)
         return before
+
+    def keep_snapshot(self, share: float = 0.0, planned: int = 0) -> None:
+        """Make a snapshot if it is worth it. Without one the output is whole, so a fault is no more than a warning.
+
+        Args:
+            share: least share of the entries that the last snapshot lacks.
+            planned: units of a plan that no snapshot holds.
+
+        Raises:
+            LeaseLostError: another run took over.
+        """
+        if self._loose < max(_SNAPSHOT_ENTRIES, share * self._covered.entries) and planned < _SNAPSHOT_ENTRIES:
+            return
+        try:
+            save_snapshot(self._storage, self._lease, self.records, self._covered, self._since)
+        except (OSError, SinkError) as error:
+            _LOG.warning("%s: no snapshot of the ledger could be made (%s)", self._storage.url, error)
+        self._loose = 0
 
     def revoke(self, revocations: Sequence[Revocation]) -> None:
         """Enter that the results of these units no longer count."""
-        self._put(revocation.to_json() for revocation in revocations)
+        self._put([revocation.to_json() for revocation in revocations])
         self.records.revoke(revocations)
 
-    def _put(self, lines: Iterable[str]) -> None:
+    def _put(self, lines: Sequence[str]) -> None:
         key = layout.segment(self._lease.epoch, self._segments, self._lease.token)
         self._segments += 1
         self._storage.put(key, seal_lines(lines))
+        self._loose += len(lines)
+        if (segment := layout.segment_of(key)) is not None:
+            self._covered.add(segment, len(lines))
 
     def _compact(self) -> None:
         # A kill in here leaves segments that name the same units twice, which changes nothing.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from pipeline.causes import MOST_CAUSES, added_causes
 from pipeline.commit.index.scratch import Scratch
-from pipeline.types import GENERATED_COUNTS, PROMPT_COUNTS, CommitRecord, Revocation, Stretch, Totals
+from pipeline.commit.index.snapshot import load_snapshot, save_snapshot
+from pipeline.types import GENERATED_COUNTS, PROMPT_COUNTS, RECORD_FIELDS, CommitRecord, Revocation, Stretch, Totals
 
 __all__ = ["COLUMNS", "CommittedUnits", "record_of"]
 
-COLUMNS = tuple(field.name for field in fields(CommitRecord))
+COLUMNS = RECORD_FIELDS
 """Columns of the table, one for each field of a record; those of :data:`_MAPPINGS` and ``more`` are JSON text, or null
 if empty."""
 _SUMS = ("num_rows", "failed_rows", *GENERATED_COUNTS, *PROMPT_COUNTS)
@@ -37,7 +37,8 @@ class CommittedUnits:
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
         rest = ", ".join(name for name in COLUMNS if name != "unit_id")
-        scratch.run(f"CREATE TABLE records (unit_id TEXT PRIMARY KEY, {rest})")
+        scratch.run(f"CREATE TABLE records (unit_id TEXT, {rest})")
+        scratch.run("CREATE UNIQUE INDEX records_by_id ON records (unit_id)")
         scratch.run("CREATE TABLE revoked (unit_id TEXT PRIMARY KEY, attempt INTEGER, reason TEXT, input_sha256 TEXT)")
         changes = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name != "unit_id")
         values = ", ".join(f"?{i}" for i in range(1, 1 + len(COLUMNS)))
@@ -50,6 +51,14 @@ class CommittedUnits:
     def add(self, records: Iterable[CommitRecord]) -> None:
         """Enter records; a record of an earlier attempt than the known or the revoked one is ignored."""
         self._scratch.write(self._insert, map(_row, records))
+
+    def save(self, path: str, facts: Mapping[str, object]) -> None:
+        """Write a snapshot of the index; see :func:`pipeline.commit.index.snapshot.save_snapshot`."""
+        save_snapshot(self._scratch, path, facts)
+
+    def load(self, path: str) -> dict[str, Any] | None:
+        """Load a snapshot into an empty index; see :func:`pipeline.commit.index.snapshot.load_snapshot`."""
+        return load_snapshot(self._scratch, path)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,9 +28,38 @@ class Scratch:
     def __init__(self) -> None:
         self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._lock = threading.Lock()
+        self._set_up()
+
+    def _set_up(self) -> None:
         # After a crash its content is built again, so it needs no journal and no flushes.
         for pragma in ("journal_mode=OFF", "synchronous=OFF", "temp_store=FILE", f"cache_size=-{_CACHE_KIB}"):
             self.run(f"PRAGMA {pragma}")
+
+    def save(self, path: str, statements: Sequence[str], first: Sequence[Any]) -> None:
+        """Run statements while a new database file is attached as ``saved``; ``first``: parameters of the first one."""
+        with self._lock:
+            self._connection.execute("ATTACH ? AS saved", (path,))
+            try:
+                for pragma in ("journal_mode=OFF", "synchronous=OFF"):
+                    self._connection.execute(f"PRAGMA saved.{pragma}")
+                self._connection.execute("BEGIN")
+                for number, statement in enumerate(statements):
+                    self._connection.execute(statement, () if number else first)
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                self._connection.execute("DETACH saved")
+
+    def adopt(self, path: str) -> None:
+        """Go on with the database of a file, in place of this one; the file's name is removed at once."""
+        with self._lock:
+            adopted = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            adopted.execute("SELECT count(*) FROM sqlite_master").fetchone()  # now the file is open
+            os.unlink(path)
+            self._connection.close()
+            self._connection = adopted
+        self._set_up()
 
     def close(self) -> None:
         """Drop everything."""
