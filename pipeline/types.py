@@ -375,11 +375,7 @@ class CommitRecord:
     @classmethod
     def from_json(cls, line: str) -> CommitRecord:
         """Inverse of :meth:`to_json`; fields of later versions are ignored."""
-        return cls.from_dict(json.loads(line))
-
-    @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> CommitRecord:
-        """Inverse of :meth:`to_json`, from the plain values."""
+        raw: dict[str, Any] = json.loads(line)
         raw["failures"], raw["examples"] = raw.get("failures") or _NO_FAILURES, raw.get("examples") or _NO_EXAMPLES
         raw["more"] = tuple(Stretch(*stretch) for stretch in raw.get("more", ()))
         return cls(**{name: raw[name] for name in RECORD_FIELDS if name in raw})
@@ -407,12 +403,6 @@ class Revocation:
     def to_json(self) -> str:
         """One line of JSON."""
         return json.dumps({"revoked": asdict(self)})
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Revocation | None:
-        """Inverse of :meth:`to_json`, from the plain values of the line; None for another kind of line."""
-        own = raw.get("revoked")
-        return None if own is None else cls(**own)
 
 
 @dataclass(frozen=True, kw_only=True)

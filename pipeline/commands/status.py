@@ -11,7 +11,7 @@ from pipeline.commands.filter_source import dropped_by_reason
 from pipeline.commit.index import Index
 from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import read_ledger
-from pipeline.commit.manifest import Manifest, index_publication
+from pipeline.commit.manifest import Manifest, count_units
 from pipeline.commit.run_record import RunState
 from pipeline.commit.usage import read_usage
 from pipeline.storage.open import open_storage
@@ -46,9 +46,7 @@ def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
     with Index() as index:
         read_ledger(storage, index.records, state.begun)
         total, attempts = index.records.totals(), index.records.attempts()
-        for publication in manifest.publications:
-            index_publication(storage, publication, index.published)
-        published = len(index.published)
+    published = sum(count_units(storage, publication) for publication in manifest.publications)
     holder, used = current_holder(storage), read_usage(storage, state.begun)
     return {
         "output": storage.url,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline import layout
-from pipeline.commit.index import CommittedUnits
+from pipeline.commit.index import CommittedUnits, row_of
 from pipeline.commit.lease import Lease
 from pipeline.commit.ledger_snapshot import Covered, load_snapshot, save_snapshot
 from pipeline.commit.sealed import read_state, seal_lines, unseal_lines
@@ -126,22 +126,24 @@ def _read_once(storage: Storage, records: CommittedUnits, since: int) -> LedgerR
 
 
 def _enter(storage: Storage, keys: Sequence[str], records: CommittedUnits, reading: LedgerReading) -> None:
-    committed: list[CommitRecord] = []
+    committed: list[list[Any]] = []
     revoked: list[Revocation] = []
     for key, data in zip(keys, _read(storage, keys, reading), strict=True):
         if data is None:
             continue
         try:
-            entries = [_parsed(json.loads(line)) for line in unseal_lines(data)]
+            entries = [json.loads(line) for line in unseal_lines(data)]
+            rows = [row_of(entry) for entry in entries if "revoked" not in entry]
+            taken = [Revocation(**entry["revoked"]) for entry in entries if "revoked" in entry]
         except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
             reading.damaged.append((key, str(error)))
             continue
         reading.loose += len(entries)
         if (segment := layout.segment_of(key)) is not None:
             reading.covered.add(segment, len(entries))
-        committed += [entry for entry in entries if isinstance(entry, CommitRecord)]
-        revoked += [entry for entry in entries if isinstance(entry, Revocation)]
-    records.add(committed)
+        committed += rows
+        revoked += taken
+    records.enter(committed)
     records.revoke(revoked)
 
 
@@ -162,10 +164,6 @@ def _read(storage: Storage, keys: Sequence[str], reading: LedgerReading) -> list
             reading.damaged.append((key, str(error)))
             found.append(None)
     return found
-
-
-def _parsed(raw: dict[str, Any]) -> CommitRecord | Revocation:
-    return Revocation.from_dict(raw) or CommitRecord.from_dict(raw)
 
 
 def _fences(storage: Storage) -> dict[int, int]:

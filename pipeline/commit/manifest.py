@@ -26,7 +26,7 @@ from pipeline.sinks.hashed import HashedFile
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries
 
-__all__ = ["FENCE", "Manifest", "Publication", "index_publication", "write_units"]
+__all__ = ["FENCE", "Manifest", "Publication", "count_units", "index_publication", "write_units"]
 
 _VERSION = 3
 """Version of the record. 1 held the units themselves; 2 was named by a token."""
@@ -290,6 +290,21 @@ def index_publication(storage: Storage, publication: Publication, published: Pub
         shas = [part.sha256 for part in publication.parts]
         published.replace(publication.position, publication.part_keys, shas, publication.format, units)
 
+    _of_list(storage, publication, load)
+
+
+def count_units(storage: Storage, publication: Publication) -> int:
+    """Units of a publication, whose list is checked.
+
+    Raises:
+        DamagedError: the list is missing or damaged.
+    """
+    _of_list(storage, publication, lambda: _check_list(storage, publication))
+    return publication.units.rows
+
+
+def _of_list(storage: Storage, publication: Publication, load: Callable[[], None]) -> None:
+    """Run ``load``, which reads the list of a publication's units; see :func:`index_publication`."""
     key = f"{storage.url}/{publication.units_key}"
     try:
         with_retries(load, f"reading {key}")

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
+from pipeline.codec import tokens_per_forward
 from pipeline.sinks import FORMATS
 from pipeline.sinks.dataset_card import card_fields
 
@@ -160,7 +161,9 @@ def _statistics(found: RowStatistics, *, selected: bool) -> list[tuple[str, str]
         counts.append(("generated tokens per generation", f"{found.completion_tokens / samples:,.1f}"))
         counts.append(("of the longest generation", f"{found.longest:,}"))
     if found.forwards:
-        counts.append(("generated tokens per forward", f"{found.completion_tokens / found.forwards:,.2f}"))
+        counts.append(
+            ("generated tokens per forward", f"{tokens_per_forward(found.completion_tokens, found.forwards):,.2f}")
+        )
     counts += [(f"finish reason `{name}`", f"{count:,}") for name, count in sorted(found.finish_reasons.items())]
     return counts + [(f"strategy `{name}`", f"{count:,}") for name, count in sorted(found.strategies.items())]
 

@@ -5,7 +5,7 @@ in the output. Every process builds it when it starts and loses it when it ends.
 :mod:`pipeline.types`; does not know storages, Ray or Arrow.
 """
 
-from pipeline.commit.index.committed import CommittedUnits
+from pipeline.commit.index.committed import CommittedUnits, row_of
 from pipeline.commit.index.inputs import Inputs, ProcessedFile
 from pipeline.commit.index.planned import PlannedUnits
 from pipeline.commit.index.published import IndexedUnit, PublishedUnit, PublishedUnits
@@ -20,4 +20,5 @@ __all__ = [
     "ProcessedFile",
     "PublishedUnit",
     "PublishedUnits",
+    "row_of",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
 from pipeline.causes import MOST_CAUSES, added_causes
@@ -12,15 +13,30 @@ from pipeline.commit.index.scratch import Scratch
 from pipeline.commit.index.snapshot import load_snapshot, save_snapshot
 from pipeline.types import GENERATED_COUNTS, PROMPT_COUNTS, RECORD_FIELDS, CommitRecord, Revocation, Stretch, Totals
 
-__all__ = ["COLUMNS", "CommittedUnits", "record_of"]
+__all__ = ["COLUMNS", "CommittedUnits", "record_of", "row_of"]
 
 COLUMNS = RECORD_FIELDS
 """Columns of the table, one for each field of a record; those of :data:`_MAPPINGS` and ``more`` are JSON text, or null
 if empty."""
 _SUMS = ("num_rows", "failed_rows", *GENERATED_COUNTS, *PROMPT_COUNTS)
 _MAPPINGS = ("failures", "causes", "examples", "unparsed", "retried")
+_JSON = (*_MAPPINGS, "more")
+_DEFAULTS = {field.name: field.default for field in fields(CommitRecord) if field.default is not MISSING}
+_DEFAULTS |= dict.fromkeys(_JSON)
 _UNIT_ID, _ATTEMPT = 1 + COLUMNS.index("unit_id"), 1 + COLUMNS.index("attempt")
 _EMPTY: dict[str, Any] = {}
+
+
+def row_of(raw: Mapping[str, Any]) -> list[Any]:
+    """The tuple of :data:`COLUMNS` from the plain values of a record, such as a line of the ledger.
+
+    Raises:
+        KeyError: a field is missing that has no default.
+    """
+    named = {**_DEFAULTS, **raw}
+    for name in _JSON:
+        named[name] = json.dumps(named[name]) if named[name] else None
+    return [named[name] for name in COLUMNS]
 
 
 def record_of(row: Sequence[Any]) -> CommitRecord:
@@ -50,7 +66,11 @@ class CommittedUnits:
 
     def add(self, records: Iterable[CommitRecord]) -> None:
         """Enter records; a record of an earlier attempt than the known or the revoked one is ignored."""
-        self._scratch.write(self._insert, map(_row, records))
+        self.enter(row_of({name: getattr(record, name) for name in COLUMNS}) for record in records)
+
+    def enter(self, rows: Iterable[Sequence[Any]]) -> None:
+        """:meth:`add` records as tuples of :data:`COLUMNS`, see :func:`row_of`."""
+        self._scratch.write(self._insert, rows)
 
     def save(self, path: str, facts: Mapping[str, object]) -> None:
         """Write a snapshot of the index; see :func:`pipeline.commit.index.snapshot.save_snapshot`."""
@@ -158,13 +178,6 @@ class CommittedUnits:
             **own, failures=dict(failures), causes=causes, examples=examples, unparsed=dict(unparsed),
             retried=dict(retried),
         )  # fmt: skip
-
-
-def _row(record: CommitRecord) -> list[Any]:
-    named = {name: getattr(record, name) for name in COLUMNS}
-    named |= {name: json.dumps(dict(named[name])) if named[name] else None for name in _MAPPINGS}
-    named["more"] = json.dumps(record.more) if record.more else None
-    return list(named.values())
 
 
 def _revocation(row: Sequence[Any]) -> Revocation:
