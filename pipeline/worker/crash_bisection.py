@@ -217,6 +217,8 @@ class CrashBisection:
         elif self._searched:
             # As many more as the search for a few rows takes, if nothing else succeeds meanwhile.
             allowed = some + math.ceil(math.log2(self._searched)) + 3 * self._max_row_deaths
+        elif sum(trial.shared_deaths > 0 for trial in self._trials.values()) > 1:
+            allowed = some  # units that ran one after the other, each of which is to lose two processes
         in_a_row = _MOST_IN_A_ROW if self._achieved else some
         return Verdict(go_on=deaths <= allowed and self._in_a_row <= in_a_row, deaths=deaths)
 

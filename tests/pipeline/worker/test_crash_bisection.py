@@ -288,6 +288,17 @@ def test_after_two_quarantined_rows_poison_costs_children_and_no_process(
     assert cluster.child_deaths <= 100 * (2 + 7)
 
 
+@pytest.mark.parametrize("order", ["aabb", "abab", "abba", "baab"])
+def test_units_that_run_one_after_the_other_may_each_lose_two_processes(order: str) -> None:
+    """After a death, the next process may begin with another unit than the last one."""
+    bisection = CrashBisection(2, max_engine_deaths=3)
+    for number, unit in enumerate(order):
+        assert bisection.start_process("worker", f"p{number}").go_on
+        bisection.begin_unit(unit, 12, f"p{number}", forks=True)
+    assert bisection.start_process("worker", "last").go_on
+    assert bisection.begin_unit(order[-1], 12, "last", forks=True).in_children
+
+
 def test_rows_that_are_done_are_not_run_again() -> None:
     """Not even where the process dies at a later row, nor after the unit was done and before it was staged."""
     ran: list[int] = []
