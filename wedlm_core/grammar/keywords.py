@@ -72,8 +72,9 @@ _DRAFTS = {
 _SINCE: Mapping[str, int] = {
     "const": 6, "contains": 6, "propertyNames": 6, "if": 7, "dependentRequired": 8, "dependentSchemas": 8,
     "unevaluatedProperties": 8, "unevaluatedItems": 8, "minContains": 8, "maxContains": 8, "$recursiveRef": 8,
-    "contentEncoding": 8, "contentMediaType": 8, "prefixItems": 9, "$dynamicRef": 9,
+    "prefixItems": 9, "$dynamicRef": 9,
 }  # fmt: skip
+_CONTENT_IS_A_NOTE = 8  # before this draft validators might enforce it
 _UNTIL: Mapping[str, int] = {"dependencies": 7, "additionalItems": 8}
 _PRIVATE = ("x-", "X-", "_", "@", "#", "//")
 """Beginnings of names that mark an annotation."""
@@ -107,6 +108,8 @@ def keyword_fault(keyword: str, value: Any, schema: Mapping[str, Any], draft: in
         return None
     if keyword in _REFUSED or _WITHOUT_EFFECT.get(keyword) in schema:
         return "this keyword would not be enforced", _REFUSED.get(keyword, _REMOVE)
+    if keyword in ("contentEncoding", "contentMediaType") and (draft is None or draft < _CONTENT_IS_A_NOTE):
+        return "this keyword would not be enforced", "Remove it, or name a draft since 2019-09, where it is a note."
     if not is_of_draft(keyword, draft):
         return "the draft that $schema names does not have this keyword, or not as here", "Name another draft, or none."
     if keyword in ENFORCED:

@@ -47,10 +47,10 @@ class References:
             if not isinstance(part, Mapping):
                 continue
             name = _name_of(part)
-            for anchor in (part.get("$anchor"), name[1:] if name.startswith("#") else None):
-                if isinstance(anchor, str) and anchor:
-                    self._anchors.setdefault(anchor, part)
             embedded |= part is not whole and bool(name) and not name.startswith("#")
+            for anchor in (part.get("$anchor"), name[1:] if name.startswith("#") else None):
+                if isinstance(anchor, str) and anchor and not embedded:
+                    self._anchors.setdefault(anchor, part)
             if embedded:
                 self._embedded.add(id(part))
             todo.extend((inner, embedded) for _, inner in subschemas(part))
