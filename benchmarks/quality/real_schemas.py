@@ -106,7 +106,7 @@ def _class(message: str) -> str:
     keyword = found[1] if found else ""
     if "cannot be compiled (" in message:
         return "backend: " + re.sub(r"[\"'/].*", "", message.partition("cannot be compiled (")[2])[:60].strip()
-    if "nearly" in message or "its value is a schema" in message:
+    if any(text in message for text in ("nearly", "its value is a schema", "without a keyword")):
         return "no keyword: a typing error, or a schema in the wrong place"
     return (
         f"{keyword or 'schema'}: {message.rpartition(': ')[2][:60]}" if keyword != "format" else "format: another one"

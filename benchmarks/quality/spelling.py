@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -9,8 +10,9 @@ from typing import Any
 
 __all__ = ["reason_of_refusal", "takes"]
 
-_MOST_TRIES = 4_000
+_MOST_TRIES = 10_000
 _ORDER, _NUMBER, _CHARACTER = "order of fields", "spelling of a number", "control character"
+_LIMIT = "limit of the grammar library"
 
 
 def takes(matcher: Any, encode: Callable[[str], Sequence[int]], value: Any) -> bool:
@@ -33,7 +35,9 @@ def reason_of_refusal(matcher: Any, encode: Callable[[str], Sequence[int]], valu
         found = next(_Speller(encode, numbers).after(matcher, value), None)
         if found is not None and found.is_accepting():
             return reason
-    return "other"
+    own = matcher.deep_copy()
+    own.consume_tokens(encode(json.dumps(value, ensure_ascii=False)))
+    return _LIMIT if "too many" in own.get_error() else "other"
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -44,6 +48,10 @@ def _texts(value: Any) -> Iterator[str]:
         value = list(value.values())
     for inner in value if isinstance(value, list) else ():
         yield from _texts(inner)
+
+
+def _key(name: str, comma: str) -> str:
+    return f"{comma}{json.dumps(name, ensure_ascii=False)}: "
 
 
 class _Speller:
@@ -79,12 +87,18 @@ class _Speller:
             yield own
 
     def _fields(self, matcher: Any, left: dict[str, Any], comma: str) -> Iterator[Any]:
+        """Try first the fields after which most others may still come."""
         if not left:
             yield from self._text(matcher, "}")
+        found = []
         for name, value in left.items():
-            for named in self._text(matcher, f"{comma}{json.dumps(name, ensure_ascii=False)}: "):
-                for behind in self.after(named, value):
-                    yield from self._fields(behind, {key: v for key, v in left.items() if key != name}, ", ")
+            rest = {key: inner for key, inner in left.items() if key != name}
+            for named in self._text(matcher, _key(name, comma)):
+                for behind in itertools.islice(self.after(named, value), 1):
+                    others = sum(1 for key in rest for _ in self._text(behind, _key(key, ", ")))
+                    found.append((others, len(found), behind, rest))
+        for _, _, behind, rest in sorted(found, key=lambda one: (-one[0], one[1])):
+            yield from self._fields(behind, rest, ", ")
 
     def _items(self, matcher: Any, left: list[Any], comma: str) -> Iterator[Any]:
         if not left:
