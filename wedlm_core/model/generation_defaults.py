@@ -72,7 +72,7 @@ def load_generation_defaults(folder: str | os.PathLike[str], setting: str, vocab
     penalty, tokens = raw.get("repetition_penalty"), raw.get("suppress_tokens")
     if isinstance(tokens, list):
         tokens = [token for token in tokens if not isinstance(token, int) or 0 <= token < vocab_size]
-    given = {"repetition_penalty": penalty, "suppress_tokens": tokens}
+    given: dict[str, Any] = {"repetition_penalty": penalty, "suppress_tokens": tokens}
     try:
         params = SamplingParams(**{name: value for name, value in given.items() if value is not None})
     except RequestError as error:
