@@ -37,19 +37,19 @@ class NullCell(StrictUndefined):
             raise AttributeError(name)  # Python asks for protocols by such names
         return self[name]
 
-    def __getitem__(self, key: Any) -> NullCell:
+    def __getitem__(self, key: Any) -> NullCell:  # type: ignore[override]
         return NullCell(f"{self._why.partition(', so it')[0]}, so it has no {key!r}", is_null=self._is_null)
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> bool:  # type: ignore[override]
         return False
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: object) -> bool:  # type: ignore[override]
         return other is None or isinstance(other, NullCell)
 
-    def __ne__(self, other: object) -> bool:
+    def __ne__(self, other: object) -> bool:  # type: ignore[override]
         return not self == other
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return hash(None)
 
     def __repr__(self) -> str:
