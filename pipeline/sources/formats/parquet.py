@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.errors import SourceError
 from pipeline.sources.base import HIDDEN, FileSource, cut, damage_named, each_of, open_input, read_with_retries
 from pipeline.sources.schemas import common_schema
 from pipeline.storage.urls import READ_AHEAD_BYTES, is_url, local_path
@@ -20,6 +21,8 @@ __all__ = ["ParquetSource"]
 
 _BATCH_ROWS = 4096
 _BUFFER_BYTES = 2**20
+_MOST_ROW_BYTES = 256 * 2**20
+"""Rows of a row group, on average: a file of some kilobytes may decompress to one cell of gigabytes."""
 _SMALL_ROW_GROUP_BYTES = 32 * 2**20
 
 
@@ -109,7 +112,18 @@ def _column(file: SourceFile, name: str, options: Mapping[str, Any]) -> Iterator
 
 
 def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tuple[int, ...]]:
-    """Schema, and the first row of each row group."""
+    """Schema, and the first row of each row group.
+
+    Raises:
+        SourceError: a row is too long; some kilobytes may decompress to gigabytes.
+    """
     with open_input(file.path, options) as opened, pq.ParquetFile(opened) as parquet:
-        groups = (parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups))
-        return parquet.schema_arrow, tuple(itertools.accumulate(groups, initial=0))
+        groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
+        for group in groups:
+            size = group.total_byte_size // max(1, group.num_rows)
+            if size > _MOST_ROW_BYTES:
+                raise SourceError(
+                    f"{file.path}: its rows have {size} bytes on average, and {_MOST_ROW_BYTES} is the most. Leave "
+                    "such rows, or the column that makes them long, out of the file."
+                )
+        return parquet.schema_arrow, tuple(itertools.accumulate((own.num_rows for own in groups), initial=0))

@@ -17,6 +17,7 @@ from fsspec.implementations.memory import MemoryFile
 
 from pipeline.errors import SourceError
 from pipeline.sources import inflating
+from pipeline.sources.formats import parquet
 from testing.pipeline.source_rows import all_rows, opened
 
 TEXT = [f"Count from {i} to 9." for i in range(4000)]
@@ -136,3 +137,13 @@ def test_a_read_that_a_store_breaks_off_is_done_again(
     times = iter([0] * 1000)
     with pytest.raises(SourceError, match=r"reading memory://.* failed 5 times, last with StoreError: "):
         list(source.read(slices))
+
+
+def test_a_parquet_file_of_rows_that_are_too_long_is_refused_before_it_is_decompressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"prompt": ["x" * 100_000] * 2}), tmp_path / "x.parquet", use_dictionary=False)
+    assert opened(tmp_path / "x.parquet", tmp_path).schema.names == ["prompt"]
+    monkeypatch.setattr(parquet, "_MOST_ROW_BYTES", 50_000)
+    with pytest.raises(SourceError, match=r"x\.parquet: .*10001[0-9] bytes.*50000"):
+        opened(tmp_path / "x.parquet", tmp_path)
