@@ -30,6 +30,10 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return column
     if pa.types.is_run_end_encoded(column.type):
         return _cast(pc.run_end_decode(column), kind)
+    if pa.types.is_dictionary(column.type) and pa.types.is_nested(column.type.value_type):
+        return pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type).cast(
+            kind
+        )
     if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
         return pa.chunked_array(map(_without_view, column.chunks)).cast(kind)
     if pa.types.is_dictionary(kind) and not pa.types.is_dictionary(column.type):

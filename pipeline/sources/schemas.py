@@ -36,6 +36,7 @@ def common_schema(files: Sequence[SourceFile], schemas: Sequence[pa.Schema], rea
     for file, schema in zip(files, schemas, strict=True):
         if not any(schema.equals(known) for known, _ in kinds):
             check_names(schema.names, f"{file.path}: the file")
+            _check_known(schema, file)
             kinds.append((schema, file))
     names = dict.fromkeys(name for schema, _ in kinds for name in schema.names)
     common = {name: _common_type(name, kinds) for name in names}
@@ -48,6 +49,21 @@ def common_schema(files: Sequence[SourceFile], schemas: Sequence[pa.Schema], rea
     missing = {name for name in names if any(name not in schema.names for schema, _ in kinds)}
     fields = [field.with_nullable(True) if field.name in missing else field for field in whole]
     return pa.schema(fields, metadata=schemas[0].metadata)
+
+
+def _check_known(schema: pa.Schema, file: SourceFile) -> None:
+    """Refuse types that Arrow has and pyarrow does not, such as intervals of months.
+
+    Raises:
+        SourceError: there is one.
+    """
+    for number, name in enumerate(schema.names):
+        try:
+            pa.nulls(0, schema.field(number).type)
+        except (KeyError, pa.ArrowException):
+            raise SourceError(
+                f"{file.path}: column {name!r} is of a type that pyarrow does not know. Cast it, or leave it out."
+            ) from None
 
 
 def _common_type(name: str, kinds: Sequence[tuple[pa.Schema, SourceFile]]) -> pa.DataType:

@@ -86,7 +86,7 @@ def _is_binary(own: pa.DataType, table: pa.DataType) -> bool:
 
 
 def plain_type(kind: pa.DataType, *, dictionaries: bool = True) -> pa.DataType:
-    """The same values in a type that every function of Arrow takes: no views, no runs.
+    """The same values in a type that every function of Arrow takes: no views, no runs, no dictionaries of lists.
 
     ``dictionaries``: whether dictionaries stay.
     """
@@ -100,7 +100,8 @@ def plain_type(kind: pa.DataType, *, dictionaries: bool = True) -> pa.DataType:
         return plain(kind.value_type)
     if pa.types.is_dictionary(kind):
         values = plain(kind.value_type)
-        return pa.dictionary(kind.index_type, values, kind.ordered) if dictionaries else values
+        keeps = dictionaries and not pa.types.is_nested(values)
+        return pa.dictionary(kind.index_type, values, kind.ordered) if keeps else values
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain(field.type)) for field in kind])
     if pa.types.is_map(kind):
