@@ -286,6 +286,20 @@ def test_rows_of_an_id_column_and_of_memory_are_corrected_by_it(tmp_path: Path, 
     assert verify(job.config.output, input=rows).problems == ()
 
 
+def test_lines_of_an_openai_batch_are_corrected_by_their_custom_id(tmp_path: Path, qwen3_folder: Path) -> None:
+    def line(number: int, **body: Any) -> dict[str, Any]:
+        own = {"prompt": f"Count {number}.", "max_tokens": 4, **body}
+        return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/completions", "body": own}
+
+    job = Job(tmp_path, qwen3_folder, columns=None)
+    batch = write(tmp_path / "batch.jsonl", [line(0), line(1, model="gpt-4o"), line(2, top_p=7), line(3)])
+    assert job.run(input=str(batch)).total.failed_rows == 2
+    assert job.retry(input=str(batch), served_model_names=["gpt-4o"]).total.failed_rows == 1
+    by_id = write(tmp_path / "fixed.jsonl", [line(2)])
+    assert job.retry(input=str(by_id)).total.failed_rows == 0
+    assert job.problems(batch) == ()
+
+
 def test_corrected_rows_are_kept_in_an_output_on_an_object_store(
     tmp_path: Path, qwen3_folder: Path, s3: S3Server
 ) -> None:
