@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,7 @@ from pipeline.types import PROMPT_COUNTS
 __all__ = ["prompt_counts"]
 
 
-def prompt_counts(table: pa.Table) -> dict[str, int]:
+def prompt_counts(table: pa.Table) -> dict[str, Any]:
     """Count over the rows of a table of :func:`~pipeline.prompts.tokenize.prepare_table`, by the names of the counts.
 
     Of several identical prompts, all but the first count. A prompt is blank if its row puts no visible character into
