@@ -22,6 +22,7 @@ from pipeline.sources import FileSource, SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
 from pipeline.sources.names import check_names
 from pipeline.sources.stage_rows import StageRows
+from pipeline.sources.wanted import columns_named_by
 from pipeline.storage.protocol import Storage
 from pipeline.template import WHOLE_ROW, PromptTemplate
 from pipeline.types import Unit, Unread
@@ -37,7 +38,6 @@ _KINDS: tuple[tuple[PromptKind, str, str], ...] = (
 )
 
 
-_CHAT_COLUMNS = ("tools_column", "chat_template_kwargs_column")
 _RECORDED = "conversations"
 """ShareGPT's column of messages; taken where none of the columns above is there."""
 
@@ -166,7 +166,7 @@ def resolve_job(
     if not isinstance(source, StageRows):  # they have a column of ours
         check_names(names, "the input")
     kind, column = _prompt_column(config, names)
-    for setting, wanted in _wanted(config):
+    for setting, wanted in columns_named_by(config):
         if wanted not in names:
             raise SourceError(f"{setting}={wanted!r}: the input has no such column. It has {names}: name one of them.")
     _check_chat(config, kind)
@@ -304,16 +304,8 @@ def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str
 
 def named_columns(config: RunConfig) -> list[str]:
     """The input columns that a run with this configuration cannot do without."""
-    names = [name for _, name in _wanted(config)]
+    names = [name for _, name in columns_named_by(config)]
     if config.prompt_template is not None:
         return [*names, *(PromptTemplate(config.prompt_template).names - {WHOLE_ROW})]
     has_prompt = any(getattr(config, setting) is not None for _, setting, _ in _KINDS)
     return names if has_prompt else [*names, "prompt"]
-
-
-def _wanted(config: RunConfig) -> list[tuple[str, str]]:
-    """Every column the configuration names, with the setting that names it."""
-    own = [(s, getattr(config, s)) for s in (*(setting for _, setting, _ in _KINDS), *_CHAT_COLUMNS, "id_column")]
-    wanted = [(setting, name) for setting, name in own if name is not None]
-    wanted += [(f"sampling_columns.{k}", v) for k, v in config.sampling_columns.items()]
-    return wanted + [("columns", name) for name in config.columns or ()]

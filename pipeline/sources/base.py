@@ -16,6 +16,7 @@ from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
 from pipeline.sources.partitions import Partitions
 from pipeline.sources.types import fits
+from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
@@ -106,6 +107,7 @@ class FileSource:
         remedy: see :class:`Source`.
         base: the folder that the files' keys are relative to; empty for rows in memory.
         unread: the files below the input that are not among these.
+        wanted: the columns that the job asks for.
     """
 
     base: str = ""
@@ -114,6 +116,7 @@ class FileSource:
     label: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
     remedy: str = RESTORE_INPUT
+    wanted: Wanted = ALL_COLUMNS
     input_format: ClassVar[str] = "rows"
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from pipeline.errors import SourceError
@@ -21,7 +22,7 @@ def check_names(names: Sequence[str], where: str) -> None:
     Raises:
         SourceError: names the columns.
     """
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise SourceError(f"{where} has several columns named {twice}. Rename them.")
     ours = [name for name in names if name.casefold().startswith(_OURS)]

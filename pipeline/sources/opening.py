@@ -19,6 +19,7 @@ from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_sav
 from pipeline.sources.spool import spool
 from pipeline.sources.suffixes import has_suffix
 from pipeline.sources.walking import has_wildcards, matches
+from pipeline.sources.wanted import ALL_COLUMNS, Wanted, wanted_by
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, relative
@@ -55,6 +56,7 @@ def source_of(
         partitioned=partitioned,
         input_format=_wanted_format(config),
         begun=begun,
+        wanted=wanted_by(config),
     )
     if isinstance(config.input, (str, os.PathLike)):
         check_files_apart(source.files, config.output)
@@ -95,6 +97,7 @@ def open_source(
     partitioned: bool = True,
     input_format: str = "auto",
     begun: InputBase | None = None,
+    wanted: Wanted = ALL_COLUMNS,
 ) -> SlicedSource:
     """The source of what ``RunConfig.input`` may be.
 
@@ -107,6 +110,7 @@ def open_source(
         partitioned: whether folders named ``name=value`` are columns of the files in them.
         input_format: as in ``RunConfig``.
         begun: how the run names its files that is to be continued; None for a new one.
+        wanted: columns that are asked for.
 
     Raises:
         SourceError: unknown kind, nothing there, or unreadable.
@@ -129,7 +133,7 @@ def open_source(
             _say_what_is_missing(name)
     if input_format not in ("auto", ROWS):
         raise SourceError(f"input_format={input_format!r}: of files only, and this input is none. Name a file.")
-    return spool(data, storage, storage_options or {})
+    return spool(data, storage, storage_options or {}, wanted)
 
 
 def _is_folder(name: str) -> bool:

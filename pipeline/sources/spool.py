@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,12 +21,13 @@ from pipeline.sinks.cast import cast_table
 from pipeline.sinks.hashed import HashedFile
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import check_object
-from pipeline.sources.base import NO_ROWS
+from pipeline.sources.base import BAD, HIDDEN, NO_ROWS
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.identity import stamp_now
 from pipeline.sources.names import check_names
-from pipeline.sources.tabulate import infer_columns, tabulate
+from pipeline.sources.tabulate import Columns, infer_columns, tabulate
 from pipeline.sources.types import plain_schema
+from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 from pipeline.types import SourceFile
@@ -40,11 +41,15 @@ _HASH_ROWS = 4096
 _ROW_GROUP_ROWS = 16384
 
 
-def tables_of(data: Any) -> Iterator[pa.Table]:
+def tables_of(data: Any, wanted: Wanted = ALL_COLUMNS) -> Iterator[pa.Table]:
     """Tables of one schema from any in-memory (or lazily loaded) source.
 
+    Args:
+        data: the source.
+        wanted: columns that are asked for.
+
     Raises:
-        SourceError: an unknown kind of input.
+        SourceError: an unknown kind of input; or later tables have other columns or types than the first.
     """
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
@@ -54,14 +59,17 @@ def tables_of(data: Any) -> Iterator[pa.Table]:
         arrow = data.with_format("arrow")
         yield from (arrow[i : i + _HASH_ROWS] for i in range(0, max(1, len(arrow)), _HASH_ROWS))
     elif _is(data, "datasets", "IterableDataset"):
-        yield from data.with_format("arrow").iter(batch_size=_HASH_ROWS)
+        if data.features is None:
+            yield from _of_rows(iter(data), wanted)
+        else:
+            yield from _alike(data.with_format("arrow").iter(batch_size=_HASH_ROWS))
     elif _is(data, "ray.data", "Dataset"):
-        yield from data.iter_batches(batch_size=_HASH_ROWS, batch_format="pyarrow")
+        yield from _alike(data.iter_batches(batch_size=_HASH_ROWS, batch_format="pyarrow"))
     elif _is(data, "pandas", "DataFrame"):
-        yield _of_frame(data)
+        yield _of_frame(data, wanted)
     elif isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
         rows = [{"prompt": row} if isinstance(row, str) else row for row in data]
-        yield tabulate(rows, infer_columns(rows))
+        yield tabulate(rows, infer_columns(rows), wanted)
     else:
         raise SourceError(
             f"input of type {type(data).__module__}.{type(data).__qualname__}: not a known kind of source. Pass a "
@@ -74,29 +82,71 @@ def _is(data: Any, package: str, name: str) -> bool:
     return any(c.__name__ == name and f"{c.__module__}.".startswith(f"{package}.") for c in type(data).__mro__)
 
 
-def _of_frame(frame: Any) -> pa.Table:
-    """The table of a pandas frame; if a column mixes types, rows whose cells do not fit become bad rows."""
-    try:
-        return pa.Table.from_pandas(frame, preserve_index=None)
-    except (pa.ArrowException, OverflowError, TypeError):
-        rows = frame.to_dict("records")
-        return tabulate(rows, infer_columns(rows))
+def _of_rows(rows: Iterator[Any], wanted: Wanted) -> Iterator[pa.Table]:
+    """Tables of rows that are mappings; types are inferred from the first of them."""
+    columns: Columns | None = None
+    while some := list(itertools.islice(rows, _HASH_ROWS)):
+        columns = columns or infer_columns(some)
+        yield tabulate(some, columns, wanted)
 
 
-def spool(data: Any, storage: Storage, options: Mapping[str, Any]) -> ParquetSource:
+def _alike(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The tables, if all of them have the columns and types of the first one.
+
+    Raises:
+        SourceError: they differ; the message names the column.
+    """
+    schema: pa.Schema | None = None
+    for table in tables:
+        schema = schema or table.schema
+        both = ({field.name: field.type for field in fields} for fields in (schema, table.schema))
+        (name, first, later) = next(_differences(*both), (None, None, None))
+        if name is not None:
+            raise SourceError(
+                f"column {name!r} is {first or 'missing'} in the first rows of the input, and {later or 'missing'} in "
+                "later ones. Give all of the input one schema: cast the column."
+            )
+        yield table
+
+
+def _differences(first: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    names = dict.fromkeys([*first, *later])
+    return ((name, first.get(name), later.get(name)) for name in names if first.get(name) != later.get(name))
+
+
+def _of_frame(frame: Any, wanted: Wanted) -> pa.Table:
+    """The table of a pandas frame. Columns of Python objects are read as those of rows; NaN is null, as in pandas."""
+    names = [str(name) for name in frame.columns]
+    loose = [name for name, kind in frame.dtypes.items() if str(kind) == "object"]
+    table = pa.Table.from_pandas(frame.drop(columns=loose), preserve_index=None)
+    if not loose:
+        return table
+    objects = frame[loose].rename(columns=str)
+    rows = objects.where(objects.notna(), None).to_dict("records")
+    found = tabulate(rows, infer_columns(rows), wanted)
+    columns = {name: (found if name in found.column_names else table)[name] for name in names}
+    extra = {name: table[name] for name in table.column_names if name not in columns}  # the index
+    hidden = {name: found[name] for name in HIDDEN if found[BAD].null_count < len(found)}
+    return pa.table({**columns, **extra, **hidden}, metadata=table.schema.metadata)
+
+
+def spool(
+    data: Any, storage: Storage, options: Mapping[str, Any], wanted: Wanted = ALL_COLUMNS
+) -> ParquetSource:  # fmt: skip
     """Write in-memory input into the output's state folder, unless it is there already; returns its source.
 
     Args:
         data: see :func:`tables_of`.
         storage: the output.
         options: keyword arguments of the output's file system, with which tasks will read it.
+        wanted: columns that are asked for.
 
     Raises:
         SourceError: unknown kind, or tables of different schemas.
     """
     check_names(_given_names(data), "the input")
     aside = f"{layout.INPUT}/{uuid.uuid4().hex}"
-    tables = tables_of(data)
+    tables = tables_of(data, wanted)
     first = next(tables, None)
     if first is None:
         raise SourceError(f"input of type {type(data).__name__}: {NO_ROWS}")

@@ -1,19 +1,31 @@
-"""Makes an Arrow table from rows that are mappings; a row that does not fit the schema becomes a bad row, as text."""
+"""Makes an Arrow table from rows that are mappings. No value changes on the way.
+
+The one rule, :func:`comes_back`: a column has an Arrow type only if its values come back from it as they were written.
+Else it is text: text as it is, and any other value as its JSON. A later value that does not come back fails its row.
+"""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline.sources.base import BAD, RAW
+from pipeline.sources.json_text import Misfit, Row, Written, write_json
 from pipeline.sources.limits import DEPTH_RULE, is_too_deep
+from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 
-__all__ = ["Columns", "infer_columns", "tabulate"]
+__all__ = [
+    "ColumnTypes", "Columns", "columns_of", "common_types", "infer_columns", "infer_types", "misfits", "tabulate"
+]  # fmt: skip
+
+ColumnTypes = Mapping[str, pa.DataType | None]
+"""Name of a column -> its type, in order; None: its values have no common type, so that it is text."""
+_NO_ARRAY = (pa.ArrowException, OverflowError, ValueError, TypeError)
+"""Errors of a conversion to Arrow; half a surrogate pair is a ValueError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,25 +34,76 @@ class Columns:
 
     Attributes:
         schema: names and types.
-        as_json: names of columns whose cells are lists and mappings without a common type: text, in JSON.
+        as_json: names of text columns whose cells are any values, as JSON unless they are text.
     """
 
     schema: pa.Schema
     as_json: frozenset[str] = frozenset()
 
 
-def infer_columns(rows: Sequence[Any]) -> Columns:
-    """Columns of ``rows`` (non-mappings are passed over) in order of first appearance.
+def comes_back(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array | None:
+    """The values as an array, if all of them come back from it as they are; else None.
 
-    Where the values of a column have no common Arrow type, the most frequent Python type decides; lists and mappings
-    without one become JSON text (messages, for one, of which some have text and others a list of parts). A column of
-    nulls only is text. Rows that are nested too deeply are passed over: no format can hold such a column.
+    A whole number may come back as the equal fraction, but not inside an object: prompts are made of these. An object
+    comes back with the same fields in the same order, without nulls: Arrow does not tell a null from a missing field.
+
+    Args:
+        values: of one column; None is null.
+        kind: of the array; None: the type that Arrow infers.
     """
-    rows = [row for row in rows if isinstance(row, Mapping) and not any(map(is_too_deep, row.values()))]
+    try:
+        array = pa.array(values)
+        if kind in (None, array.type) and _is_plain(array.type):
+            return array  # Arrow infers these only from values that they hold
+    except _NO_ARRAY:
+        if kind is None:
+            return None
+    try:
+        array = pa.array(values, kind)
+        back = array.to_pylist()
+    except _NO_ARRAY:
+        return None
+    return array if all(map(_is_same, values, back, itertools.repeat(False))) else None
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _is_plain(kind.value_type)
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return is_number or pa.types.is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+
+
+def _is_same(value: Any, back: Any, exact: bool) -> bool:
+    """Whether a value came back; ``exact``: 1 is not 1.0, and null is no value."""
+    if hasattr(value, "tolist"):  # arrays and scalars of NumPy
+        value = value.tolist()
+    if back is None or value is None:
+        return value is back and not exact
+    if isinstance(back, dict):
+        names = isinstance(value, Mapping) and list(value) == list(back)
+        return names and all(_is_same(value[name], item, True) for name, item in back.items())
+    if isinstance(back, list):
+        items = value.items() if isinstance(value, Mapping) else value  # a map comes back as pairs
+        if not isinstance(items, Iterable) or isinstance(items, (str, bytes)):
+            return False
+        items = list(items)
+        return len(items) == len(back) and all(map(_is_same, items, back, itertools.repeat(exact)))
+    if isinstance(back, tuple):
+        return isinstance(value, tuple) and all(map(_is_same, value, back, itertools.repeat(exact)))
+    kinds = (bool, float) if exact else (bool,)
+    if any(isinstance(value, kind) != isinstance(back, kind) for kind in kinds):
+        return False
+    return bool(value == back) or (value != value and back != back)  # NaN
+
+
+def infer_types(rows: Sequence[Any]) -> ColumnTypes:
+    """The types of the columns of ``rows``, in order of first appearance; of nulls and empty lists, types of nulls.
+
+    What is no mapping is passed over, as are cells that no column holds.
+    """
+    rows = [row for row in rows if isinstance(row, Mapping)]
     names = dict.fromkeys(str(name) for row in rows for name in row if _is_text(name))
-    types = {name: _type([row.get(name) for row in rows]) for name in names}
-    schema = pa.schema([(name, kind or pa.string()) for name, kind in types.items()])
-    return Columns(schema=schema, as_json=frozenset(name for name, kind in types.items() if kind is None))
+    return {name: _type([row.get(name) for row in rows]) for name in names}
 
 
 def _is_text(name: Any) -> bool:
@@ -53,88 +116,136 @@ def _is_text(name: Any) -> bool:
 
 
 def _type(values: list[Any]) -> pa.DataType | None:
-    """The type of a column; None if it is written as JSON."""
+    values = [None if isinstance(value, Misfit) or is_too_deep(value) else value for value in values]
+    array = comes_back(values)
+    if array is not None:
+        return None if _has_part(array.type, _is_empty_object) else array.type
+    kinds = {type(value) for value in values if value is not None}
+    return pa.string() if kinds == {str} else None  # text of which some has no encoding
+
+
+def _has_part(kind: pa.DataType, test: Any) -> bool:
+    """Whether a type, or one inside it, is such."""
+    return test(kind) or any(_has_part(kind.field(i).type, test) for i in range(kind.num_fields))
+
+
+def _is_empty_object(kind: pa.DataType) -> bool:
+    """Whether a type is that of ``{}``, which files do not hold."""
+    return pa.types.is_struct(kind) and not kind.num_fields
+
+
+def common_types(found: Sequence[ColumnTypes]) -> ColumnTypes:
+    """One type for each column of several files; None where they have none. See :func:`misfits`."""
+    names = dict.fromkeys(name for own in found for name in own)
+    return {name: _common(name, [own[name] for own in found if name in own]) for name in names}
+
+
+def _common(name: str, kinds: Sequence[pa.DataType | None]) -> pa.DataType | None:
+    schemas = [pa.schema([(name, kind)]) for kind in dict.fromkeys(kinds) if kind is not None]
     try:
-        found = pa.array(values, from_pandas=True).type
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):  # half a surrogate pair is a ValueError
-        kinds = Counter(type(v) for v in values if v is not None)
-        for kind, _ in kinds.most_common():
-            if kind is str:
-                return pa.string()
-            try:
-                found = pa.array([v for v in values if type(v) is kind]).type
-                break
-            except (pa.ArrowException, OverflowError, ValueError, TypeError):
-                continue
-        else:
-            return None if all(issubclass(kind, (list, tuple, Mapping)) for kind in kinds) else pa.string()
-    return pa.string() if pa.types.is_null(found) else found
+        whole = pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException:
+        return None
+    return None if None in kinds else whole.field(name).type
 
 
-def _json(value: Any) -> Any:
-    """A list or mapping as JSON text; anything else as it is."""
-    if not isinstance(value, (list, tuple, Mapping)):
-        return value
-    return json.dumps(value, ensure_ascii=False, default=repr)
+def misfits(rows: Sequence[Any], own: ColumnTypes, common: ColumnTypes) -> set[str]:
+    """Names of columns whose values in a file do not come back from the type that all files have in common."""
+    differing = [name for name, kind in own.items() if kind not in (None, common[name]) and common[name] is not None]
+    rows = [row for row in rows if isinstance(row, Mapping)]
+    return {name for name in differing if comes_back([row.get(name) for row in rows], common[name]) is None}
 
 
-def tabulate(rows: Sequence[Any], columns: Columns) -> pa.Table:
+def columns_of(types: ColumnTypes) -> Columns:
+    """The columns of these types; those without a type, or with a part that is always null, are text."""
+    as_json = {name for name, kind in types.items() if kind is None or _has_part(kind, pa.types.is_null)}
+    schema = pa.schema([(name, pa.string() if name in as_json else kind) for name, kind in types.items()])
+    return Columns(schema=schema, as_json=frozenset(as_json))
+
+
+def infer_columns(rows: Sequence[Any]) -> Columns:
+    """The columns of ``rows``: see :func:`infer_types`."""
+    return columns_of(infer_types(rows))
+
+
+def tabulate(rows: Sequence[Any], columns: Columns, wanted: Wanted = ALL_COLUMNS) -> pa.Table:
     """A table of ``columns`` plus the hidden columns that say which rows did not fit, why, and what they were.
 
     Args:
-        rows: mappings; anything else, and cells that do not fit their column, make a bad row. A
+        rows: mappings; anything else, and cells that do not come back from their column, make a bad row. A
             ``ValueError`` in place of a row is the reason why there is none; its ``args[1]`` is its text.
         columns: what to fill; fields of a row beyond them make it bad too, so that nothing is dropped silently.
+        wanted: columns that somebody asked for; in others, a cell that does not fit is null, and no fault.
     """
-    schema = columns.schema
-    bad: list[str | None] = [_shape_fault(row, schema) for row in rows]
-    good: list[Mapping[str, Any]] = [
-        row if fault is None else {} for row, fault in zip(rows, bad, strict=True)
-    ]  # fmt: skip
+    names = frozenset(columns.schema.names)
+    bad: list[str | None] = [_shape_fault(row, columns.schema, names, wanted) for row in rows]
+    good: list[Mapping[str, Any]] = [row if fault is None else {} for row, fault in zip(rows, bad, strict=True)]
     arrays = []
-    for field in schema:
-        values = [row.get(field.name) for row in good]
-        if field.name in columns.as_json:
-            values = list(map(_json, values))
-        try:
-            arrays.append(pa.array(values, field.type, from_pandas=True))
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            arrays.append(_cell_by_cell(field, values, bad))
+    for field in columns.schema:
+        as_json = field.name in columns.as_json and field.name != wanted.text
+        values = [_cell(row.get(field.name), as_json) for row in good]
+        array = comes_back(values, field.type)
+        faults = bad if wanted.has(field.name) else [None] * len(bad)
+        arrays.append(_cell_by_cell(field, values, faults) if array is None else array)
     texts = [None if fault is None else _text(row) for row, fault in zip(rows, bad, strict=True)]
     hidden = [pa.field(BAD, pa.string()), pa.field(RAW, pa.string())]
     arrays += [pa.array(bad, pa.string()), pa.array(texts, pa.string())]
-    return pa.table(arrays, schema=pa.schema([*schema, *hidden]))
+    return pa.table(arrays, schema=pa.schema([*columns.schema, *hidden]))
 
 
-def _shape_fault(row: Any, schema: pa.Schema) -> str | None:
+def _shape_fault(row: Any, schema: pa.Schema, names: frozenset[str], wanted: Wanted) -> str | None:
     if isinstance(row, ValueError):
         return str(row.args[0])
     if not isinstance(row, Mapping):
         return f"a row is a mapping of columns, got {type(row).__name__}"
-    extra = [str(name) for name in row if name not in schema.names]
-    if not extra and any(map(is_too_deep, row.values())):
-        return DEPTH_RULE
+    extra = [str(name) for name in row if name not in names and wanted.has(name)]
     return f"fields {extra} are not among the input's columns {schema.names}" if extra else None
 
 
+def _cell(value: Any, as_json: bool) -> Any:
+    """A cell as it is, or in JSON; a :class:`Misfit` if it has none."""
+    if value is None or isinstance(value, (str, Misfit)):
+        return value
+    if is_too_deep(value):
+        return Misfit(DEPTH_RULE, f"({type(value).__name__}, too deep to be written)")
+    if not as_json:
+        return value
+    try:
+        return write_json(value)
+    except (TypeError, ValueError) as error:
+        return Misfit(str(error), repr(value))
+
+
 def _cell_by_cell(field: pa.Field, values: list[Any], bad: list[str | None]) -> pa.Array:
-    cells: list[Any] = []
-    for i, value in enumerate(values):
-        try:
-            pa.array([value], field.type)
-            cells.append(value)
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            cells.append(None)
-            bad[i] = bad[i] or f"column {field.name!r} is {field.type}, got {type(value).__name__} {_text(value)[:80]}"
+    cells = [value if comes_back([value], field.type) is not None else None for value in values]
+    for i, (value, cell) in enumerate(zip(values, cells, strict=True)):
+        if value is not cell:
+            bad[i] = bad[i] or _fault(field, value)
     return pa.array(cells, field.type)
+
+
+def _fault(field: pa.Field, value: Any) -> str:
+    if isinstance(value, Misfit):
+        return f"column {field.name!r}: {value.reason}"
+    kind = "number" if isinstance(value, Written) else type(value).__name__
+    return f"column {field.name!r} is {field.type}, got {kind} {_text(value)[:80]}"
 
 
 def _text(row: Any) -> str:
     if isinstance(row, ValueError):
         return str(row.args[1])
+    if isinstance(row, Row):
+        return row.raw
+    if isinstance(row, Misfit):
+        return row.text
     try:
-        return json.dumps(row, ensure_ascii=True, default=repr)
-    except (TypeError, ValueError):
-        return repr(row)
+        return _json_or_repr(row)
     except RecursionError:
         return f"({type(row).__name__}, too deep to be written)"
+
+
+def _json_or_repr(row: Any) -> str:
+    try:
+        return write_json(row)
+    except (TypeError, ValueError):
+        return repr(row)

@@ -132,7 +132,7 @@ class TextSource(FileSource):
                         "it was changed during the run."
                     )
                 columns = Columns(schema=self.file_schema, as_json=self.as_json)
-                yield tabulate(rows[: piece.num_rows], columns)
+                yield tabulate(rows[: piece.num_rows], columns, self.wanted)
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
         """The byte position at which the first row may begin, then the end of each row."""
