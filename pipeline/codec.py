@@ -81,6 +81,7 @@ __all__ = [
     "masked",
     "masked_errors",
     "output_arrays",
+    "param_of_text",
     "params_hash",
     "params_of_row",
     "plain_params",
@@ -105,6 +106,7 @@ def _takes_integers(hint: Any) -> bool:
 
 
 _INTEGERS = frozenset(name for name, hint in get_type_hints(SamplingParams).items() if _takes_integers(hint))
+_TEXTS = frozenset(name for name, hint in get_type_hints(SamplingParams).items() if str in get_args(hint))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,12 +151,23 @@ def _parsed(name: str, value: Any) -> Any:
     if name == "structured_outputs" and value == {}:
         return None  # no fields: this row's output is free
     if name == "logit_bias" and isinstance(value, str):
-        try:
-            parsed = json.loads(value)
-        except (ValueError, RecursionError):
-            parsed = None
+        parsed = param_of_text(name, value)
         return parsed if isinstance(parsed, (dict, list)) else value  # refused as it is, by name
     return _integral(name, value)
+
+
+def param_of_text(name: str, text: str) -> Any:
+    """The value of a sampling parameter that stands as text in a column of values of any kind; no text is null."""
+    if not text and name not in _TEXTS:
+        return None
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError):
+        return text  # refused as it is, by name
+    if name not in _TEXTS:
+        return read
+    is_texts = isinstance(read, list) and read and all(isinstance(item, str) for item in read)
+    return read if is_texts else text
 
 
 def _integral(name: str, value: Any) -> Any:

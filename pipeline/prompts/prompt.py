@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,9 +117,21 @@ def checked_ids(name: str, ids: Any) -> list[int]:
     Raises:
         RequestError: no list of token ids, or an empty one.
     """
-    fine = isinstance(ids, Sequence) and not isinstance(ids, (str, bytes))
-    if not fine or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**31 for i in ids):
-        raise RequestError(explain(name, ids, "token ids are integers of 0 or more", "Pass a list of integers."))
+    given, ids = ids, _read_ids(ids)
+    if ids is None or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**31 for i in ids):
+        raise RequestError(explain(name, given, "token ids are integers of 0 or more", "Pass a list of integers."))
     if not ids:
         raise RequestError(explain(name, ids, "a prompt has at least one token", "Fill it in."))
-    return list(ids)
+    return ids
+
+
+def _read_ids(ids: Any) -> list[Any] | None:
+    """A list, given as such or as JSON text; a fraction that is whole, as another row's fractions make it, is whole."""
+    if isinstance(ids, str):
+        try:
+            ids = json.loads(ids)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(ids, Sequence) or isinstance(ids, (str, bytes)):
+        return None
+    return [int(i) if isinstance(i, float) and i.is_integer() else i for i in ids]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.codec import Failure, RequestError, explain
+from pipeline.codec import Failure, RequestError, explain, param_of_text
 from pipeline.config import RunConfig
 from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError, SourceError
@@ -36,6 +36,7 @@ from pipeline.sinks.staged import data_checksum
 from pipeline.sources import BAD, RAW
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
+from pipeline.sources.tabulate import holds_any_values
 from pipeline.template import NullCellError, PromptTemplate
 from pipeline.types import Unit, column_row_ids, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
@@ -263,6 +264,9 @@ def _with_own_params(
             except Exception as error:  # whatever is wrong with one row's cell must not end the run
                 columns[_STRUCTURE][i] = None
                 asked[i] = asked[i] if isinstance(asked[i], Failure) else Failure.of(error)
+    for name in columns.keys() - {_STRUCTURE}:
+        if holds_any_values(job.source.schema.field(job.config.sampling_columns[name])):
+            columns[name] = [None if cell is None else param_of_text(name, cell) for cell in columns[name]]
     rows = zip(*columns.values(), strict=True)
     return asked, [dict(zip(columns, row, strict=True)) for row in rows]
 
@@ -271,7 +275,7 @@ def _max_tokens(given: Sequence[_Params], job: Job) -> list[int]:
     """For each row its ``max_tokens``; the run's if its own is invalid, which is reported elsewhere."""
     base = job.config.sampling.max_tokens
     own = [None if params is None else params.get("max_tokens") for params in given]
-    return [int(v) if isinstance(v, (int, float)) and math.isfinite(v) and v >= 0 else base for v in own]
+    return [int(v) if isinstance(v, (int, float)) and 0 <= v < math.inf else base for v in own]
 
 
 def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:

@@ -126,6 +126,8 @@ def open_source(
                 name, named.files, options or {}, partitioned=partitioned, input_format=input_format
             )  # fmt: skip
             source.base, source.unread = named.base, source.unread.plus(*named.unread)
+            if source.input_format == ROWS:  # a dialect needs all of its columns
+                source.wanted = wanted
             return source
         elif dataset_options or _may_be_a_dataset(name):
             data = load_named(name, dataset_options or {})

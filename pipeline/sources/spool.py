@@ -25,7 +25,7 @@ from pipeline.sources.base import BAD, HIDDEN, NO_ROWS
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.identity import stamp_now
 from pipeline.sources.names import check_names
-from pipeline.sources.tabulate import Columns, infer_columns, tabulate
+from pipeline.sources.tabulate import infer_columns, tabulate
 from pipeline.sources.types import plain_schema
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 from pipeline.storage.protocol import Storage
@@ -84,7 +84,7 @@ def _is(data: Any, package: str, name: str) -> bool:
 
 def _of_rows(rows: Iterator[Any], wanted: Wanted) -> Iterator[pa.Table]:
     """Tables of rows that are mappings; types are inferred from the first of them."""
-    columns: Columns | None = None
+    columns: pa.Schema | None = None
     while some := list(itertools.islice(rows, _HASH_ROWS)):
         columns = columns or infer_columns(some)
         yield tabulate(some, columns, wanted)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from pipeline.sources.limits import DEPTH_RULE, is_too_deep
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 
 __all__ = [
-    "ColumnTypes", "Columns", "columns_of", "common_types", "infer_columns", "infer_types", "misfits", "tabulate"
+    "ANY_VALUES", "ColumnTypes", "columns_of", "common_types", "holds_any_values", "infer_columns", "infer_types", "misfits", "tabulate"
 ]  # fmt: skip
 
 ColumnTypes = Mapping[str, pa.DataType | None]
@@ -27,18 +26,10 @@ ColumnTypes = Mapping[str, pa.DataType | None]
 _NO_ARRAY = (pa.ArrowException, OverflowError, ValueError, TypeError)
 """Errors of a conversion to Arrow; half a surrogate pair is a ValueError."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """The columns of rows that are mappings.
-
-    Attributes:
-        schema: names and types.
-        as_json: names of text columns whose cells are any values, as JSON unless they are text.
-    """
-
-    schema: pa.Schema
-    as_json: frozenset[str] = frozenset()
+ANY_VALUES = {b"wedlm.any_values": b"1"}
+"""Metadata of a text column whose values were of several kinds, or of none that Arrow has, where types are inferred."""
+_MOST_SHOWN = 1000
+"""Characters of a list of names that a message shows."""
 
 
 def comes_back(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array | None:
@@ -116,12 +107,17 @@ def _is_text(name: Any) -> bool:
 
 
 def _type(values: list[Any]) -> pa.DataType | None:
-    values = [None if isinstance(value, Misfit) or is_too_deep(value) else value for value in values]
+    values = _sound(values)
     array = comes_back(values)
     if array is not None:
         return None if _has_part(array.type, _is_empty_object) else array.type
     kinds = {type(value) for value in values if value is not None}
     return pa.string() if kinds == {str} else None  # text of which some has no encoding
+
+
+def _sound(values: Iterable[Any]) -> list[Any]:
+    """The values, without those that no column holds."""
+    return [None if isinstance(value, Misfit) or is_too_deep(value) else value for value in values]
 
 
 def _has_part(kind: pa.DataType, test: Any) -> bool:
@@ -153,22 +149,30 @@ def misfits(rows: Sequence[Any], own: ColumnTypes, common: ColumnTypes) -> set[s
     """Names of columns whose values in a file do not come back from the type that all files have in common."""
     differing = [name for name, kind in own.items() if kind not in (None, common[name]) and common[name] is not None]
     rows = [row for row in rows if isinstance(row, Mapping)]
-    return {name for name in differing if comes_back([row.get(name) for row in rows], common[name]) is None}
+    return {name for name in differing if comes_back(_sound([row.get(name) for row in rows]), common[name]) is None}
 
 
-def columns_of(types: ColumnTypes) -> Columns:
-    """The columns of these types; those without a type, or with a part that is always null, are text."""
-    as_json = {name for name, kind in types.items() if kind is None or _has_part(kind, pa.types.is_null)}
-    schema = pa.schema([(name, pa.string() if name in as_json else kind) for name, kind in types.items()])
-    return Columns(schema=schema, as_json=frozenset(as_json))
+def columns_of(types: ColumnTypes) -> pa.Schema:
+    """The columns of these types; those without a type, or with a part that is always null, are text of any values."""
+    return pa.schema(
+        pa.field(name, pa.string(), metadata=ANY_VALUES)
+        if kind is None or _has_part(kind, pa.types.is_null)
+        else pa.field(name, kind)
+        for name, kind in types.items()
+    )
 
 
-def infer_columns(rows: Sequence[Any]) -> Columns:
+def infer_columns(rows: Sequence[Any]) -> pa.Schema:
     """The columns of ``rows``: see :func:`infer_types`."""
     return columns_of(infer_types(rows))
 
 
-def tabulate(rows: Sequence[Any], columns: Columns, wanted: Wanted = ALL_COLUMNS) -> pa.Table:
+def holds_any_values(field: pa.Field) -> bool:
+    """Whether a text column's cells stand for values of any kind: as JSON unless they are text."""
+    return (field.metadata or {}).keys() >= ANY_VALUES.keys()
+
+
+def tabulate(rows: Sequence[Any], columns: pa.Schema, wanted: Wanted = ALL_COLUMNS) -> pa.Table:
     """A table of ``columns`` plus the hidden columns that say which rows did not fit, why, and what they were.
 
     Args:
@@ -177,38 +181,44 @@ def tabulate(rows: Sequence[Any], columns: Columns, wanted: Wanted = ALL_COLUMNS
         columns: what to fill; fields of a row beyond them make it bad too, so that nothing is dropped silently.
         wanted: columns that somebody asked for; in others, a cell that does not fit is null, and no fault.
     """
-    names = frozenset(columns.schema.names)
-    bad: list[str | None] = [_shape_fault(row, columns.schema, names, wanted) for row in rows]
+    names = frozenset(columns.names)
+    bad: list[str | None] = [_shape_fault(row, columns, names, wanted) for row in rows]
     good: list[Mapping[str, Any]] = [row if fault is None else {} for row, fault in zip(rows, bad, strict=True)]
     arrays = []
-    for field in columns.schema:
-        as_json = field.name in columns.as_json and field.name != wanted.text
-        values = [_cell(row.get(field.name), as_json) for row in good]
+    for field in columns:
+        as_json = holds_any_values(field) and field.name != wanted.text
+        values = [row.get(field.name) for row in good]
+        faults = bad
+        if not wanted.has(field.name):
+            values, faults = _sound(values), [None] * len(bad)
+        values = [_cell(value, as_json) for value in values]
         array = comes_back(values, field.type)
-        faults = bad if wanted.has(field.name) else [None] * len(bad)
         arrays.append(_cell_by_cell(field, values, faults) if array is None else array)
     texts = [None if fault is None else _text(row) for row, fault in zip(rows, bad, strict=True)]
     hidden = [pa.field(BAD, pa.string()), pa.field(RAW, pa.string())]
     arrays += [pa.array(bad, pa.string()), pa.array(texts, pa.string())]
-    return pa.table(arrays, schema=pa.schema([*columns.schema, *hidden]))
+    return pa.table(arrays, schema=pa.schema([*columns, *hidden]))
 
 
-def _shape_fault(row: Any, schema: pa.Schema, names: frozenset[str], wanted: Wanted) -> str | None:
+def _shape_fault(row: Any, columns: pa.Schema, names: frozenset[str], wanted: Wanted) -> str | None:
     if isinstance(row, ValueError):
         return str(row.args[0])
     if not isinstance(row, Mapping):
         return f"a row is a mapping of columns, got {type(row).__name__}"
     extra = [str(name) for name in row if name not in names and wanted.has(name)]
-    return f"fields {extra} are not among the input's columns {schema.names}" if extra else None
+    if not extra and any(is_too_deep(cell) for name, cell in row.items() if wanted.has(name)):
+        return DEPTH_RULE
+    return f"fields {_start(extra)} are not among the input's columns {_start(columns.names)}" if extra else None
+
+
+def _start(names: Sequence[str]) -> str:
+    shown = str(names)
+    return shown if len(shown) < _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."
 
 
 def _cell(value: Any, as_json: bool) -> Any:
     """A cell as it is, or in JSON; a :class:`Misfit` if it has none."""
-    if value is None or isinstance(value, (str, Misfit)):
-        return value
-    if is_too_deep(value):
-        return Misfit(DEPTH_RULE, f"({type(value).__name__}, too deep to be written)")
-    if not as_json:
+    if value is None or isinstance(value, (str, Misfit)) or not as_json:
         return value
     try:
         return write_json(value)

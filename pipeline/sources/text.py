@@ -19,7 +19,7 @@ from pipeline.sources.base import FileSource, open_input, read_with_retries
 from pipeline.sources.inflating import inflated
 from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.suffixes import suffix_of
-from pipeline.sources.tabulate import Columns, tabulate
+from pipeline.sources.tabulate import tabulate
 from pipeline.types import Slice, SourceFile
 
 __all__ = ["TextSource", "open_text", "with_compression"]
@@ -68,9 +68,6 @@ def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
 
 class TextSource(FileSource):
     """Rows of text files. Planning reads them once, to find where rows end."""
-
-    as_json: frozenset[str] = frozenset()
-    """Names of text columns whose lists and mappings are written as JSON."""
 
     def file_slices(self, number: int, rows: int) -> Iterator[Slice]:
         """A file's slices by byte range, a page in memory at a time; an error that may pass costs a second pass.
@@ -131,8 +128,7 @@ class TextSource(FileSource):
                         f"{path}: {len(rows)} rows at byte {piece.start}, {piece.num_rows} were planned: "
                         "it was changed during the run."
                     )
-                columns = Columns(schema=self.file_schema, as_json=self.as_json)
-                yield tabulate(rows[: piece.num_rows], columns, self.wanted)
+                yield tabulate(rows[: piece.num_rows], self.file_schema, self.wanted)
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
         """The byte position at which the first row may begin, then the end of each row."""

@@ -25,7 +25,7 @@ class Wanted:
     """
 
     columns: frozenset[str] | None = None
-    text: str | None = None
+    text: str | None = PROMPT_COLUMNS[0]
 
     def has(self, name: str) -> bool:
         """Whether a column is asked for."""

@@ -33,10 +33,8 @@ class JsonlSource(TextSource):
         Raises:
             SourceError: a damaged file, or no row with a column.
         """
-        columns = columns_of(_types(files, options))
-        source = cls(files, columns.schema, options)
-        source.as_json = columns.as_json
-        if not columns.schema.names and next(source.slices(1), None) is not None:  # of no rows, whoever needs some
+        source = cls(files, columns_of(_types(files, options)), options)
+        if not source.file_schema.names and next(source.slices(1), None) is not None:  # of no rows, whoever needs some
             raise SourceError(f"{files[0].path}: no row is a JSON object. Write one object per line.")
         return source
 

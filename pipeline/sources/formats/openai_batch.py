@@ -15,6 +15,7 @@ from pipeline.errors import SourceError
 from pipeline.sources.base import NO_ROWS, read_with_retries
 from pipeline.sources.formats.jsonl import JsonlSource, parsed_rows
 from pipeline.sources.lines import lines_of
+from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.text import open_text
 from pipeline.types import SourceFile
 
@@ -23,7 +24,12 @@ __all__ = ["BATCH_COLUMNS", "BODY", "CUSTOM_ID", "OpenAIBatchSource"]
 CUSTOM_ID = "custom_id"
 BODY = "body"
 BATCH_COLUMNS = pa.schema(
-    [(CUSTOM_ID, pa.string()), ("method", pa.string()), ("url", pa.string()), (BODY, pa.string())]
+    [
+        pa.field(CUSTOM_ID, pa.string()),
+        pa.field("method", pa.string()),
+        pa.field("url", pa.string()),
+        pa.field(BODY, pa.string(), metadata=ANY_VALUES),
+    ]
 )
 _TELLTALE = {CUSTOM_ID, "url", BODY}
 
@@ -53,7 +59,6 @@ class OpenAIBatchSource(JsonlSource):
             SourceError: a damaged file, or none of them has a row.
         """
         source = cls(files, BATCH_COLUMNS, options)
-        source.as_json = frozenset((BODY,))
         if next(source.slices(1), None) is None:
             raise SourceError(f"{files[0].path}: {NO_ROWS}")
         return source
