@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["plain_values", "values"]
+__all__ = ["plain_values", "structured_values", "values"]
 
 
 def values(column: pa.ChunkedArray) -> list[Any]:
@@ -23,6 +24,20 @@ def _value(cell: pa.Scalar) -> Any:
         return cell.as_py()
     except (ValueError, OverflowError, pa.ArrowException) as error:
         return error
+
+
+def structured_values(column: pa.ChunkedArray) -> list[Any]:
+    """:func:`values` of a text column of values of any kind, with its lists and objects as such."""
+    return [_structure(value) if isinstance(value, str) else value for value in values(column)]
+
+
+def _structure(text: str) -> Any:
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def plain_values(column: pa.ChunkedArray) -> list[Any]:

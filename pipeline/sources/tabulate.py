@@ -18,8 +18,17 @@ from pipeline.sources.limits import DEPTH_RULE, is_too_deep
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 
 __all__ = [
-    "ANY_VALUES", "ColumnTypes", "columns_of", "common_types", "holds_any_values", "infer_columns", "infer_types", "misfits", "tabulate"
-]  # fmt: skip
+    "ANY_VALUES",
+    "ColumnTypes",
+    "columns_of",
+    "comes_back",
+    "common_types",
+    "holds_any_values",
+    "infer_columns",
+    "infer_types",
+    "misfits",
+    "tabulate",
+]
 
 ColumnTypes = Mapping[str, pa.DataType | None]
 """Name of a column -> its type, in order; None: its values have no common type, so that it is text."""

@@ -15,7 +15,7 @@ import pytest
 from pipeline import layout
 from pipeline.errors import SourceError
 from pipeline.plan.units import plan_units, read_tasks, read_units
-from pipeline.sources import BAD, HIDDEN, Source, open_source
+from pipeline.sources import HIDDEN, Source, open_source
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.object_store import ObjectStorage
 from testing.pipeline.s3 import S3Server
@@ -115,9 +115,10 @@ def test_a_lazily_read_source_is_written_in_pieces(storage: LocalStorage, monkey
     assert [row["prompt"] for row in rows_of(source, 512)] == [f"p{i}" for i in range(40_000)]
 
 
-def test_a_frame_with_a_column_of_mixed_types_has_bad_rows(storage: LocalStorage) -> None:
-    source = open_source(pd.DataFrame({"prompt": ["a", "b", "c"], "k": [1, {"x": 2}, 3]}), storage)
-    (unit,) = plan_units(source, 10, "f")
+def test_a_column_of_a_frame_with_values_of_several_kinds_is_text(storage: LocalStorage) -> None:
+    frame = pd.DataFrame({"prompt": ["a", "b", "c"], "n": [1, 2, 3], "k": [1, {"x": 2}, None]}, index=["u", "v", "w"])
+    (unit,) = plan_units(source := open_source(frame, storage), 10, "f")
     table = next(source.read([unit.rows]))
-    assert table["k"].to_pylist() == [1, None, 3]
-    assert [bad is None for bad in table[BAD].to_pylist()] == [True, False, True]
+    assert table["k"].to_pylist() == ["1", '{"x": 2}', None]
+    assert table["n"].to_pylist() == [1, 2, 3]
+    assert table.column_names == ["prompt", "n", "k", "__index_level_0__"]

@@ -65,7 +65,10 @@ def test_jsonl_units_hold_every_line_once_in_order(
     assert good == ["first", *rows]
 
 
-def test_a_line_that_is_not_json_and_a_misfit_are_bad_rows_with_their_text(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_and_a_misfit_are_bad_rows_with_their_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.sources.formats.jsonl._INFER_ROWS", 2)
     path = tmp_path / "x.jsonl"
     path.write_bytes(
         b'{"prompt": "a", "k": 1}\n{broken\n{"prompt": "b", "k": "one"}\n[1]\n\xff\n{"prompt": "c", "k": 2}\n'
