@@ -27,13 +27,13 @@ _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
 
 
 def check_unique_ids(source: Source, units: PlannedUnits, column: str, *, derives: bool = False) -> None:
-    """Check that no id is null and none occurs twice. Writes 24 bytes per row to the folder for temporary files.
+    """Check that no id is null and no id occurs twice. A row that could not be read has the id of its place. Writes 24 bytes per row to the folder for temporary files.
 
     Args:
         source: the input.
         units: all of its units.
         column: the column of ids.
-        derives: a null is no fault: the row has the id that follows from its file and number.
+        derives: a null is no fault in any row.
 
     Raises:
         SourceError: a null or repeated id, with the row it is in.
@@ -65,8 +65,9 @@ def _entries(source: Source, units: PlannedUnits, column: str, derives: bool) ->
     for task in read_tasks(units):
         for unit, table in zip(task.units, read_units(source, task.units), strict=True):
             ids = table[column].to_pylist()
-            if derives:
-                ids = column_row_ids(ids, derived_row_ids(unit.stretches(source.files)))
+            derived = derived_row_ids(unit.stretches(source.files))
+            unread = [derives] * len(ids) if BAD not in table.column_names else table[BAD].is_valid().to_pylist()
+            ids = column_row_ids(ids, [own if derives or bad else None for own, bad in zip(derived, unread, strict=True)])
             hashes = _hashed(ids, source, unit, column)
             entries = np.empty(len(hashes), _ENTRY)
             entries["high"], entries["low"] = hashes[:, 0], hashes[:, 1]

@@ -1,34 +1,39 @@
 """CSV files: a header, cells in UTF-8, quotes as in RFC 4180. A record that does not fit is a bad row.
 
-A column is of integers, of floats or of booleans if all of its cells among the first rows are written as
-such (so "007" is text, and stays as it is); else of text. An empty cell is null, and in text the empty text.
+A column is of integers or of floats if each of its cells among the first rows is written as Python writes that number,
+so that it comes back; or of booleans. Else it is text, such as "007", "1.10" and identifiers beyond 64 bits. A later
+cell that would not come back fails its row. An empty cell is null, and in text the empty text.
 """
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.sources.base import each_of, read_with_retries
-from pipeline.sources.csv_records import Record, records
+from pipeline.sources.csv_records import Record, delimiter_of, records
+from pipeline.sources.json_text import Misfit, Row
 from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES
 from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.suffixes import has_suffix
+from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.text import TextSource, open_text, with_compression
 from pipeline.types import SourceFile
 
 __all__ = ["CsvSource"]
 
 _INFER_ROWS = 20_000
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-_FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?inf|nan", re.IGNORECASE)
-_LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
+_FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[-+][0-9]+)?")
+_SEPARATOR_LINE = re.compile(rb"sep=([,;\t|])\r?\n?")
+"""First line of a file that Excel is to open, in front of the header."""
 _HEADER_REMEDY = "The first line names the columns, each once."
 _MOST_COLUMNS = 10_000
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -41,14 +46,12 @@ class CsvSource(TextSource):
     suffixes = with_compression(".csv", ".tsv")
 
     def __init__(
-        self,
-        files: Sequence[SourceFile],
-        schema: pa.Schema,
-        options: Mapping[str, Any],
-        headers: Sequence[tuple[str, ...]],
-    ) -> None:
-        """``headers``: column names of each file."""
-        super().__init__(files, schema, options)
+        self, files: Sequence[SourceFile], kinds: Mapping[str, str], options: Mapping[str, Any],
+        headers: Sequence[_Header],
+    ) -> None:  # fmt: skip
+        """``kinds``: of the cells of each column; ``headers``: of each file."""
+        super().__init__(files, pa.schema([_field(name, kind) for name, kind in kinds.items()]), options)
+        self._kinds = dict(kinds)
         self._headers = tuple(headers)
 
     @classmethod
@@ -58,43 +61,81 @@ class CsvSource(TextSource):
         Raises:
             SourceError: a damaged file, or a header that is missing or names a column twice.
         """
-        headers: list[tuple[str, ...]] = []
+        headers: list[_Header] = []
         kinds: dict[str, str | None] = {}
         for header, found in each_of(files, lambda file: _look(file, options)):
             headers.append(header)
-            for name, kind in zip(header, found, strict=True):
+            for name, kind in zip(header.names, found, strict=True):
                 kinds[name] = _common(kinds.get(name), kind)
-        schema = pa.schema([(name, _TYPES[kind or "text"]) for name, kind in kinds.items()])
-        return cls(files, schema, options, headers)
+        return cls(files, {name: kind or "text" for name, kind in kinds.items()}, options, headers)
 
     def fits(self, own: pa.DataType, table: pa.DataType) -> bool:
         """Cells are text and can be read as text; whole numbers as numbers of any kind."""
         return own == table or table == pa.string() or (own == pa.int64() and table == pa.float64())
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
-        position, found = _records_of(stream, self.files[file].path)
-        for record in found:
+        header, found = _records_of(stream, self.files[file].path)
+        position = header.begin
+        for record in itertools.chain([header.record], found):
             position += record.size
             yield position
 
     def _parse(self, lines: Iterable[bytes | LongLine], file: int) -> list[Any]:
         header = self._headers[file]
-        readers = [_READERS[_NAMES[self.file_schema.field(name).type]] for name in header]
-        found = records(lines, _delimiter(self.files[file].path))
-        return [_row(record, header, readers) for record in found]
+        readers = [self._reader(name) for name in header.names]
+        return [_row(record, header.names, readers) for record in records(lines, header.delimiter)]
+
+    def _reader(self, name: str) -> Callable[[str], Any]:
+        """Reads the cells of a column, which a table that has it already may hold as another type."""
+        kind = self.file_schema.field(name).type
+        if kind == pa.string():
+            return str
+        return _number if kind == pa.float64() and self._kinds.get(name) == "integer" else _READERS[_NAMES[kind]]
 
 
-def _records_of(stream: BinaryIO, path: str) -> tuple[int, Iterator[Record]]:
-    """The bytes in front of the header, and the records of a file from its header on."""
-    first = stream.readline(MAX_ROW_BYTES + 1)
-    if len(first) > MAX_ROW_BYTES and not first.endswith(b"\n"):
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    """The header of a file.
+
+    Attributes:
+        names: of the columns.
+        delimiter: between cells.
+        begin: bytes in front of the header.
+        record: the header as a record.
+    """
+
+    names: tuple[str, ...]
+    delimiter: str
+    begin: int
+    record: Record
+
+
+def _records_of(stream: BinaryIO, path: str) -> tuple[_Header, Iterator[Record]]:
+    """The header of a file, and the records after it.
+
+    Raises:
+        SourceError: there is no header, or it does not name each column once.
+    """
+    begin, line, separator = 0, _header_line(stream, path), None
+    if line.startswith(codecs.BOM_UTF8):
+        begin, line = len(codecs.BOM_UTF8), line.removeprefix(codecs.BOM_UTF8)
+    if given := _SEPARATOR_LINE.fullmatch(line):
+        begin, line, separator = begin + len(line), _header_line(stream, path), given[1].decode()
+    if separator is None:
+        is_tabbed = has_suffix(path, with_compression(".tsv"))
+        separator = "\t" if is_tabbed else delimiter_of(line.decode("latin-1"))
+    found = records(itertools.chain([line] if line else [], lines_of(stream)), separator)
+    record = next(found, None)
+    if record is None or record.cells is None:
+        raise SourceError(f"{path}: no header. {_HEADER_REMEDY}")
+    return _Header(names=_names(path, record.cells), delimiter=separator, begin=begin, record=record), found
+
+
+def _header_line(stream: BinaryIO, path: str) -> bytes:
+    line = stream.readline(MAX_ROW_BYTES + 1)
+    if len(line) > MAX_ROW_BYTES and not line.endswith(b"\n"):
         raise SourceError(f"{path}: its header has more than {MAX_ROW_BYTES} bytes. {_HEADER_REMEDY}")
-    begin = len(_BYTE_ORDER_MARK) if first.startswith(_BYTE_ORDER_MARK) else 0
-    return begin, records(itertools.chain([first[begin:]], lines_of(stream)), _delimiter(path))
-
-
-def _delimiter(path: str) -> str:
-    return "\t" if has_suffix(path, with_compression(".tsv")) else ","
+    return line
 
 
 def _row(record: Record, header: tuple[str, ...], readers: Sequence[Callable[[str], Any]]) -> Any:
@@ -103,19 +144,23 @@ def _row(record: Record, header: tuple[str, ...], readers: Sequence[Callable[[st
         return _bad(record, record.fault)
     if len(record.cells) != len(header):
         return _bad(record, f"{len(record.cells)} cells in a table of {len(header)} columns")
-    row = {}
+    row: dict[str, Any] = {}
     for name, cell, read in zip(header, record.cells, readers, strict=True):
         try:
             row[name] = read(_text(cell))
         except UnicodeDecodeError as error:
-            return _bad(record, f"column {name!r} is not UTF-8: {error}")
+            row[name] = Misfit(f"not UTF-8: {error}", cell)
         except ValueError as error:
-            return _bad(record, f"column {name!r}: {error}")
-    return row
+            row[name] = Misfit(str(error), cell)
+    return Row(row, _raw(record)) if any(isinstance(cell, Misfit) for cell in row.values()) else row
 
 
 def _bad(record: Record, reason: str) -> ValueError:
-    return ValueError(reason, record.raw.strip(b"\r\n").decode("utf-8", "backslashreplace"))
+    return ValueError(reason, _raw(record))
+
+
+def _raw(record: Record) -> str:
+    return record.raw.strip(b"\r\n").decode("utf-8", "backslashreplace")
 
 
 def _text(cell: str) -> str:
@@ -137,9 +182,18 @@ def _is_integer(text: str) -> bool:
 def _float(text: str) -> float | None:
     if not text:
         return None
-    if _FLOAT.fullmatch(text) is None:
-        raise ValueError(f"{text[:80]!r} is not a number")
+    if not _is_float(text):
+        raise ValueError(f"{text[:80]!r} is not how a number with a fraction is written")
     return float(text)
+
+
+def _is_float(text: str) -> bool:
+    """Whether text is how Python writes a finite float, so that no digit of it is lost."""
+    return _FLOAT.fullmatch(text) is not None and repr(float(text)) == text
+
+
+def _number(text: str) -> float | None:
+    return _integer(text) if _is_integer(text) else _float(text)
 
 
 def _boolean(text: str) -> bool | None:
@@ -166,35 +220,36 @@ def _kind(cells: Sequence[str]) -> str | None:
         return None
     if all(map(_is_integer, written)):
         return "integer"
-    if all(_FLOAT.fullmatch(cell) and not _LEADING_ZERO.match(cell) for cell in written):
+    if all(map(_is_float, written)):
         return "float"
     return "boolean" if all(cell in _BOOLEANS for cell in written) else "text"
 
 
 def _common(one: str | None, other: str | None) -> str | None:
-    """A kind that holds the cells of both."""
-    if one is None or one == other:
-        return other
-    if other is None:
-        return one
-    return "float" if {one, other} == {"integer", "float"} else "text"
+    """A kind as which the cells of both come back."""
+    if one is None or other is None or one == other:
+        return one or other
+    return "text"
 
 
-def _look(file: SourceFile, options: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str | None]]:
+def _field(name: str, kind: str) -> pa.Field:
+    return pa.field(name, _TYPES[kind], metadata=ANY_VALUES if kind == "text" else None)
+
+
+def _look(file: SourceFile, options: Mapping[str, Any]) -> tuple[_Header, list[str | None]]:
     """The header, and the kind of each column."""
     header, rows = read_with_retries(lambda: _sample(file, options), file.path)
-    return header, [_kind([row[i] for row in rows]) for i in range(len(header))]
+    return header, [_kind([row[i] for row in rows]) for i in range(len(header.names))]
 
 
-def _sample(file: SourceFile, options: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _sample(file: SourceFile, options: Mapping[str, Any]) -> tuple[_Header, list[tuple[str, ...]]]:
     """The header, and the first records that fit it."""
     with open_text(file.path, options) as stream:
-        _, found = _records_of(stream, file.path)
-        header = _header(file, next(found, None))
+        header, found = _records_of(stream, file.path)
         rows: list[tuple[str, ...]] = []
         size = 0
         for record in itertools.islice(found, _INFER_ROWS):
-            if record.cells is not None and len(record.cells) == len(header):
+            if record.cells is not None and len(record.cells) == len(header.names):
                 rows.append(record.cells)
                 size += record.size
             if size >= INFER_BYTES:
@@ -202,22 +257,21 @@ def _sample(file: SourceFile, options: Mapping[str, Any]) -> tuple[tuple[str, ..
         return header, rows
 
 
-def _header(file: SourceFile, record: Record | None) -> tuple[str, ...]:
-    if record is None or record.cells is None:
-        raise SourceError(f"{file.path}: no header. {_HEADER_REMEDY}")
-    if len(record.cells) > _MOST_COLUMNS:
-        count = f"{len(record.cells)} columns, and {_MOST_COLUMNS} is the most"
-        raise SourceError(f"{file.path}: its header names {count}. {_HEADER_REMEDY}")
+def _names(path: str, cells: Sequence[str]) -> tuple[str, ...]:
+    """The names of the columns; the first may have none, as pandas writes an index: it has the name that pandas reads.
+
+    Raises:
+        SourceError: they are too many, not UTF-8, missing or not unique.
+    """
+    if len(cells) > _MOST_COLUMNS:
+        count = f"{len(cells)} columns, and {_MOST_COLUMNS} is the most"
+        raise SourceError(f"{path}: its header names {count}. {_HEADER_REMEDY}")
     try:
-        names = tuple(_text(cell) for cell in record.cells)
+        names = (_text(cells[0]) or "Unnamed: 0", *map(_text, cells[1:]))
     except UnicodeDecodeError as error:
-        raise SourceError(f"{file.path}: its header is not UTF-8 ({error}). Re-encode it.") from error
+        raise SourceError(f"{path}: its header is not UTF-8 ({error}). Re-encode it.") from error
     if "" in names or len(set(names)) < len(names):
-        raise SourceError(_misnamed(file.path, names))
+        shown = str(list(names))
+        shown = shown if len(shown) < 1000 else f"{shown[:1000]}..."
+        raise SourceError(f"{path}: its header is {shown}. {_HEADER_REMEDY}")
     return names
-
-
-def _misnamed(path: str, names: Sequence[str]) -> str:
-    """What to say of a header that does not name each column once; of a long one, its begin."""
-    shown = str(list(names))
-    return f"{path}: its header is {shown if len(shown) < 1000 else shown[:1000] + '...'}. {_HEADER_REMEDY}"

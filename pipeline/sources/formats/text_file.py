@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.sources.base import FileSource
 from pipeline.sources.limits import MAX_ROW_BYTES, long_row_rule
-from pipeline.sources.tabulate import Columns, tabulate
+from pipeline.sources.tabulate import tabulate
 from pipeline.sources.text import open_text, with_compression
 from pipeline.types import Slice, SourceFile
 
@@ -38,7 +38,7 @@ class TextFileSource(FileSource):
 
     def _read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         for piece in slices:
-            yield tabulate([self._row(self.files[piece.file].path)], Columns(schema=self.file_schema))
+            yield tabulate([self._row(self.files[piece.file].path)], self.file_schema)
 
     def _row(self, path: str) -> Any:
         """A mapping, or a ``ValueError(reason, text)`` in its place."""
