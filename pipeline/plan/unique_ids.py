@@ -16,8 +16,8 @@ import numpy as np
 from pipeline.commit.index import PlannedUnits
 from pipeline.errors import SourceError
 from pipeline.plan.units import read_tasks, read_units
-from pipeline.sources.base import Source
-from pipeline.types import Unit, column_row_ids, derived_row_ids
+from pipeline.sources.base import BAD, Source
+from pipeline.types import Unit, derived_row_ids
 
 __all__ = ["check_unique_ids"]
 
@@ -27,7 +27,9 @@ _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
 
 
 def check_unique_ids(source: Source, units: PlannedUnits, column: str, *, derives: bool = False) -> None:
-    """Check that no id is null and no id occurs twice. A row that could not be read has the id of its place. Writes 24 bytes per row to the folder for temporary files.
+    """Check that no id is null and no id occurs twice; a row that could not be read needs none.
+
+    Writes 24 bytes per row to the folder for temporary files.
 
     Args:
         source: the input.
@@ -66,8 +68,11 @@ def _entries(source: Source, units: PlannedUnits, column: str, derives: bool) ->
         for unit, table in zip(task.units, read_units(source, task.units), strict=True):
             ids = table[column].to_pylist()
             derived = derived_row_ids(unit.stretches(source.files))
-            unread = [derives] * len(ids) if BAD not in table.column_names else table[BAD].is_valid().to_pylist()
-            ids = column_row_ids(ids, [own if derives or bad else None for own, bad in zip(derived, unread, strict=True)])
+            faults = table[BAD].to_pylist() if BAD in table.column_names else [None] * len(ids)
+            ids = [
+                own if value is None and (derives or fault is not None) else value
+                for value, own, fault in zip(ids, derived, faults, strict=True)
+            ]
             hashes = _hashed(ids, source, unit, column)
             entries = np.empty(len(hashes), _ENTRY)
             entries["high"], entries["low"] = hashes[:, 0], hashes[:, 1]

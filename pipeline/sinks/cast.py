@@ -14,8 +14,9 @@ def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     Raises:
         pa.ArrowException: a value does not fit.
     """
+    there = dict(zip(table.column_names, table.columns, strict=True))
     arrays = [
-        _cast(table[field.name], field.type) if field.name in table.column_names else _nulls(table.num_rows, field)
+        _cast(there[field.name], field.type) if field.name in there else _nulls(table.num_rows, field)
         for field in schema
     ]
     return pa.table(arrays, schema=schema)

@@ -34,7 +34,7 @@ def check_format(name: str, schema: pa.Schema) -> None:
     if deep:
         raise ConfigError(f"columns {deep}: nested too deeply for any format. Flatten them, or leave them out with "
                           "columns=[...].")  # fmt: skip
-    bad = [f"{field.name}: {field.type}" for field in schema if not _holds(name, field)]
+    bad = [f"{field.name}: {field.type}" for field in schema if not _holds(name, field.type)]
     if bad:
         raise ConfigError(
             f"output_format={name!r}: it cannot hold columns {bad}. Use output_format='ipc', or leave them out with "
@@ -52,10 +52,10 @@ def _depth(kind: pa.DataType) -> int:
 
 
 @functools.lru_cache(1000)  # scheduled runs and stages of a chain ask for the same columns again and again
-def _holds(name: str, field: pa.Field) -> bool:
+def _holds(name: str, kind: pa.DataType) -> bool:
     """Whether an empty column can be written and read back."""
     format = FORMATS[name]
-    schema = pa.schema([field])
+    schema = pa.schema([("column", kind)])
     file = io.BytesIO()
     try:
         part = format.open(file, schema)

@@ -191,7 +191,8 @@ def open_files(
     (one,) = present
     files = list(map_ahead(lambda file: source_file(file, options, partitioned=partitioned), by_format[one]))
     later = versions or {}
-    source = _dialect(one, files[0], options, input_format).over(
+    first = next((file for file in files if file.size), files[0])  # an empty one shows nothing
+    source = _dialect(one, first, options, input_format).over(
         [replace(file, version=later.get(file.key, 0)) for file in files], options
     )
     read = {file.key for file in files}

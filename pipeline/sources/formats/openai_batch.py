@@ -6,6 +6,7 @@ The format of the lines: https://platform.openai.com/docs/guides/batch
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,10 @@ BATCH_COLUMNS = pa.schema(
     ]
 )
 _TELLTALE = {CUSTOM_ID, "url", BODY}
+_OBJECTS = 20
+"""Objects at the begin of a file that show whether it is a batch; a few of them may be broken."""
+_MOST_LINES = 1000
+"""Lines among which these are looked for."""
 
 
 class OpenAIBatchSource(JsonlSource):
@@ -42,14 +47,15 @@ class OpenAIBatchSource(JsonlSource):
 
     @classmethod
     def recognises(cls, file: SourceFile, options: Mapping[str, Any]) -> bool:
-        """Whether the first row has the fields of a batch line and no others."""
+        """Whether one of the first objects has the fields of a batch line and no others."""
 
-        def first_row() -> Any:
+        def first_objects() -> list[Any]:
             with open_text(file.path, options) as stream:
-                return next(parsed_rows(lines_of(stream)), None)
+                rows = itertools.islice(parsed_rows(lines_of(stream)), _MOST_LINES)
+                return list(itertools.islice((row for row in rows if isinstance(row, Mapping)), _OBJECTS))
 
-        row = read_with_retries(first_row, file.path)
-        return isinstance(row, Mapping) and _TELLTALE <= row.keys() <= set(BATCH_COLUMNS.names)
+        found = read_with_retries(first_objects, file.path)
+        return any(_TELLTALE <= row.keys() <= set(BATCH_COLUMNS.names) for row in found)
 
     @classmethod
     def over(cls, files: Sequence[SourceFile], options: Mapping[str, Any]) -> OpenAIBatchSource:
