@@ -6,6 +6,7 @@ at a time, so one task reads all of it (see :func:`pipeline.plan.units.read_task
 
 from __future__ import annotations
 
+import codecs
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,12 +47,24 @@ def _codec(path: str) -> str | None:
 
 @contextmanager
 def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
-    """The decompressed bytes of a text file; the stream is forward-only if the file is compressed.
+    """The bytes of a text file, decompressed, and in UTF-8 where a mark says that it is in UTF-16.
+
+    The stream is forward-only if the file is compressed or in UTF-16.
 
     Raises:
         OSError: it cannot be read, or is damaged.
         SourceError: it is a decompression bomb.
     """
+    with _open_bytes(path, options) as stream:
+        if stream.peek(len(codecs.BOM_UTF16_LE))[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            with io.BufferedReader(_Utf16(stream), _BLOCK_BYTES) as recoded:
+                yield recoded
+        else:
+            yield stream
+
+
+@contextmanager
+def _open_bytes(path: str, options: Any) -> Iterator[io.BufferedReader]:
     with open_input(path, options) as file:
         codec = _codec(path)
         if isinstance(file, io.BufferedReader) and codec is None:
@@ -64,6 +77,28 @@ def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
             # The decompressing stream closes the file, and the outer block closes it again: harmless.
             with closing(inflated(file, codec, path)) as stream:
                 yield stream
+
+
+class _Utf16(io.RawIOBase):
+    """A stream of UTF-16 text, such as Excel and PowerShell write, in UTF-8."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+        self._held = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._held and (block := self._stream.read(_BLOCK_BYTES)):
+            try:
+                self._held = self._decoder.decode(block).encode()
+            except UnicodeDecodeError as error:
+                raise OSError(f"it begins with the mark of UTF-16, and is not: {error}") from error
+        count = min(len(buffer), len(self._held))
+        buffer[:count], self._held = self._held[:count], self._held[count:]
+        return count
 
 
 class TextSource(FileSource):
@@ -94,13 +129,14 @@ class TextSource(FileSource):
             done += len(slices)
 
     def _slices_of(self, number: int, file: SourceFile, rows: int) -> Iterator[Slice]:
-        per_group = None if _codec(file.path) is not None else rows * _UNITS_PER_GROUP
+        per_group: int | None = None
 
         def piece(first: int, count: int, start: int, stop: int) -> Slice:
             group = _SEQUENTIAL if per_group is None else first // per_group
             return Slice(file=number, first_row=first, num_rows=count, group=group, start=start, stop=stop)
 
         with open_text(file.path, self.options) as stream:
+            per_group = rows * _UNITS_PER_GROUP if stream.seekable() else None
             ends = self._ends(stream, number)
             first = count = 0
             start = stop = next(ends)
@@ -119,7 +155,7 @@ class TextSource(FileSource):
         with open_text(path, self.options) as stream:
             position = 0
             for piece in slices:
-                _forward(stream, position, piece.start, seekable=_codec(path) is None)
+                _forward(stream, position, piece.start, seekable=stream.seekable())
                 window = _Window(lines_of(stream, piece.stop - piece.start))
                 rows = self._parse(window, number)
                 position = piece.start + window.size

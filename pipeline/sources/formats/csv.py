@@ -36,7 +36,10 @@ _SEPARATOR_LINE = re.compile(rb"sep=([,;\t|])\r?\n?")
 """First line of a file that Excel is to open, in front of the header."""
 _HEADER_REMEDY = "The first line names the columns, each once."
 _MOST_COLUMNS = 10_000
-_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_MOST_EXACT = 2**53
+"""Floats of 64 bits hold every integer up to it."""
+_SPELLINGS = (("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
+_BOOLEANS = {word: bool(i) for words in _SPELLINGS for i, word in enumerate(words)}
 
 
 class CsvSource(TextSource):
@@ -90,7 +93,7 @@ class CsvSource(TextSource):
         kind = self.file_schema.field(name).type
         if kind == pa.string():
             return str
-        return _number if kind == pa.float64() and self._kinds.get(name) == "integer" else _READERS[_NAMES[kind]]
+        return _number if kind == pa.float64() and self._kinds.get(name) != "float" else _READERS[_NAMES[kind]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,8 +208,10 @@ def _boolean(text: str) -> bool | None:
 
 
 _TYPES: Mapping[str, pa.DataType] = {
-    "integer": pa.int64(), "float": pa.float64(), "boolean": pa.bool_(), "text": pa.string()
+    "number": pa.float64(), "long": pa.int64(), "integer": pa.int64(), "float": pa.float64(), "boolean": pa.bool_(),
+    "text": pa.string(),
 }  # fmt: skip
+"""Kinds of cells. A long is an integer that no float holds; a number is an integer of one file, a float of another."""
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 _READERS: Mapping[str, Callable[[str], Any]] = {
     "integer": _integer, "float": _float, "boolean": _boolean, "text": str
@@ -219,17 +224,20 @@ def _kind(cells: Sequence[str]) -> str | None:
     if not written:
         return None
     if all(map(_is_integer, written)):
-        return "integer"
+        return "integer" if all(abs(int(cell)) <= _MOST_EXACT for cell in written) else "long"
     if all(map(_is_float, written)):
         return "float"
-    return "boolean" if all(cell in _BOOLEANS for cell in written) else "text"
+    return "boolean" if any(set(written) <= {*words} for words in _SPELLINGS) else "text"
 
 
 def _common(one: str | None, other: str | None) -> str | None:
     """A kind as which the cells of both come back."""
-    if one is None or other is None or one == other:
+    both = {one, other} - {None}
+    if len(both) < 2:
         return one or other
-    return "text"
+    if both <= {"integer", "long"}:
+        return "long"
+    return "number" if both <= {"integer", "float", "number"} else "text"
 
 
 def _field(name: str, kind: str) -> pa.Field:

@@ -270,10 +270,12 @@ def test_a_cell_beyond_the_sample_that_is_of_another_type_is_a_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.sources.formats.csv._INFER_ROWS", 2)
-    (tmp_path / "x.csv").write_text("i,f,b,t\n1,.5,true,007\n2,1e3,false,8\nx,1,true,a\n3,y,true,b\n4,1,maybe,c\n,,,\n")
+    (tmp_path / "x.csv").write_text(
+        "i,f,b,t\n1,0.5,true,007\n2,1e-05,false,8\nx,1.0,true,a\n3,1,true,b\n4,1.0,maybe,c\n,,,\n"
+    )
     table = all_rows(opened(tmp_path / "x.csv", tmp_path), 9)
     assert [str(f.type) for f in table.schema][:4] == ["int64", "double", "bool", "string"]
-    assert table["t"].to_pylist() == ["007", "8", None, None, None, ""]
+    assert table["t"].to_pylist() == ["007", "8", "a", "b", "c", ""]
     assert [None if b is None else b.split(":")[0] for b in table[BAD].to_pylist()] == [
         None, None, "column 'i'", "column 'f'", "column 'b'", None
     ]  # fmt: skip

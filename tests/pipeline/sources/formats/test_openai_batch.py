@@ -44,12 +44,28 @@ def test_compressed_files_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "first",
-    [{"prompt": "x"}, {**chat_line("a"), "prompt": "x"}, {"custom_id": "a", "url": "x"}, [1], "no json"],
+    [
+        {**chat_line("a"), "metadata": {"k": 1}},
+        {"custom_id": "a", "url": "x"},
+        [1],
+        "no json",
+        '{"custom_id": "z", "me',
+    ],
     ids=str,
 )
-def test_other_rows_are_rows(tmp_path: Path, first: Any) -> None:
-    source = opened(write_batch(tmp_path / "b.jsonl", [first, chat_line("b")]))
-    assert source.input_format == "rows"
+def test_a_batch_whose_first_lines_are_broken_is_a_batch(tmp_path: Path, first: Any) -> None:
+    source = opened(write_batch(tmp_path / "b.jsonl", [*[first] * 15, chat_line("b")]))
+    assert source.input_format == "openai-batch"
+    assert rows(source)[-1]["custom_id"] == "b"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").touch()
+    write_batch(tmp_path / "in" / "b.jsonl", [first, chat_line("b")])
+    assert opened(tmp_path / "in").input_format == "openai-batch"
+
+
+def test_other_rows_are_rows(tmp_path: Path) -> None:
+    lines = [{"prompt": "x"}, {**chat_line("a"), "prompt": "x"}, {"custom_id": "a", "url": "x"}, [1]]
+    assert opened(write_batch(tmp_path / "b.jsonl", lines)).input_format == "rows"
 
 
 def test_the_format_may_be_given(tmp_path: Path) -> None:
