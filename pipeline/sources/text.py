@@ -64,7 +64,7 @@ def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _open_bytes(path: str, options: Any) -> Iterator[io.BufferedReader]:
+def _open_bytes(path: str, options: Any) -> Iterator[io.BufferedReader[Any]]:
     with open_input(path, options) as file:
         codec = _codec(path)
         if isinstance(file, io.BufferedReader) and codec is None:
