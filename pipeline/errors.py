@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from pipeline.codec import CoreConfigError, redact
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "SourceError",
     "StoppedError",
     "TooManyFailuresError",
+    "log_failure",
 ]
 
 
@@ -88,3 +91,8 @@ class EngineDiedError(PipelineError):
 
 class TooManyFailuresError(PipelineError):
     """More rows failed than ``max_failed_fraction`` allows; what was committed stays, a re-run continues."""
+
+
+def log_failure(log: logging.Logger, what: str, error: Exception) -> None:
+    """Log a failure that ends no run; with a traceback only where the cause is not outside, such as a full disk."""
+    log.warning("%s: %s", what, redact(str(error)), exc_info=not isinstance(error, (PipelineError, OSError)))

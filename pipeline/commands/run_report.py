@@ -17,7 +17,7 @@ from pipeline.commit.part_aggregates import sweep_aggregates
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import seal
 from pipeline.config import RunConfig
-from pipeline.errors import LeaseLostError
+from pipeline.errors import LeaseLostError, log_failure
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.observers import Pulse
 from pipeline.progress.snapshot import Snapshot
@@ -110,8 +110,8 @@ class RunReport:
         )
         try:
             self._storage.put(layout.session(self._lease.epoch), seal(session.to_dict()))
-        except Exception:
-            _LOG.warning("the time line of this run could not be kept for its report", exc_info=True)
+        except Exception as error:
+            log_failure(_LOG, "the time line of this run could not be kept for its report", error)
 
     def _write(self, index: Index) -> None:
         def put_own(storage: Storage) -> None:
@@ -145,8 +145,8 @@ def put_page(
         sweep_aggregates(storage, (part.sha256 for p in manifest.publications for part in p.parts))
         old = sorted(storage.keys(f"{layout.REPORT}/sessions"))[:-_KEPT_SESSIONS]
         storage.delete_objects(old)
-    except Exception:
-        _LOG.warning("the report could not be written; `wedlm-batch report` makes it anew", exc_info=True)
+    except Exception as error:
+        log_failure(_LOG, "the report could not be written; `wedlm-batch report` writes it", error)
 
 
 def _notes(aggregate: Aggregate, totals: Totals, unread: int) -> list[str]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.sealed import seal, unseal
-from pipeline.errors import DamagedError, SinkError
+from pipeline.errors import DamagedError, SinkError, log_failure
 from pipeline.reporting.aggregate import Aggregate, Aggregator
 from pipeline.storage.protocol import Storage
 
@@ -40,20 +40,20 @@ class PartAggregator:
         try:
             if self._aggregator is not None:
                 self._aggregator.add(table)
-        except Exception:
-            self._give_up()
+        except Exception as error:
+            self._give_up(error)
 
     def put(self, storage: Storage, sha256: str) -> None:
         """Keep the aggregate of the part with this checksum."""
         try:
             if self._aggregator is not None:
                 storage.put(layout.part_aggregate(sha256), seal(self._aggregator.result().to_dict()))
-        except Exception:
-            self._give_up()
+        except Exception as error:
+            self._give_up(error)
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: Exception) -> None:
         self._aggregator = None
-        _LOG.warning("a part's rows could not be aggregated; reports will read the part", exc_info=True)
+        log_failure(_LOG, "a part's rows could not be aggregated; reports will read the part", error)
 
 
 def load_aggregates(storage: Storage, parts: Sequence[tuple[str, int]]) -> Iterator[Aggregate | None]:
