@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.codec import SamplingParams, StructuredOutputs, params_hash, params_of_row
+from pipeline.codec import SamplingParams, StructuredOutputs, param_of_text, params_hash, params_of_row
 from pipeline.config import RunConfig
 from pipeline.fingerprint import fingerprint_fields
 from wedlm_core.errors import RequestError
@@ -78,3 +78,18 @@ def test_whole_floats_are_integers_where_the_parameter_takes_integers(name: str)
 @pytest.mark.parametrize("name", ["temperature", "entropy_threshold", "position_penalty"])
 def test_whole_floats_stay_floats_elsewhere(name: str) -> None:
     assert type(getattr(params_of_row(SamplingParams(), {name: 1.0}), name)) is float
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("max_tokens", "48", 48), ("temperature", "0.7", 0.7), ("seed", "7", 7), ("temperature", "", None),
+        ("window_size", "auto", "auto"), ("ignore_eos", "true", True), ("stop", "7", "7"),
+        ("stop", '["a", "b"]', ["a", "b"]),
+        ("stop", "[1]", "[1]"), ("stop", "[]", "[]"), ("max_tokens", "many", "many"),
+    ],
+)  # fmt: skip
+def test_a_parameter_in_a_column_of_values_of_any_kind_is_the_value_of_its_text(
+    name: str, text: str, value: Any
+) -> None:
+    assert param_of_text(name, text) == value
