@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.common import machine, table, write_result
+from benchmarks.common import table, write_result
 from pipeline import layout
 from pipeline.commands.begin import begin, prepare_output
 from pipeline.commands.status import status
@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     body = table(("", "first", "again"), rows)
     print(body)
     if args.folder is None:
-        write_result("large-ledger", f"A ledger of {args.units:,} units on {machine()}.\n\n{body}\n")
+        command = f"python -m benchmarks.pipeline.large_ledger --units {args.units}"
+        write_result("large-ledger", f"A ledger of {args.units:,} units", command, body)
 
 
 def _config(folder: Path) -> RunConfig:

@@ -90,7 +90,7 @@ class _Speller:
         """Try first the fields after which most others may still come."""
         if not left:
             yield from self._text(matcher, "}")
-        found = []
+        found = list[tuple[int, int, Any, dict[str, Any]]]()
         for name, value in left.items():
             rest = {key: inner for key, inner in left.items() if key != name}
             for named in self._text(matcher, _key(name, comma)):

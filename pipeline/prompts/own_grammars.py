@@ -46,7 +46,7 @@ def grammar_faults(given: Sequence[Mapping[str, Any] | None], config: RunConfig)
             asked.setdefault(json.dumps(own["structured_outputs"], default=str), []).append(place)
     faults = dict[int, Failure]()
     for places in asked.values():
-        fault = _fault(given[places[0]]["structured_outputs"], config)
+        fault = _fault((given[places[0]] or {})["structured_outputs"], config)
         if fault is not None:
             faults |= dict.fromkeys(places, fault)
     return faults
@@ -83,15 +83,16 @@ class _Process:
                 except (EOFError, OSError) as error:  # its engine will compile it, and say what is wrong with it
                     announce(f"a row's grammar is compiled by its engine alone, without limits: {error!r}")
                     return None
+                fault: Any
                 try:
-                    error = _asked(connection, wanted)
+                    fault = _asked(connection, wanted)
                 except (EOFError, OSError):
                     self._running = None
                     connection.close()
                     if (status := process.wait()) == 0:  # it had nothing to do for a while
                         continue
-                    error = _too_large(wanted, status)
-                return None if error is None else Failure.of(error)
+                    fault = _too_large(wanted, status)
+                return None if fault is None else Failure.of(fault)
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
         ours, theirs = Pipe()
