@@ -16,6 +16,8 @@ from torch import Tensor
 
 __all__ = ["FILTERS", "Filter", "filter_logits", "is_filtered"]
 
+_UNITS = 2.0**44  # of the most likely token: 2 ** 18 tokens sum to less than 2 ** 63
+
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
@@ -47,18 +49,21 @@ def _top_k(scaled_RV: Tensor, top_k_R: Tensor) -> Tensor:
 
 
 def _top_p(scaled_RV: Tensor, top_p_R: Tensor) -> Tensor:
-    """Keep the smallest set of most likely tokens whose probability reaches p; the token that crosses p is kept."""
+    """Keep the smallest set of most likely tokens whose probability reaches p; the token that crosses p is kept.
+
+    Probabilities are whole units, so that their sum is the same in any order and on any device.
+    """
     sorted_RV, token_RV = scaled_RV.sort(dim=-1, descending=True, stable=True)
-    mass_RV = torch.softmax(sorted_RV, dim=-1)
-    before_RV = mass_RV.cumsum(dim=-1) - mass_RV
-    drop_RV = (before_RV >= top_p_R[:, None]) & (top_p_R[:, None] < 1)
-    drop_RV[:, 0] = False
+    unit_RV = ((sorted_RV - sorted_RV[:, :1]).exp().double() * _UNITS).nan_to_num(0.0).long()
+    sum_RV = unit_RV.cumsum(dim=-1)
+    enough_R = (sum_RV[:, -1].double() * top_p_R.double()).ceil().long().clamp(min=1)
+    drop_RV = (sum_RV - unit_RV >= enough_R[:, None]) & (top_p_R[:, None] < 1)
     return scaled_RV.masked_fill(torch.zeros_like(drop_RV).scatter_(-1, token_RV, drop_RV), -torch.inf)
 
 
 def _min_p(scaled_RV: Tensor, min_p_R: Tensor) -> Tensor:
     """Keep the tokens that are at least this share as likely as the most likely one; 0 keeps all."""
-    floor_R = scaled_RV.max(dim=-1).values + min_p_R.log()
+    floor_R = scaled_RV.max(dim=-1).values + min_p_R.double().log().float()
     return scaled_RV.masked_fill(scaled_RV < floor_R[:, None], -torch.inf)
 
 

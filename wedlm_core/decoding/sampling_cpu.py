@@ -6,14 +6,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wedlm_core.decoding.adjustments import AdjustmentTables
 from wedlm_core.decoding.allowed_tokens import AllowedRows, Refused
-from wedlm_core.decoding.sampling import Choice, SamplingRows, with_filters
+from wedlm_core.decoding.filters import FILTERS
+from wedlm_core.decoding.sampling import Choice, SamplingRows
+from wedlm_core.kernels.cpu.records import ADJUSTMENTS
 
-__all__ = ["choose_again_cpu", "choose_cpu", "rank_cpu"]
+__all__ = ["adjustments_record", "choose_again_cpu", "choose_cpu", "rank_cpu"]
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
-    """See :func:`wedlm_core.decoding.sampling.choose`; rows with filters or adjustments are chosen by it.
+    """See :func:`wedlm_core.decoding.sampling.choose`.
 
     Args:
         logits_RV: float32 ``[R, V]``, contiguous; changed where ids are suppressed.
@@ -28,12 +31,18 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
     choice = Choice(
         token_R=torch.empty(count, dtype=torch.int64), entropy_R=torch.empty(count), logprob_R=torch.empty(count)
     )
+    adjusted, record = rows.adjusted, None
+    if adjusted is not None:
+        record = adjustments_record(adjusted.tables)
     choose_rows(
         logits_RV.numpy(),
         rows.temperature_R.numpy(),
+        *(_filter_values(rows, name) for name in ("min_p", "top_k", "top_p")),
         rows.seed_R.numpy(),
+        _NO_LINES if adjusted is None else adjusted.slot_R.numpy(),
         rows.position_R.numpy(),
         rows.suppress_R.numpy(),
+        0 if record is None else record.ctypes.data,
         bits_UW,
         line_R,
         mask_token_id,
@@ -41,10 +50,38 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
         choice.token_R.numpy(),
         choice.entropy_R.numpy(),
         choice.logprob_R.numpy(),
-        0,
-        count,
     )
-    return with_filters(choice, logits_RV, rows, mask_token_id=mask_token_id, vocab_limit=vocab_limit)
+    return choice
+
+
+def adjustments_record(tables: AdjustmentTables) -> np.ndarray:
+    """The record :data:`wedlm_core.kernels.cpu.records.ADJUSTMENTS` of tables on the host, which it does not keep alive."""
+    record, columns, lists = np.zeros(1, dtype=ADJUSTMENTS), tables.columns, tables.lists
+    addresses = {
+        "uses": tables.uses_S, "repetition": columns["repetition_penalty"], "frequency": columns["frequency_penalty"],
+        "presence": columns["presence_penalty"], "min_tokens": columns["min_tokens"], "prompt": tables.prompt_S,
+        "known": tables.known_S, "tokens": tables.tokens_SL, "stop_ids": lists["stop_ids"],
+        "stop_row": tables.list_S["stop_ids"], "bias_ids": lists["bias_ids"], "bias_values": lists["bias_values"],
+        "bias_row": tables.list_S["bias_ids"], "words": lists["bad_words"], "words_row": tables.list_S["bad_words"],
+    }  # fmt: skip
+    for name, tensor in addresses.items():
+        record[name] = tensor.data_ptr()
+    record["slots"], record["positions"] = tables.tokens_SL.shape
+    record["stop_lists"], record["stop_width"] = lists["stop_ids"].shape
+    record["bias_lists"], record["bias_width"] = lists["bias_ids"].shape
+    record["words_lists"], record["words_count"], record["words_width"] = lists["bad_words"].shape
+    return record
+
+
+_OFF = {one.field: one for one in FILTERS}
+
+
+def _filter_values(rows: SamplingRows, name: str) -> np.ndarray:
+    """The values of a filter, of each row; off where no row uses it."""
+    given = rows.filters.get(name)
+    if given is None:
+        given = torch.full(rows.temperature_R.shape, _OFF[name].off, dtype=_OFF[name].dtype)
+    return given.numpy()
 
 
 def choose_again_cpu(choice: Choice, logits_LV: Tensor, line_N: Tensor, refused: Refused) -> None:

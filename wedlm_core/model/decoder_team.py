@@ -293,11 +293,13 @@ class DecoderTeam:
         if columns is not self._columns:
             self._columns, choice["slots"][0] = columns, columns.seed_S.shape[0]
             choice["temperature"][0], choice["seeds"][0] = columns.temperature_S.data_ptr(), columns.seed_S.data_ptr()
-            choice["suppress"][0] = columns.suppress_S.data_ptr()
+            choice["suppress"][0], choice["min_p"][0] = columns.suppress_S.data_ptr(), columns.min_p_S.data_ptr()
+            choice["top_k"][0], choice["top_p"][0] = columns.top_k_S.data_ptr(), columns.top_p_S.data_ptr()
             choice["mask_token"][0], choice["vocab_limit"][0] = draw.mask_token_id, draw.vocab_limit
         first, step = pick_3R.data_ptr(), 8 * pick_3R.shape[1]
         choice["picks"][0], choice["pick_rows"][0] = count, first
         choice["pick_slots"][0], choice["pick_positions"][0] = first + step, first + 2 * step
+        choice["adjustments"][0] = 0 if draw.adjustments is None else draw.adjustments.ctypes.data
         if draw.allowed is not self._allowed:
             self._allowed = draw.allowed
             self._tell_states(draw.allowed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,9 +18,15 @@ __all__ = ["Advance", "Draw", "Drawn", "SlotColumns", "States", "StepPicks", "St
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SlotColumns:
-    """Of each engine slot: float32 temperature, int64 seed, bool whether mask and padding are never chosen."""
+    """Of each engine slot: float32 temperature, filters (float32, int64, float32), int64 seed.
+
+    And bool, whether it never chooses mask and padding.
+    """
 
     temperature_S: Tensor
+    min_p_S: Tensor
+    top_k_S: Tensor
+    top_p_S: Tensor
     seed_S: Tensor
     suppress_S: Tensor
 
@@ -99,6 +106,7 @@ class Draw:
     Attributes:
         picks: the rows.
         columns: of the slots.
+        adjustments: record of the adjustments of slots; None where no row has any.
         allowed: the tokens that grammars allow; None where no row has one.
         most_logits: rows that may choose among several tokens, and need logits, at most.
         mask_token_id: id that suppressing slots never choose.
@@ -108,6 +116,7 @@ class Draw:
 
     picks: StepPicks
     columns: SlotColumns
+    adjustments: np.ndarray | None = None
     allowed: States | None = None
     most_logits: int
     mask_token_id: int

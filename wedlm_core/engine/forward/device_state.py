@@ -103,13 +103,13 @@ class DeviceState:
         self._reads_history = np.zeros(slots, dtype=np.bool_)
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._special = np.zeros(slots, dtype=np.bool_)
         self._set: list[_Set | None] = [None] * slots  # what was written of each
         self.allowed: Callable[[], AllowedTokens] | None = None
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}
         self.slot_columns = SlotColumns(
-            temperature_S=self.columns["temperature"], seed_S=self.columns["seed"], suppress_S=self.suppress_S
+            **{f"{name}_S": self.columns[name] for name in ("temperature", "min_p", "top_k", "top_p", "seed")},
+            suppress_S=self.suppress_S,
         )
         self._lists = {
             name: SharedLists(slots, {part: LISTS[part] for part in parts}, device) for name, parts in _PARTS.items()
@@ -160,13 +160,17 @@ class DeviceState:
         """Slots that use any filter or adjustment, whichever it is."""
         return np.logical_or.reduce(self.optional[slots_D], axis=1)
 
-    def chooses_by_more(self, slots_S: IntArray) -> bool:
-        """Whether any slot uses a filter or an adjustment, or reports the most likely tokens."""
-        return bool(self._special[slots_S].any())
+    def adjusts_any(self, slots_S: IntArray) -> bool:
+        """Whether any slot uses an adjustment."""
+        return bool(self._adjusted[slots_S].any())
+
+    def reports_any(self, slots_S: IntArray) -> bool:
+        """Whether any slot reports the most likely tokens."""
+        return bool(self.tops[slots_S].any())
 
     def adjusts_or_reports(self, slots_S: IntArray) -> bool:
         """Whether any slot uses an adjustment, or reports the most likely tokens."""
-        return bool(self._adjusted[slots_S].any() or self.tops[slots_S].any())
+        return self.adjusts_any(slots_S) or self.reports_any(slots_S)
 
     def adjusts(self, slot_R: Tensor) -> Tensor:
         """Bool ``[R]``: rows of slots (int64) that use an adjustment; on a CPU."""
@@ -310,7 +314,6 @@ class DeviceState:
         if tops.any() or self.tops[slots_S].any():
             self.tops[slots_S] = tops
             put(self.tops_S, slots_S, tops)
-        self._special[slots_S] = np.logical_or.reduce(uses, axis=1) | (tops > 0)
 
     def _set_adjustments(
         self,

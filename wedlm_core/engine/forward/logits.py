@@ -17,7 +17,7 @@ from wedlm_core.decoding.allowed_tokens import AllowedRows, AllowedTokens, Refus
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
-from wedlm_core.decoding.sampling_cpu import choose_again_cpu, rank_cpu
+from wedlm_core.decoding.sampling_cpu import adjustments_record, choose_again_cpu, rank_cpu
 from wedlm_core.decoding.sampling_gpu import chooser
 from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
@@ -174,7 +174,7 @@ class Chooser:
     def draw(self, picks: StepPicks, state: DeviceState, slots_S: IntArray, advance: Advance | None) -> Draw | None:
         """How the decoder itself may choose the picked rows; None where that takes more than it does.
 
-        It knows no filters and no adjustments, reports no other tokens, and keeps all logits.
+        It reports no other tokens, adjusts no row that a grammar restricts, and keeps all logits.
 
         Args:
             picks: the rows.
@@ -182,7 +182,10 @@ class Chooser:
             slots_S: the forward's slots.
             advance: what may follow at once if no choice is held against a grammar afterwards.
         """
-        if not self._cpu_kernels or not picks.total or state.chooses_by_more(slots_S):
+        if not self._cpu_kernels or not picks.total or state.reports_any(slots_S):
+            return None
+        adjusts = state.adjusts_any(slots_S)
+        if adjusts and state.allowed is not None:
             return None
         allowed, most = state.allowed_tokens(), picks.total
         if allowed is not None:
@@ -195,6 +198,7 @@ class Chooser:
         return Draw(
             picks=picks,
             columns=state.slot_columns,
+            adjustments=adjustments_record(state.adjustments) if adjusts else None,
             allowed=None if allowed is None else self._states_of(allowed),
             most_logits=most,
             advance=advance,
@@ -213,20 +217,12 @@ class Chooser:
         allowed = state.allowed_tokens()
         if allowed is None or allowed.refusals is None:
             return
-        rows, known = draw.picks.total, drawn.logit_rows
+        rows, known, stages = draw.picks.total, drawn.logit_rows, _Stages.of(state, slots_S)
         _, slot_R, position_R = draw.picks.pick_3R[:, :rows]
 
         @functools.cache
         def inputs() -> SamplingRows:
-            sampled, suppressing = np.logical_or.reduce(state.uses[slots_S, :2], axis=0).tolist()
-            return SamplingRows(
-                temperature_R=state.columns["temperature"].index_select(0, slot_R),
-                seed_R=state.columns["seed"].index_select(0, slot_R),
-                position_R=position_R,
-                suppress_R=state.suppress_S.index_select(0, slot_R),
-                sampled=sampled,
-                suppressing=suppressing,
-            )
+            return stages.rows(slot_R, position_R, None)
 
         choice = Choice(
             token_R=drawn.token_R[:rows], entropy_R=drawn.entropy_R[:rows], logprob_R=drawn.logprob_R[:rows]
@@ -235,13 +231,13 @@ class Chooser:
             logits_LV=drawn.logits_N[: known * drawn.vocab].view(known, drawn.vocab),
             line_R=_lines_of(drawn.logit_pick_R[:known], rows),
         )
-        self._again(choice, logits, slot_R, position_R, inputs, allowed.refusals, plain=True)
+        self._again(choice, logits, slot_R, position_R, inputs, allowed.refusals, plain=stages.is_plain)
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
     ) -> Iterator[tuple[slice, Chosen]]:
         """Chunks of the picks, and what is chosen on them."""
-        stages, most = _Stages.of(picks, state, slots_S), int(state.tops[slots_S].max(initial=0))
+        stages, most = _Stages.of(state, slots_S, picks), int(state.tops[slots_S].max(initial=0))
         allowed = None  # asked for when the first logits are there: until then it is computed beside the model
         for number, (part, own) in enumerate(picks.parts(self._chunk)):
             slot_R, position_R = picks.slot_R[part], picks.position_R[part]
@@ -256,7 +252,7 @@ class Chooser:
                 line_R = None if place_L is None else _lines_of(place_L, slot_R.shape[0])
                 logits = _Logits(logits_LV=logits_LV, line_R=line_R)
                 known = functools.partial(_given, inputs)
-                plain = self._cpu_kernels and not stages.adjustments
+                plain = self._cpu_kernels and stages.is_plain
                 self._again(choice, logits, slot_R, position_R, known, allowed.refusals, plain=plain)
             if rows is not None:
                 for nats_R in (choice.entropy_R, choice.logprob_R):  # what is no number says that the logits are none
@@ -337,7 +333,7 @@ class _Stages:
     special: int | None
 
     @classmethod
-    def of(cls, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> _Stages:
+    def of(cls, state: DeviceState, slots_S: IntArray, picks: PickedRows | None = None) -> _Stages:
         """Those that the slots of a forward need."""
         sampled, suppressing, *used = np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()
         return cls(
@@ -346,9 +342,14 @@ class _Stages:
             suppressing=suppressing,
             filters=[one.field for place, one in _FILTERS if used[place]],
             adjustments=[one for place, one in _ADJUSTMENTS if used[place]],
-            longest=state.tokens_SL.shape[1] if picks.longest is None else picks.longest,
-            special=picks.special,
+            longest=state.tokens_SL.shape[1] if picks is None or picks.longest is None else picks.longest,
+            special=None if picks is None else picks.special,
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no row has a filter or an adjustment."""
+        return not self.filters and not self.adjustments
 
     def rows(self, slot_R: Tensor, position_R: Tensor, allowed: AllowedRows | None) -> SamplingRows:
         """The sampling inputs of rows."""

@@ -15,8 +15,8 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.views import array_at
 
 __all__ = [
-    "ADVANCE", "CHOICE", "DOWN_PLACE", "GATE_UP_PLACE", "HEAD_PLACE", "LAYER", "O_PLACE", "PRODUCT", "QKV_PLACE",
-    "TASK", "layer_at", "product_at", "task_at",
+    "ADJUSTMENTS", "ADVANCE", "CHOICE", "DOWN_PLACE", "GATE_UP_PLACE", "HEAD_PLACE", "LAYER", "O_PLACE", "PRODUCT",
+    "QKV_PLACE", "TASK", "adjustments_at", "layer_at", "product_at", "task_at",
 ]  # fmt: skip
 
 
@@ -38,7 +38,8 @@ LAYER = _record(
 )  # fmt: skip
 """``q_norm, k_norm``: 0 where the model has none. ``keys`` to ``value_scales``: of the KV pool."""
 CHOICE = _record(
-    "picks pick_rows pick_slots pick_positions slots temperature seeds suppress bits bit_lines bit_words "
+    "picks pick_rows pick_slots pick_positions slots temperature seeds suppress min_p top_k top_p adjustments "
+    "bits bit_lines bit_words "
     "states state_count first_states slot_states state_positions lines mask_token vocab_limit tokens entropies "
     "logprobs logit_picks",
 )
@@ -49,6 +50,8 @@ CHOICE = _record(
 - ``pick_rows, pick_slots, pick_positions``: int64 ``[picks]``, the row, ascending, its engine slot, and the position of
   the token that is chosen.
 - ``temperature, seeds, suppress``: float32, int64 and bool ``[slots]``.
+- ``min_p, top_k, top_p``: float32, int64 and float32 ``[slots]``.
+- ``adjustments``: address of a record :data:`ADJUSTMENTS`; 0 where no slot has any.
 - ``bits, bit_lines, bit_words``: uint32 ``[bit_lines, bit_words]``, as in
   :func:`wedlm_core.kernels.cpu.sampling.choose_rows`.
 - ``states, state_count``, and ``first_states, slot_states, state_positions``: int64 ``[state_count]`` and ``[slots]``,
@@ -56,6 +59,20 @@ CHOICE = _record(
 - ``lines``: int64 ``[picks]``, written where rows are restricted: the line of each.
 - ``tokens, entropies, logprobs``: int64, float32 and float32 ``[picks]``, written.
 - ``logit_picks``: int64 ``[picks]``, written: the pick of each row of logits.
+"""
+ADJUSTMENTS = _record(
+    "slots uses repetition frequency presence min_tokens prompt known tokens positions "
+    "stop_ids stop_row stop_lists stop_width bias_ids bias_values bias_row bias_lists bias_width "
+    "words words_row words_lists words_count words_width",
+)
+"""The fields of :class:`wedlm_core.decoding.adjustments.AdjustmentTables`.
+
+- ``uses``: bool ``[slots]``.
+- ``repetition, frequency, presence``: float32 ``[slots]``; ``min_tokens, prompt, known``: int64 ``[slots]``.
+- ``tokens``: int64 ``[slots, positions]``.
+- ``stop_ids``: int64 ``[stop_lists, stop_width]``; ``bias_ids``, ``bias_values``: int64 and float32
+  ``[bias_lists, bias_width]``; ``words``: int64 ``[words_lists, words_count, words_width]``; and int64 ``[slots]``, the
+  list of each slot.
 """
 ADVANCE = _record("decoding columns spans states mask places counts flags token nats early")
 """How windows advance behind the choice: what :func:`wedlm_core.kernels.cpu.step.advance_windows` takes.
@@ -104,6 +121,12 @@ HEAD_PLACE = _offset(TASK, "head")
 def task_at(address):  # type: ignore[no-untyped-def]
     """The record :data:`TASK` at an address."""
     return array_at(address, (1,), TASK)[0]
+
+
+@kernel(inline="always")
+def adjustments_at(address):  # type: ignore[no-untyped-def]
+    """The record :data:`ADJUSTMENTS` at an address."""
+    return array_at(address, (1,), ADJUSTMENTS)[0]
 
 
 @kernel(inline="always")

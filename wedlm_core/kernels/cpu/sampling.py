@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
+from wedlm_core.kernels.cpu.adjusting import Edits, adjust_row, restore_row, uses_any
 from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.kernels.cpu.filtering import BLOCK, heated, keep, restrict, sample_kept
+from wedlm_core.kernels.cpu.noise import key_of, noise_from
 from wedlm_core.kernels.cpu.scalar import F32, exp, log
 from wedlm_core.kernels.cpu.vector import (
     LANES,
@@ -16,47 +21,9 @@ from wedlm_core.kernels.cpu.vector import (
     spread,
     store,
     total,
-    where_less,
 )
 
-__all__ = ["choose_again", "choose_row", "choose_rows", "gumbel", "rank_rows"]
-
-_WEYL = np.uint64(0x9E3779B97F4A7C15)
-
-
-@kernel(inline="always")
-def _mix_64(x):  # type: ignore[no-untyped-def]
-    """SplitMix64 finaliser; see :mod:`wedlm_core.decoding.noise`."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@kernel(inline="always")
-def _key(seed, position):  # type: ignore[no-untyped-def]
-    """What the noise of a row is made from; see :mod:`wedlm_core.decoding.noise`."""
-    key = _mix_64(np.uint64(seed) * np.uint64(2) + np.uint64(1)) + np.uint64(position) * _WEYL
-    return _mix_64(key)
-
-
-@kernel
-def _gumbel_of(key, begin, size, out):  # type: ignore[no-untyped-def]
-    """The noise of ``size`` tokens from ``begin`` on."""
-    for i in range(size):
-        bits = _mix_64(key + np.uint64(begin + i + 1) * _WEYL) >> np.uint64(11)
-        out[i] = (np.float32(np.int64(bits)) + F32(0.5)) * F32(2.0**-53)
-    for i in range(0, size, LANES):
-        u = min(load(out, i, size - i, F32(0.5)), F32(1.0 - 2.0**-24))
-        # -log1p(-u): below 2^-10 by its series, since 1 - u would round u away.
-        small = fma(fma(u, F32(1.0 / 3.0), F32(0.5)), u * u, u)
-        waiting = where_less(u, F32(2.0**-10), small, -log(F32(1.0) - u))
-        store(out, i, size - i, -log(waiting))
-
-
-@kernel
-def gumbel(seed, position, out):  # type: ignore[no-untyped-def]
-    """One row of :func:`wedlm_core.decoding.noise.gumbel_noise`, up to the last bits of its logarithms."""
-    _gumbel_of(_key(seed, position), 0, len(out), out)
+__all__ = ["choose_again", "choose_row", "choose_rows", "rank_rows", "scratch_of"]
 
 
 @kernel
@@ -120,7 +87,7 @@ def _sample_allowed(logits, at, size, bits, line, heat, key, noise):  # type: ig
         if may == np.uint32(0):
             continue
         count = min(32, size - begin)
-        _gumbel_of(key, begin, count, noise)
+        noise_from(key, begin, count, noise)
         lanes = spread(F32(-np.inf))
         for i in range(0, count, LANES):
             logit = load(logits, at + begin + i, count - i, F32(-np.inf))
@@ -135,32 +102,98 @@ def _sample_allowed(logits, at, size, bits, line, heat, key, noise):  # type: ig
     return best
 
 
+class Scratch(NamedTuple):
+    """Memory that choosing a row overwrites, for a vocabulary of V tokens.
+
+    Attributes:
+        scaled, mass: float32 ``[V]``.
+        tops: float32, one for each block of tokens.
+        places: int32 ``[V]``.
+        noise: float32 ``[32]``.
+        edits: zeros where :class:`Edits` says so.
+    """
+
+    scaled: Any
+    mass: Any
+    tops: Any
+    places: Any
+    noise: Any
+    edits: Any
+
+
+@kernel
+def scratch_of(size):  # type: ignore[no-untyped-def]
+    """:class:`Scratch` for ``size`` tokens. Pages that are not touched cost nothing."""
+    edits = Edits(
+        np.zeros(size, dtype=np.int32),
+        np.zeros(size, dtype=np.bool_),
+        np.empty(2 * size, dtype=np.int32),
+        np.empty(size, dtype=np.float32),
+    )
+    return Scratch(
+        np.empty(size, dtype=np.float32),
+        np.empty(size, dtype=np.float32),
+        np.empty((size + BLOCK - 1) // BLOCK, dtype=np.float32),
+        np.empty(size, dtype=np.int32),
+        np.empty(32, dtype=np.float32),
+        edits,
+    )
+
+
+@kernel
+def _sample_filtered(logits, at, size, bits, line, heat, filters, key, scratch):  # type: ignore[no-untyped-def]
+    """The token whose logit over ``heat`` plus noise is largest, of those that filters keep; and their entropy."""
+    scaled, tops, places, mass = scratch.scaled, scratch.tops, scratch.places, scratch.mass
+    best = heated(logits, at, size, heat, scaled, tops)
+    if line >= 0:
+        best = restrict(scaled, tops, bits, line)
+    min_p, top_k, top_p = filters
+    min_log = np.float32(np.log(np.float64(min_p)))
+    count = keep(scaled, tops, best, min_log, top_k, top_p, mass, places)
+    token = sample_kept(scaled, places, count, key, scratch.noise)
+    for n in range(count):
+        mass[n] = scaled[places[n]]
+    return token, _entropy(mass, 0, count, best)[1]
+
+
+@kernel
+def _refused(bits, line, size):  # type: ignore[no-untyped-def]
+    """The first token that a row may not choose; 0 where it may choose all."""
+    for token in range(size):
+        if token != -2 - line if line < -1 else not _allows(bits, line, token):
+            return token
+    return 0
+
+
 @kernel
 def choose_row(  # type: ignore[no-untyped-def]
-    logits, flat, r, heat, seed, position, suppressed, bits, line, mask_token, vocab_limit, scaled, noise
-):
-    """One pass over row ``r`` of the logits: see :func:`choose_rows`.
+    logits, flat, r, heat, filters, seed, slot, position, suppressed, adjustments, bits, line, mask_token, vocab_limit,
+    scratch,
+):  # fmt: skip
+    """Choose by row ``r`` of the logits: see :func:`choose_rows`.
 
     Args:
         logits: ``[R, V]``; suppressed ids are overwritten with -inf.
         flat: the same memory, ``[R * V]``.
         r: the row.
         heat: its temperature.
+        filters: its min-p, top-k and top-p.
         seed: of its sequence.
+        slot: the engine slot of its sequence.
         position: of the token.
         suppressed: whether it never chooses the mask token or ids from ``vocab_limit`` on.
+        adjustments: address of a record :data:`wedlm_core.kernels.cpu.records.ADJUSTMENTS`, or 0.
         bits: uint32 ``[U, W]``.
         line: of ``bits``; -1 for none, -2 - t where token t alone is allowed.
         mask_token: id of the mask.
         vocab_limit: first id of vocabulary padding.
-        scaled: float32 ``[V]``, overwritten.
-        noise: float32 ``[32]``, overwritten.
+        scratch: :class:`Scratch`.
 
     Returns:
         The token, its entropy and its log-probability.
     """
     size = logits.shape[1]
-    at = r * size
+    at, scaled = r * size, scratch.scaled
     if suppressed:
         logits[r, mask_token] = F32(-np.inf)
         for i in range(vocab_limit, size):
@@ -168,25 +201,35 @@ def choose_row(  # type: ignore[no-untyped-def]
     token = _first_max(logits, at, size)
     top = logits[r, token]
     log_mass, entropy = _entropy(logits, at, size, top)
-    alone, restricted = -2 - line, line >= 0
+    alone, restricted, adjusts, edited = -2 - line, line >= 0, uses_any(adjustments, slot), 0
+    if adjusts:
+        edited = adjust_row(logits, r, slot, position, adjustments, scratch.edits)
+        token = _first_max(logits, at, size)
     if restricted and heat == 0 and not _allows(bits, line, token):
         token = _first_max_allowed(flat, at, size, bits, line)
     if heat > 0:
-        if suppressed:  # the entropy of the distribution that is sampled from
+        key, filtered = key_of(seed, position), filters[0] > 0 or filters[1] > 0 or filters[2] < 1
+        if filtered and alone < 0:
+            token, spread_out = _sample_filtered(flat, at, size, bits, line, heat, filters, key, scratch)
+            entropy = spread_out if suppressed else entropy
+        elif suppressed:  # the entropy of the distribution that is sampled from
             for i in range(0, size, LANES):
                 store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
             _, entropy = _entropy(scaled, 0, size, top / heat)
-        key = _key(seed, position)
-        if restricted:
-            token = _sample_allowed(flat, at, size, bits, line, heat, key, noise)
-        elif alone < 0:
-            _gumbel_of(key, 0, size, scaled)
+        if restricted and not filtered:
+            token = _sample_allowed(flat, at, size, bits, line, heat, key, scratch.noise)
+        elif alone < 0 and not filtered:
+            noise_from(key, 0, size, scaled)
             for i in range(0, size, LANES):
                 logit = load(logits, at + i, size - i, F32(0.0))
                 store(scaled, i, size - i, load(scaled, i, size - i, F32(0.0)) + logit / heat)
             token = _first_max(scaled, 0, size)
     if alone >= 0:
         token = 0 if logits[r, alone] == F32(-np.inf) else alone
+    if adjusts:
+        if line != -1 and (logits[r, token] == F32(-np.inf) or (alone >= 0 and token != alone)):
+            token = _refused(bits, line, size)
+        restore_row(logits, r, scratch.edits, edited)
     return token, entropy, logits[r, token] - top - log_mass
 
 
@@ -194,9 +237,14 @@ def choose_row(  # type: ignore[no-untyped-def]
 def choose_rows(  # type: ignore[no-untyped-def]
     logits,
     temperature,
+    min_p,
+    top_k,
+    top_p,
     seeds,
+    slots,
     positions,
     suppress,
+    adjustments,
     bits,
     lines,
     mask_token,
@@ -204,17 +252,20 @@ def choose_rows(  # type: ignore[no-untyped-def]
     tokens,
     entropies,
     logprobs,
-    first,
-    last,
 ):
-    """One pass over each row of logits: token, entropy, log-probability (see ``decoding.sampling.choose``).
+    """Token, entropy and log-probability of each row of logits (see ``decoding.sampling.choose``).
 
     Args:
         logits: ``[R, V]``; suppressed ids are overwritten with -inf.
         temperature: ``[R]``; 0 is greedy.
+        min_p: ``[R]``; 0 keeps all tokens.
+        top_k: int64 ``[R]``; 0 keeps all.
+        top_p: ``[R]``; 1 keeps all.
         seeds: int64 ``[R]``.
+        slots: int64 ``[R]``, engine slots; empty where no row is adjusted.
         positions: int64 ``[R]``.
         suppress: bool ``[R]``, rows that never choose the mask token or ids from ``vocab_limit`` on.
+        adjustments: address of a record :data:`wedlm_core.kernels.cpu.records.ADJUSTMENTS`, or 0.
         bits: uint32 ``[U, W]`` (:mod:`wedlm_core.decoding.allowed_tokens`).
         lines: int64 ``[R]``, the line of ``bits`` that restricts a row, or its like (``AllowedRows.line_R``); empty
             where none is restricted.
@@ -223,16 +274,15 @@ def choose_rows(  # type: ignore[no-untyped-def]
         tokens: int64 ``[R]``, written.
         entropies: ``[R]``, written.
         logprobs: ``[R]``, written.
-        first: row to begin with.
-        last: row to end before.
     """
-    scaled, noise = np.empty(logits.shape[1], dtype=np.float32), np.empty(32, dtype=np.float32)
-    flat = logits.reshape(logits.size)
-    for r in range(first, last):
+    scratch, flat = scratch_of(logits.shape[1]), logits.reshape(logits.size)
+    for r in range(len(logits)):
         line = lines[r] if len(lines) > 0 else -1
+        slot = slots[r] if len(slots) > 0 else 0
+        filters = (min_p[r], top_k[r], top_p[r])
         tokens[r], entropies[r], logprobs[r] = choose_row(
-            logits, flat, r, temperature[r], seeds[r], positions[r], suppress[r], bits, line, mask_token, vocab_limit,
-            scaled, noise,
+            logits, flat, r, temperature[r], filters, seeds[r], slot, positions[r], suppress[r], adjustments, bits,
+            line, mask_token, vocab_limit, scratch,
         )  # fmt: skip
 
 
@@ -279,12 +329,12 @@ def rank_rows(logits, rows, temperature, seeds, positions, tokens):  # type: ign
     block, best = np.empty(32, dtype=np.float32), np.empty(most, dtype=np.float32)
     for n in range(len(rows)):
         r = rows[n]
-        heat, key = temperature[n], _key(seeds[n], positions[n])
+        heat, key = temperature[n], key_of(seeds[n], positions[n])
         best[:], tokens[n] = F32(-np.inf), -1
         for begin in range(0, size, 32):
             count = min(32, size - begin)
             if heat > 0:
-                _gumbel_of(key, begin, count, block)
+                noise_from(key, begin, count, block)
             lanes = spread(F32(-np.inf))
             for i in range(0, count, LANES):
                 value = load(flat, r * size + begin + i, count - i, F32(-np.inf))
