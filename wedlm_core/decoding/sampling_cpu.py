@@ -55,7 +55,7 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
 
 
 def adjustments_record(tables: AdjustmentTables) -> np.ndarray:
-    """The record :data:`~wedlm_core.kernels.cpu.records.ADJUSTMENTS` of tables on the host, which it does not keep alive."""
+    """A record :data:`wedlm_core.kernels.cpu.records.ADJUSTMENTS` of tables on the host, which have to stay."""
     record, columns, lists = np.zeros(1, dtype=ADJUSTMENTS), tables.columns, tables.lists
     addresses = {
         "uses": tables.uses_S, "repetition": columns["repetition_penalty"], "frequency": columns["frequency_penalty"],

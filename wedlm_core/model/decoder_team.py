@@ -294,8 +294,15 @@ class DecoderTeam:
             self._columns, choice["slots"][0] = columns, columns.seed_S.shape[0]
             choice["temperature"][0], choice["seeds"][0] = columns.temperature_S.data_ptr(), columns.seed_S.data_ptr()
             choice["suppress"][0], choice["min_p"][0] = columns.suppress_S.data_ptr(), columns.min_p_S.data_ptr()
+            choice["reports"][0] = columns.tops_S.data_ptr()
             choice["top_k"][0], choice["top_p"][0] = columns.top_k_S.data_ptr(), columns.top_p_S.data_ptr()
             choice["mask_token"][0], choice["vocab_limit"][0] = draw.mask_token_id, draw.vocab_limit
+        choice["most"][0] = draw.most
+        if draw.most:
+            self._drawn.top_token_RK = torch.zeros(count, draw.most, dtype=torch.int64)
+            self._drawn.top_logprob_RK = torch.zeros(count, draw.most)
+            choice["top_tokens"][0] = self._drawn.top_token_RK.data_ptr()
+            choice["top_logprobs"][0] = self._drawn.top_logprob_RK.data_ptr()
         first, step = pick_3R.data_ptr(), 8 * pick_3R.shape[1]
         choice["picks"][0], choice["pick_rows"][0] = count, first
         choice["pick_slots"][0], choice["pick_positions"][0] = first + step, first + 2 * step

@@ -20,7 +20,7 @@ __all__ = ["Advance", "Draw", "Drawn", "SlotColumns", "States", "StepPicks", "St
 class SlotColumns:
     """Of each engine slot: float32 temperature, filters (float32, int64, float32), int64 seed.
 
-    And bool, whether it never chooses mask and padding.
+    And bool, whether it never chooses mask and padding; int64, how many likely tokens it reports.
     """
 
     temperature_S: Tensor
@@ -29,6 +29,7 @@ class SlotColumns:
     top_p_S: Tensor
     seed_S: Tensor
     suppress_S: Tensor
+    tops_S: Tensor
 
 
 class StepRows(NamedTuple):
@@ -111,6 +112,7 @@ class Draw:
         most_logits: rows that may choose among several tokens, and need logits, at most.
         mask_token_id: id that suppressing slots never choose.
         vocab_limit: ids from here on are padding, which they never choose either.
+        most: likely tokens that rows report.
         advance: what follows at once; None where choices may still change.
     """
 
@@ -121,6 +123,7 @@ class Draw:
     most_logits: int
     mask_token_id: int
     vocab_limit: int
+    most: int = 0
     advance: Advance | None = None
 
 
@@ -136,6 +139,7 @@ class Drawn:
         logit_rows: rows of logits.
         logits_N: float32, they behind each other, and more.
         vocab: logits of a row.
+        top_token_RK, top_logprob_RK: int64, and float32 nats: the likely tokens of the rows.
     """
 
     def __init__(self, rows: int, vocab: int) -> None:
@@ -143,4 +147,5 @@ class Drawn:
         self.entropy_R, self.logprob_R = torch.empty(rows), torch.empty(rows)
         self.line_R, self.logit_pick_R = torch.empty(2, rows, dtype=torch.int64)
         self.arrays = (self.token_R.numpy(), self.entropy_R.numpy(), self.logprob_R.numpy())
+        self.top_token_RK, self.top_logprob_RK = torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, 0)
         self.logit_rows, self.logits_N, self.vocab = 0, torch.empty(0), vocab

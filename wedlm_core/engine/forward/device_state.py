@@ -110,6 +110,7 @@ class DeviceState:
         self.slot_columns = SlotColumns(
             **{f"{name}_S": self.columns[name] for name in ("temperature", "min_p", "top_k", "top_p", "seed")},
             suppress_S=self.suppress_S,
+            tops_S=self.tops_S,
         )
         self._lists = {
             name: SharedLists(slots, {part: LISTS[part] for part in parts}, device) for name, parts in _PARTS.items()
@@ -164,13 +165,9 @@ class DeviceState:
         """Whether any slot uses an adjustment."""
         return bool(self._adjusted[slots_S].any())
 
-    def reports_any(self, slots_S: IntArray) -> bool:
-        """Whether any slot reports the most likely tokens."""
-        return bool(self.tops[slots_S].any())
-
     def adjusts_or_reports(self, slots_S: IntArray) -> bool:
         """Whether any slot uses an adjustment, or reports the most likely tokens."""
-        return self.adjusts_any(slots_S) or self.reports_any(slots_S)
+        return self.adjusts_any(slots_S) or bool(self.tops[slots_S].any())
 
     def adjusts(self, slot_R: Tensor) -> Tensor:
         """Bool ``[R]``: rows of slots (int64) that use an adjustment; on a CPU."""

@@ -174,7 +174,7 @@ class Chooser:
     def draw(self, picks: StepPicks, state: DeviceState, slots_S: IntArray, advance: Advance | None) -> Draw | None:
         """How the decoder itself may choose the picked rows; None where that takes more than it does.
 
-        It reports no other tokens, adjusts no row that a grammar restricts, and keeps all logits.
+        It adjusts no row that a grammar restricts, and keeps all logits.
 
         Args:
             picks: the rows.
@@ -182,7 +182,7 @@ class Chooser:
             slots_S: the forward's slots.
             advance: what may follow at once if no choice is held against a grammar afterwards.
         """
-        if not self._cpu_kernels or not picks.total or state.reports_any(slots_S):
+        if not self._cpu_kernels or not picks.total:
             return None
         adjusts = state.adjusts_any(slots_S)
         if adjusts and state.allowed is not None:
@@ -201,9 +201,17 @@ class Chooser:
             adjustments=adjustments_record(state.adjustments) if adjusts else None,
             allowed=None if allowed is None else self._states_of(allowed),
             most_logits=most,
+            most=int(state.tops[slots_S].max(initial=0)),
             advance=advance,
             **self._limits,
         )
+
+    def tops(self, draw: Draw, drawn: Drawn) -> Tops | None:
+        """The likely tokens that the decoder reported; None where no row reports any."""
+        if not draw.most:
+            return None
+        tops = Tops(token_RK=drawn.top_token_RK, logprob_RK=drawn.top_logprob_RK)
+        return tops if draw.allowed is None else tops.beside(drawn.line_R[: draw.picks.total], None)
 
     def _states_of(self, allowed: AllowedTokens) -> States:
         """What the decoder has to know of them; for the same ones the same record, whose addresses it knows then."""

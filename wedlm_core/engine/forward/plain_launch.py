@@ -55,19 +55,22 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         drawn = runner.model_runner.draw(packed.rows, draw)
         runner.unread_rows = packed.rows.total - drawn.logit_rows
         runner.profile.lap("model")
-        if draw.advance is not None:
-            return advancing[1]
-        runner.choose.again(draw, drawn, runner.state, plan.slots_S)
-        runner.profile.lap("choose")
-        choices, tops = Choices(*drawn.arrays), None
+        tops = runner.choose.tops(draw, drawn)
+        if draw.advance is None:
+            runner.choose.again(draw, drawn, runner.state, plan.slots_S)
+            runner.profile.lap("choose")
+        choices = Choices(*drawn.arrays)
     else:
         picks = _asking(runner, packed.picked())
         hidden_RD = _run_model(runner, packed.input(), picks.read_rows)
         chosen = runner.choose.by_row(hidden_RD, picks.alone(), runner.state, plan.slots_S)
         runner.profile.lap("choose")
         choices, tops = choices_of(chosen.choice), chosen.tops
-    outcome = step.advance(plan, choices)
-    runner.profile.lap("advance")
+    if draw is not None and draw.advance is not None:
+        outcome = advancing[1]
+    else:
+        outcome = step.advance(plan, choices)
+        runner.profile.lap("advance")
     if tops is None:
         return outcome
     rows_D = plan.decode_S[: len(slots_D)]

@@ -14,7 +14,7 @@ from wedlm_core.kernels.cpu.noise import noise_of
 from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread, store
 
-__all__ = ["BLOCK", "heated", "keep", "restrict", "sample_kept"]
+__all__ = ["BLOCK", "heated", "keep", "largest_places", "restrict", "sample_kept"]
 
 BLOCK = 64
 """Tokens whose largest value is kept: a block without a token that may stay is not looked at again."""
@@ -216,6 +216,13 @@ def keep(scaled, tops, best, min_log, top_k, top_p, mass, places):  # type: igno
     if top_p < F32(1.0):
         edge, equal = _nucleus(scaled, tops, size, edge, best, top_p, mass, places, one)
     return _gather(scaled, tops, size, edge, equal, places)
+
+
+@kernel
+def largest_places(scaled, tops, most, places):  # type: ignore[no-untyped-def]
+    """Write the places of the ``most`` largest values, and of those equal to the last; how many, ascending."""
+    edge = _kth(scaled, tops, len(scaled), -_INFINITY, most, places, np.empty(1, dtype=np.uint32))
+    return _gather(scaled, tops, len(scaled), edge, len(scaled), places)
 
 
 @kernel

@@ -23,7 +23,7 @@ from wedlm_core.kernels.cpu.records import (
     task_at,
 )
 from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, take_only_tokens
-from wedlm_core.kernels.cpu.sampling import choose_row, scratch_of
+from wedlm_core.kernels.cpu.sampling import choose_row, likely, scratch_of
 from wedlm_core.kernels.cpu.shares import by_rows, part_of, rows_of
 from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_windows
 from wedlm_core.kernels.cpu.team import STATE_SIZE, meet, take
@@ -61,17 +61,22 @@ def _choose(choice, logits, state, me, members):  # type: ignore[no-untyped-def]
         take_only_tokens(lines, tokens, entropies, logprobs, first, last)
     min_p = array_at(choice.min_p, (choice.slots,), np.float32)
     top_p = array_at(choice.top_p, (choice.slots,), np.float32)
+    reports = numbers_at(choice.reports, choice.slots)
+    top_tokens = array_at(choice.top_tokens, (picks, choice.most), np.int64)
+    top_logprobs = floats_at(choice.top_logprobs, picks, choice.most)
     top_k, scratch = numbers_at(choice.top_k, choice.slots), scratch_of(size)
     r = take(state)
     while r < count:
         p = logit_picks[r]
         slot = slots[p]
         line = lines[p] if len(lines) > 0 else -1
-        tokens[p], entropies[p], logprobs[p] = choose_row(
+        tokens[p], entropies[p], logprobs[p], top, log_mass = choose_row(
             logits, flat, r, temperature[slot], (min_p[slot], top_k[slot], top_p[slot]), seeds[slot], slot,
             positions[p], suppress[slot] != 0, choice.adjustments, bits, line, choice.mask_token, choice.vocab_limit,
             scratch,
         )  # fmt: skip
+        if choice.most and reports[slot]:
+            likely(flat, r * size, size, top, log_mass, scratch, top_tokens[p], top_logprobs[p])
         r = take(state)
 
 

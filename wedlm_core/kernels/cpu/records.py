@@ -41,7 +41,7 @@ CHOICE = _record(
     "picks pick_rows pick_slots pick_positions slots temperature seeds suppress min_p top_k top_p adjustments "
     "bits bit_lines bit_words "
     "states state_count first_states slot_states state_positions lines mask_token vocab_limit tokens entropies "
-    "logprobs logit_picks",
+    "logprobs logit_picks reports most top_tokens top_logprobs",
 )
 """How tokens are chosen at the end of a forward.
 
@@ -59,6 +59,9 @@ CHOICE = _record(
 - ``lines``: int64 ``[picks]``, written where rows are restricted: the line of each.
 - ``tokens, entropies, logprobs``: int64, float32 and float32 ``[picks]``, written.
 - ``logit_picks``: int64 ``[picks]``, written: the pick of each row of logits.
+- ``reports``: int64 ``[slots]``, 0 where no likely tokens are reported; ``most``: how many are, 0 for none.
+- ``top_tokens, top_logprobs``: int64 and float32 ``[picks, most]``, written: as :func:`.sampling.likely` does, for rows
+  of logits of slots that report them.
 """
 ADJUSTMENTS = _record(
     "slots uses repetition frequency presence min_tokens prompt known tokens positions "

@@ -8,7 +8,7 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.adjusting import Edits, adjust_row, restore_row, uses_any
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.filtering import BLOCK, heated, keep, restrict, sample_kept
+from wedlm_core.kernels.cpu.filtering import BLOCK, heated, keep, largest_places, restrict, sample_kept
 from wedlm_core.kernels.cpu.noise import key_of, noise_from
 from wedlm_core.kernels.cpu.scalar import F32, exp, log
 from wedlm_core.kernels.cpu.vector import (
@@ -23,7 +23,7 @@ from wedlm_core.kernels.cpu.vector import (
     total,
 )
 
-__all__ = ["choose_again", "choose_row", "choose_rows", "rank_rows", "scratch_of"]
+__all__ = ["choose_again", "choose_row", "choose_rows", "likely", "rank_rows", "scratch_of"]
 
 
 @kernel
@@ -190,7 +190,7 @@ def choose_row(  # type: ignore[no-untyped-def]
         scratch: :class:`Scratch`.
 
     Returns:
-        The token, its entropy and its log-probability.
+        The token, its entropy and its log-probability, the largest logit and the logarithm of the sum over it.
     """
     size = logits.shape[1]
     at, scaled = r * size, scratch.scaled
@@ -230,7 +230,36 @@ def choose_row(  # type: ignore[no-untyped-def]
         if line != -1 and (logits[r, token] == F32(-np.inf) or (alone >= 0 and token != alone)):
             token = _refused(bits, line, size)
         restore_row(logits, r, scratch.edits, edited)
-    return token, entropy, logits[r, token] - top - log_mass
+    return token, entropy, logits[r, token] - top - log_mass, top, log_mass
+
+
+@kernel
+def likely(logits, at, size, top, log_mass, scratch, tokens, logprobs):  # type: ignore[no-untyped-def]
+    """Write the most likely tokens of a row of logits, the first of equal ones first; zeros after the vocabulary.
+
+    Args:
+        logits: flat.
+        at: the place of the row's first number.
+        size: numbers of the row.
+        top: the largest of them.
+        log_mass: as :func:`choose_row` returns it.
+        scratch: :class:`Scratch`.
+        tokens: int64 ``[K]``, written.
+        logprobs: float32 ``[K]``, written.
+    """
+    scaled, tops, places, most = scratch.scaled, scratch.tops, scratch.places, len(tokens)
+    heated(logits, at, size, F32(1.0), scaled, tops)
+    count, listed = largest_places(scaled, tops, min(most, size), places), 0
+    tokens[:], logprobs[:] = 0, F32(0.0)
+    for n in range(count):
+        logprob, place = scaled[places[n]] - top - log_mass, listed
+        while place > 0 and logprob > logprobs[place - 1]:
+            if place < most:
+                tokens[place], logprobs[place] = tokens[place - 1], logprobs[place - 1]
+            place -= 1
+        if place < most:
+            tokens[place], logprobs[place] = places[n], logprob
+            listed = min(listed + 1, most)
 
 
 @kernel
@@ -280,7 +309,7 @@ def choose_rows(  # type: ignore[no-untyped-def]
         line = lines[r] if len(lines) > 0 else -1
         slot = slots[r] if len(slots) > 0 else 0
         filters = (min_p[r], top_k[r], top_p[r])
-        tokens[r], entropies[r], logprobs[r] = choose_row(
+        tokens[r], entropies[r], logprobs[r], _, _ = choose_row(
             logits, flat, r, temperature[r], filters, seeds[r], slot, positions[r], suppress[r], adjustments, bits,
             line, mask_token, vocab_limit, scratch,
         )  # fmt: skip
