@@ -10,9 +10,10 @@ from wedlm_core.decoding.adjustments import AdjustmentTables
 from wedlm_core.decoding.allowed_tokens import AllowedRows, Refused
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
+from wedlm_core.decoding.tops import Tops
 from wedlm_core.kernels.cpu.records import ADJUSTMENTS
 
-__all__ = ["adjustments_record", "choose_again_cpu", "choose_cpu", "rank_cpu"]
+__all__ = ["adjustments_record", "choose_again_cpu", "choose_cpu", "most_likely_cpu", "rank_cpu"]
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
@@ -71,6 +72,15 @@ def adjustments_record(tables: AdjustmentTables) -> np.ndarray:
     record["bias_lists"], record["bias_width"] = lists["bias_ids"].shape
     record["words_lists"], record["words_count"], record["words_width"] = lists["bad_words"].shape
     return record
+
+
+def most_likely_cpu(logits_RV: Tensor, flag_R: Tensor, most: int) -> Tops:
+    """See :func:`wedlm_core.decoding.tops.most_likely`; of float32 on the host."""
+    from wedlm_core.kernels.cpu.sampling import likely_rows
+
+    tops = Tops.zeros(logits_RV.shape[0], most, logits_RV.device)
+    likely_rows(logits_RV.numpy(), flag_R.numpy(), tops.token_RK.numpy(), tops.logprob_RK.numpy())
+    return tops
 
 
 _OFF = {one.field: one for one in FILTERS}

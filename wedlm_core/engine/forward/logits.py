@@ -17,7 +17,7 @@ from wedlm_core.decoding.allowed_tokens import AllowedRows, AllowedTokens, Refus
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
-from wedlm_core.decoding.sampling_cpu import adjustments_record, choose_again_cpu, rank_cpu
+from wedlm_core.decoding.sampling_cpu import adjustments_record, choose_again_cpu, most_likely_cpu, rank_cpu
 from wedlm_core.decoding.sampling_gpu import chooser
 from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
@@ -269,7 +269,10 @@ class Chooser:
                 yield part, Chosen(choice=choice)
                 continue
             flag_L = state.tops_S.index_select(0, slot_R if place_L is None else slot_R.index_select(0, place_L)) > 0
-            tops = most_likely(logits_LV, flag_L, most, picks.topped)
+            if self._cpu_kernels:
+                tops = most_likely_cpu(logits_LV, flag_L, most)
+            else:
+                tops = most_likely(logits_LV, flag_L, most, picks.topped)
             yield part, Chosen(choice=choice, tops=tops if rows is None else tops.beside(rows.line_R, place_L))
 
     def _logits(self, hidden_TD: Tensor, picks: PickedRows, part: slice, own: slice) -> tuple[Tensor, Tensor | None]:

@@ -23,7 +23,7 @@ from wedlm_core.kernels.cpu.vector import (
     total,
 )
 
-__all__ = ["choose_again", "choose_row", "choose_rows", "likely", "rank_rows", "scratch_of"]
+__all__ = ["choose_again", "choose_row", "choose_rows", "likely", "likely_rows", "rank_rows", "scratch_of"]
 
 
 @kernel
@@ -260,6 +260,17 @@ def likely(logits, at, size, top, log_mass, scratch, tokens, logprobs):  # type:
         if place < most:
             tokens[place], logprobs[place] = places[n], logprob
             listed = min(listed + 1, most)
+
+
+@kernel
+def likely_rows(logits, flags, tokens, logprobs):  # type: ignore[no-untyped-def]
+    """:func:`likely` of flagged rows of logits ``[R, V]``; ``tokens``, ``logprobs``: ``[R, K]``."""
+    size = logits.shape[1]
+    scratch, flat = scratch_of(size), logits.reshape(logits.size)
+    for r in range(len(logits)):
+        if flags[r]:
+            top = logits[r, _first_max(logits, r * size, size)]
+            likely(flat, r * size, size, top, _entropy(logits, r * size, size, top)[0], scratch, tokens[r], logprobs[r])
 
 
 @kernel
