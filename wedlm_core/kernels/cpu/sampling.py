@@ -235,7 +235,9 @@ def choose_row(  # type: ignore[no-untyped-def]
 
 @kernel
 def likely(logits, at, size, top, log_mass, scratch, tokens, logprobs):  # type: ignore[no-untyped-def]
-    """Write the most likely tokens of a row of logits, the first of equal ones first; zeros after the vocabulary.
+    """Write the most likely tokens of a row of logits, the first of equal ones first.
+
+    Where no further token has any probability, the token is 0 and its logarithm -inf; zeros follow the vocabulary.
 
     Args:
         logits: flat.
@@ -250,7 +252,7 @@ def likely(logits, at, size, top, log_mass, scratch, tokens, logprobs):  # type:
     scaled, tops, places, most = scratch.scaled, scratch.tops, scratch.places, len(tokens)
     heated(logits, at, size, F32(1.0), scaled, tops)
     count, listed = largest_places(scaled, tops, min(most, size), places), 0
-    tokens[:], logprobs[:] = 0, F32(0.0)
+    tokens[:], logprobs[:size], logprobs[size:] = 0, F32(-np.inf), F32(0.0)
     for n in range(count):
         logprob, place = scaled[places[n]] - top - log_mass, listed
         while place > 0 and logprob > logprobs[place - 1]:
