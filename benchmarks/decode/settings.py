@@ -36,8 +36,8 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "min_p": {"min_p": 0.1},
     "repetition_penalty": {"repetition_penalty": 1.1},
     "presence and frequency": {"presence_penalty": 0.5, "frequency_penalty": 0.5},
-    "logit_bias, 5 tokens": {"logit_bias": {token: 1.0 for token in range(100, 105)}},
-    "logit_bias, 300 tokens": {"logit_bias": {token: 1.0 for token in range(100, 400)}},
+    "logit_bias, 5 tokens": {"logit_bias": dict.fromkeys(range(100, 105), 1.0)},
+    "logit_bias, 300 tokens": {"logit_bias": dict.fromkeys(range(100, 400), 1.0)},
     "one bad word": {"bad_words": ("e",)},
     "min_tokens": {"min_tokens": 200, "ignore_eos": False, "stop_token_ids": (7,)},
     "logprobs 5": {"logprobs": 5},
@@ -48,7 +48,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "OpenAI's defaults": {"temperature": 1.0, "top_p": 1.0},
     "all together": {
         "top_k": 20, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.1, "presence_penalty": 0.5,
-        "frequency_penalty": 0.5, "logit_bias": {token: 1.0 for token in range(100, 105)}, "bad_words": ("e",),
+        "frequency_penalty": 0.5, "logit_bias": dict.fromkeys(range(100, 105), 1.0), "bad_words": ("e",),
         "logprobs": 5,
     },
 }  # fmt: skip

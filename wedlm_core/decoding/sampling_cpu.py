@@ -62,13 +62,15 @@ def adjustments_record(tables: AdjustmentTables) -> np.ndarray:
         "uses": tables.uses_S, "repetition": columns["repetition_penalty"], "frequency": columns["frequency_penalty"],
         "presence": columns["presence_penalty"], "min_tokens": columns["min_tokens"], "prompt": tables.prompt_S,
         "known": tables.known_S, "tokens": tables.tokens_SL, "stop_ids": lists["stop_ids"],
-        "stop_row": tables.list_S["stop_ids"], "bias_ids": lists["bias_ids"], "bias_values": lists["bias_values"],
+        "stop_row": tables.list_S["stop_ids"], "banned": lists["suppressed"],
+        "banned_row": tables.list_S["suppressed"], "bias_ids": lists["bias_ids"], "bias_values": lists["bias_values"],
         "bias_row": tables.list_S["bias_ids"], "words": lists["bad_words"], "words_row": tables.list_S["bad_words"],
     }  # fmt: skip
     for name, tensor in addresses.items():
         record[name] = tensor.data_ptr()
     record["slots"], record["positions"] = tables.tokens_SL.shape
     record["stop_lists"], record["stop_width"] = lists["stop_ids"].shape
+    record["banned_lists"], record["banned_width"] = lists["suppressed"].shape
     record["bias_lists"], record["bias_width"] = lists["bias_ids"].shape
     record["words_lists"], record["words_count"], record["words_width"] = lists["bad_words"].shape
     return record

@@ -130,6 +130,9 @@ def adjust_row(logits, r, slot, position, address, edits):  # type: ignore[no-un
     for word in words[_number_of(tables.words_row, slot)]:
         if word[-1] >= 0 and _follows(tokens, prompt, known, position, word):
             count = _ban(logits, r, word[-1], edits, count)
+    banned = array_at(tables.banned, (tables.banned_lists, tables.banned_width), np.int64)
+    for token in banned[_number_of(tables.banned_row, slot)]:
+        count = _ban(logits, r, token, edits, count)
     if position - prompt < _number_of(tables.min_tokens, slot):
         stops = array_at(tables.stop_ids, (tables.stop_lists, tables.stop_width), np.int64)
         for token in stops[_number_of(tables.stop_row, slot)]:

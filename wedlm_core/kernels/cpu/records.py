@@ -65,7 +65,8 @@ CHOICE = _record(
 """
 ADJUSTMENTS = _record(
     "slots uses repetition frequency presence min_tokens prompt known tokens positions "
-    "stop_ids stop_row stop_lists stop_width bias_ids bias_values bias_row bias_lists bias_width "
+    "stop_ids stop_row stop_lists stop_width banned banned_row banned_lists banned_width "
+    "bias_ids bias_values bias_row bias_lists bias_width "
     "words words_row words_lists words_count words_width",
 )
 """The fields of :class:`wedlm_core.decoding.adjustments.AdjustmentTables`.
@@ -73,9 +74,8 @@ ADJUSTMENTS = _record(
 - ``uses``: bool ``[slots]``.
 - ``repetition, frequency, presence``: float32 ``[slots]``; ``min_tokens, prompt, known``: int64 ``[slots]``.
 - ``tokens``: int64 ``[slots, positions]``.
-- ``stop_ids``: int64 ``[stop_lists, stop_width]``; ``bias_ids``, ``bias_values``: int64 and float32
-  ``[bias_lists, bias_width]``; ``words``: int64 ``[words_lists, words_count, words_width]``; and int64 ``[slots]``, the
-  list of each slot.
+- ``stop_ids``: int64 ``[stop_lists, stop_width]``, ``banned`` and ``bias_ids`` alike, ``bias_values`` float32;
+  ``words``: int64 ``[words_lists, words_count, words_width]``; and int64 ``[slots]``, the list of each slot.
 """
 ADVANCE = _record("decoding columns spans states mask places counts flags token nats early")
 """How windows advance behind the choice: what :func:`wedlm_core.kernels.cpu.step.advance_windows` takes.

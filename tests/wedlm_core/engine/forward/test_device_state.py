@@ -86,7 +86,7 @@ def test_one_other_value_is_written_over_what_the_sequence_before_had(field: str
             for params in kinds:
                 request = Request(request_id="0", prompt_token_ids=(1, 2), params=params, seed=5)
                 one.setup([request], [2], [0], [()], [[[7]] if params.bad_words else []])
-        for name in ("uses", "tops", "_special", "_adjusted"):
+        for name in ("uses", "tops", "_adjusted"):
             np.testing.assert_array_equal(getattr(state, name), getattr(fresh, name), err_msg=name)
         for name, column in fresh.columns.items():
             assert torch.equal(state.columns[name], column), name
@@ -147,7 +147,7 @@ def test_a_slot_is_what_its_last_request_makes_it_whoever_had_it_before(seed: in
             assert torch.equal(state.columns[name][slots_S[using_S]], column[slots_S[using_S]]), name
         else:
             assert torch.equal(state.columns[name][slots_S], column[slots_S]), name
-    for name in ("uses", "tops", "_special", "_adjusted"):
+    for name in ("uses", "tops", "_adjusted"):
         np.testing.assert_array_equal(getattr(state, name)[slots_S], getattr(fresh, name)[slots_S], err_msg=name)
     assert torch.equal(state.params.stop_SK[slots_S], fresh.params.stop_SK[slots_S])
     adjusted_S = slots_S[fresh._adjusted[slots_S]]

@@ -31,11 +31,13 @@ def tables_of(vocab: int, generator: torch.Generator) -> AdjustmentTables:
         columns=columns,
         lists={
             "stop_ids": torch.cat([ids(3, 2), torch.tensor([[-1], [vocab + 5], [-1]])], dim=1),
+            "suppressed": torch.tensor([[-1, -1], [2, -1], [9, vocab + 3]]),
             "bias_ids": torch.tensor([[-1, -1], [1, 7], [vocab + 1, 3]]),
             "bias_values": torch.tensor([[0.0, 0.0], [2.0, -100.0], [5.0, 0.25]]),
             "bad_words": words,
         },
         list_S={
+            "suppressed": torch.tensor([0, 2, 1, 0, 0, 1]),
             "stop_ids": torch.tensor([0, 1, 2, 1, 0, 2]), "bias_ids": torch.tensor([0, 1, 2, 0, 1, 2]),
             "bias_values": torch.tensor([0, 1, 2, 0, 1, 2]), "bad_words": torch.tensor([0, 1, 2, 2, 1, 0]),
         },
