@@ -67,7 +67,7 @@ class Subject:
     def steps(self, batch: int, count: int, setting: Mapping[str, Any]) -> list[float]:
         """Seconds of ``count`` steps after the prompts and two more steps."""
         given = {"temperature": 0.8, "max_tokens": _LONGEST - _PROMPT, "ignore_eos": True, **setting}
-        window = {"window_size": _WINDOW} if self._strategy == Strategy.VERIFIED else {}
+        window: dict[str, Any] = {"window_size": _WINDOW} if self._strategy == Strategy.VERIFIED else {}
         params = SamplingParams(strategy=self._strategy, **given, **window)
         numbers = [next(self._numbers) for _ in range(batch)]
         for n in numbers:
