@@ -201,10 +201,12 @@ def choose_row(  # type: ignore[no-untyped-def]
     token = _first_max(logits, at, size)
     top = logits[r, token]
     log_mass, entropy = _entropy(logits, at, size, top)
+    hottest = top
     alone, restricted, adjusts, edited = -2 - line, line >= 0, uses_any(adjustments, slot), 0
     if adjusts:
         edited = adjust_row(logits, r, slot, position, adjustments, scratch.edits)
         token = _first_max(logits, at, size)
+        hottest = logits[r, token]
     if restricted and heat == 0 and not _allows(bits, line, token):
         token = _first_max_allowed(flat, at, size, bits, line)
     if heat > 0:
@@ -215,7 +217,7 @@ def choose_row(  # type: ignore[no-untyped-def]
         elif suppressed:  # the entropy of the distribution that is sampled from
             for i in range(0, size, LANES):
                 store(scaled, i, size - i, load(logits, at + i, size - i, F32(0.0)) / heat)
-            _, entropy = _entropy(scaled, 0, size, top / heat)
+            _, entropy = _entropy(scaled, 0, size, hottest / heat)
         if restricted and not filtered:
             token = _sample_allowed(flat, at, size, bits, line, heat, key, scratch.noise)
         elif alone < 0 and not filtered:

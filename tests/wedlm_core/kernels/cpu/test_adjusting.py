@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows, AdjustmentTables, adjust_logits
-from wedlm_core.decoding.sampling_cpu import adjustments_record
+from wedlm_core.decoding.sampling import SamplingRows, choose
+from wedlm_core.decoding.sampling_cpu import adjustments_record, choose_cpu
 from wedlm_core.kernels.cpu.adjusting import adjust_row, restore_row
 from wedlm_core.kernels.cpu.sampling import scratch_of
 
@@ -70,3 +71,31 @@ def test_adjusted_logits_are_those_of_the_tensor_operations_and_are_put_back(voc
         assert torch.equal(torch.from_numpy(work), logits_RV)
         assert not scratch.times.any()
         assert not scratch.noted.any()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.01, 1.0])
+@pytest.mark.parametrize("suppressing", [False, True])
+def test_choices_of_adjusted_rows_have_the_entropies_of_the_tensor_operations(
+    temperature: float, suppressing: bool
+) -> None:
+    generator = torch.Generator().manual_seed(5)
+    tables = tables_of(1_200, generator)
+    slot_R = torch.arange(SLOTS)
+    rows = SamplingRows(
+        temperature_R=torch.full((SLOTS,), temperature),
+        seed_R=slot_R,
+        position_R=tables.known_S,
+        suppress_R=torch.full((SLOTS,), suppressing),
+        adjusted=AdjustedRows(
+            tables=tables, slot_R=slot_R, position_R=tables.known_S, uses=ADJUSTMENTS, longest=LONGEST
+        ),
+        sampled=temperature > 0,
+        suppressing=suppressing,
+    )
+    logits_RV = torch.randn(SLOTS, 1_200, generator=generator)
+    logits_RV[:, 1:8:6] += 200.0  # tokens that a bias of -100 and penalties take far down
+    limits = {"mask_token_id": 0, "vocab_limit": 1_190}
+    expected, found = choose(logits_RV.clone(), rows, **limits), choose_cpu(logits_RV.clone(), rows, **limits)
+    assert torch.equal(found.token_R, expected.token_R)
+    torch.testing.assert_close(found.entropy_R, expected.entropy_R, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.logprob_R, expected.logprob_R, rtol=1e-4, atol=1e-5)
