@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -39,7 +40,7 @@ from pipeline.prompts.model_files import (
 from pipeline.prompts.model_memory import ModelMemory, model_memory
 from pipeline.prompts.structures import check_structure
 from pipeline.sinks import check_format
-from pipeline.sources import check_apart, source_of
+from pipeline.sources import SlicedSource, check_apart, check_files_apart, source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.urls import is_url, local_path
@@ -117,7 +118,7 @@ def validate(config: RunConfig) -> Validation:
     attempt(lambda: check_resources(config))
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
-        job = attempt(lambda: resolve_job(config, source_of(config, storage), storage))
+        job = attempt(lambda: resolve_job(config, _source(config, storage), storage))
         facts: dict[str, Any] = {}
         if job is not None:
             found = attempt(lambda: _facts(job, config, tokenises=tokenizer is not None))
@@ -143,6 +144,14 @@ def _no_new_folders(output: str) -> Iterator[None]:
     with suppress(OSError):
         for folder in new:
             folder.rmdir()
+
+
+def _source(config: RunConfig, storage: LocalStorage) -> SlicedSource:
+    """The source, with ``storage`` in place of the output; checks that no file lies in the output."""
+    source = source_of(config, storage)
+    if isinstance(config.input, (str, os.PathLike)):
+        check_files_apart(source.files, config.output)
+    return source
 
 
 def _check_continues(config: RunConfig, job: Job) -> None:

@@ -6,7 +6,7 @@ Ray or units.
 
 from pipeline.sources.base import BAD, HIDDEN, RAW, FileSource, SlicedSource, Source
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
-from pipeline.sources.opening import ROWS, check_apart, open_source, source_of
+from pipeline.sources.opening import ROWS, check_apart, check_files_apart, open_source, source_of
 
 __all__ = [
     "BAD",
@@ -18,6 +18,7 @@ __all__ = [
     "SlicedSource",
     "Source",
     "check_apart",
+    "check_files_apart",
     "open_source",
     "source_of",
     "stamp_now",

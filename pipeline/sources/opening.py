@@ -59,7 +59,7 @@ def source_of(
         wanted=wanted_by(config),
     )
     if isinstance(config.input, (str, os.PathLike)):
-        check_files_apart(source.files, config.output)
+        check_files_apart(source.files, storage.url)
     return source
 
 

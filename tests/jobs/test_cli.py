@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import cli, status
+from jobs import cli, estimate, preview, status
 from jobs.generate import main
 from pipeline import ActorRange, ConfigError, PoolConfig, RunConfig
 
@@ -164,6 +165,16 @@ def test_preview_prints_rows_of_the_real_model(
     assert [(r["k"], r["finish_reason"]) for r in rows] == [(1, rows[0]["finish_reason"]), (2, "error")]
     assert 0 < len(rows[0]["token_ids"]) <= 3
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("command", [preview, estimate])
+def test_an_input_in_the_folder_of_the_command_is_previewed(
+    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: ModuleType
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "one"}\n')
+    monkeypatch.chdir(tmp_path)
+    argv = ["--input", "in.jsonl", "--model", str(qwen3_folder), "--rows", "1", "--set", "sampling.max_tokens=3"]
+    assert command.main(argv) == 0
 
 
 def test_status_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
