@@ -1,4 +1,4 @@
-"""Ends a command without a traceback whose reader has enough, as ``... | head`` has, or whose output has no room."""
+"""Ends a command without a traceback if its reader goes away, as in ``... | head``, or its output has no room."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def end_quietly(main: Callable[[], int | None], command: str) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Let what a closed stream would show go nowhere: else the next file that is opened takes its place."""
+    """Open the null device for a closed stream: else the next file that is opened takes its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -54,6 +54,6 @@ def _open_closed_streams() -> None:
 
 
 def _drop_output() -> None:
-    """Let what is flushed at the end of the process go nowhere."""
+    """Send the last flush of the process to the null device."""
     for stream in (sys.stdout, sys.stderr):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

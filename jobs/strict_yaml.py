@@ -1,4 +1,4 @@
-"""Reads YAML as ``yaml.safe_load`` does; refuses a key that stands twice in a mapping, and a value inside itself."""
+"""Reads YAML as ``yaml.safe_load`` does; refuses a mapping with a key twice, and a value that contains itself."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def _refuse_cycles(node: Any, around: set[int], done: set[int]) -> None:
-    """Refuse a node that is inside itself, by an alias."""
+    """Refuse a node that contains itself, by an alias."""
     if id(node) in around:
-        raise yaml.constructor.ConstructorError(None, None, "an alias stands inside of what it names", node.start_mark)
+        raise yaml.constructor.ConstructorError(None, None, "an alias names a value that contains it", node.start_mark)
     if id(node) in done or not isinstance(node, yaml.CollectionNode):
         return
     around.add(id(node))

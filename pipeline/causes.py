@@ -12,7 +12,7 @@ from dataclasses import dataclass
 __all__ = ["MOST_CAUSES", "OTHER", "Cause", "added_causes", "cause_of", "causes_of", "described", "example_of"]
 
 OTHER = "other causes; the dead letters have them all"
-"""Counts the rows of causes beyond the most that are told apart."""
+"""The cause of rows whose own cause is not counted separately."""
 MOST_CAUSES = 100
 _LONGEST, _ENDS = 600, (400, 190)
 """Characters of an example's message, and of its begin and end if it is longer."""

@@ -1,4 +1,4 @@
-"""Starts a module of ours in a process of its own, which is told what to do over one connection."""
+"""Starts a module of this package in a new process, which gets its work over one connection."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class PromptTemplate:
         return WHOLE_ROW in self.names
 
     def render(self, row: Mapping[str, Any]) -> str:
-        """The prompt of a row. A cell that is null, missing or NaN has no text: the template may test or replace it.
+        """The prompt of a row. The template may test or replace a cell that is null, missing or NaN, but not write it.
 
         Raises:
             NullCellError: the template uses such a cell otherwise.

@@ -1,7 +1,7 @@
 """The second line of defence: an optimisation that raises is left out, and the engine goes on without it.
 
-An optimisation only saves time: what it would have done, a plain way does too, with the same tokens. So its exception
-must not end the process, and with it every request in it.
+An optimisation only saves time: the plain way gives the same tokens. So its exception must not end the process with all
+of its requests.
 """
 
 from __future__ import annotations

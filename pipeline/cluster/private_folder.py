@@ -1,4 +1,4 @@
-"""The folder of a private Ray session: no other user may enter it, and it goes with this process, even a killed one.
+"""The folder of a private Ray session: no other user may enter it. It goes when this process ends, even if killed.
 
 Ray makes its own folders writable for everybody. Here they lie in one of mode 0700, with the token of the session.
 """

@@ -333,7 +333,7 @@ def _check_torn(small: SmallFiles, index: Index, storage: Storage) -> None:
         if left and not index.published.attempts([unit_id]):
             raise SourceError(
                 f"input files {gone[:3]} are gone, and share a unit that is not published with {left[:3]} (small files "
-                "are done together). Put them back and run again, or begin anew with mode='new'."
+                "are done together). Put them back and run again, or start again with mode='new'."
             )
 
 

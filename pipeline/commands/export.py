@@ -60,8 +60,8 @@ def export(
 ) -> Exported:
     """Write the published rows of an OpenAI batch as result lines; each file appears whole, or not at all.
 
-    The answers appear first. An export that is killed in between leaves the errors of the export before, so a request
-    may be in both files until the next export, and never in neither.
+    The answers appear first. An export that is killed in between leaves the errors of the export before, so until the
+    next export a request may be in both files. It is always in one of them.
 
     The lines are in input order, and the same for every export of the output. Memory holds some rows at a time.
 

@@ -1,4 +1,4 @@
-"""Ends a run in which too many rows failed. Knows counts only."""
+"""Ends a run in which too many rows failed."""
 
 from __future__ import annotations
 

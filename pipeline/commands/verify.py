@@ -191,8 +191,8 @@ def _proved(state: RunState, *, against_source: bool) -> tuple[str, ...]:
     others = ", but for rows that were corrected apart and failed rows that were corrected since," if corrected else ""
     return (
         *every,
-        f"each row of the input is there{others or ','} its passed-through columns equal the input's, and everything "
-        "that prompts and parameters were made of is, value for value, what was read for them",
+        f"each row of the input is there{others or ','} and its columns, also those of prompts and parameters, have "
+        "the values that were read for it",
     )
 
 

@@ -336,7 +336,7 @@ class RunState:
         if asked and self.schema_version < _SINCE_RETRIES:
             raise OutputError(
                 f"{url}: {asked.describe()}: an earlier version began this output, and its rows have no column that "
-                "says which retry they are of. Retry with the run's own settings and input, or begin anew with "
+                "says which retry they are of. Retry with the run's own settings and input, or start again with "
                 "mode='new'."
             )
 
@@ -426,7 +426,7 @@ def current_settings(settings: Mapping[str, Any], url: str) -> Mapping[str, Any]
         raise OutputError(
             f"{url}: engine.kv_cache_dtype='auto' beside weights in {settings['engine.weight_dtype']}: an earlier "
             "version kept keys and values in the dtype of the model, now they are in bfloat16. Go on with that "
-            "version, or begin anew with mode='new'."
+            "version, or start again with mode='new'."
         )
     return {**settings, "engine.kv_cache_dtype": "float32"}
 

@@ -57,7 +57,7 @@ def check_renamed(source: Source, known: Mapping[str, FileIdentity], url: str) -
             raise FingerprintError(
                 f"{url}: input file {gone[file.digest]!r}, which this run has read, is gone, and {file.key!r} has the "
                 "same content: its rows would be in the output twice. Give the file its name back, or the input as it "
-                "was given when the run was begun; or begin anew with mode='new'."
+                "was given when the run was begun; or start again with mode='new'."
             )
 
 

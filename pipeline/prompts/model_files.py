@@ -95,7 +95,7 @@ def _check_digest(config_key: str, wanted: str, folder: Path, smoothing: str) ->
     if _digest(folder, smoothing) != wanted:
         raise ConfigError(
             f"model={config_key!r}: {folder} is not what it was when the run began. Restore it and run again to "
-            "continue; or begin anew with mode='new'."
+            "continue; or start again with mode='new'."
         )
 
 

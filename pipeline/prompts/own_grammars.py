@@ -1,6 +1,6 @@
-"""Compiles the grammars of rows' own in a process apart, under limits of memory and of processor time.
+"""Compiles rows' own grammars in a separate process, with limits of memory and processor time.
 
-A grammar of a few lines may take minutes and gigabytes. It ends that process alone, and its row is a failed row.
+A grammar of a few lines may take minutes and gigabytes. It ends that process only, and its row fails.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KNOWN = 256  # grammars whose faults are kept
 
 
 def grammar_faults(given: Sequence[Mapping[str, Any] | None], config: RunConfig) -> dict[int, Failure]:
-    """Why rows with grammars of their own fail, by their place.
+    """Checks rows' own grammars; gives the reason of each that fails, by the place of the row.
 
     Args:
         given: the sampling parameters of each row's own.

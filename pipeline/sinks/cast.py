@@ -43,7 +43,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _without_view(lists: pa.Array) -> pa.Array:
-    """Lists whose type is no view. Arrow's own cast gives too few offsets where a list is null."""
+    """Lists in place of list views. Arrow's own cast gives too few offsets if a list is null."""
     sizes = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
     return pa.LargeListArray.from_arrays(offsets, lists.flatten(), mask=lists.is_null())

@@ -28,6 +28,5 @@ def check_names(names: Sequence[str], where: str) -> None:
     ours = [name for name in names if name.casefold().startswith(_OURS)]
     if ours:
         raise SourceError(
-            f"{where} has columns {ours}: names that begin with {_OURS} are those of columns of this package's own. "
-            "Rename them."
+            f"{where} has columns {ours}: names that begin with {_OURS} are reserved for this package. Rename them."
         )

@@ -21,7 +21,7 @@ class Wanted:
 
     Attributes:
         columns: their names; None is all.
-        text: the column of prompts that are text: a value of another kind in it is no prompt, also not as JSON.
+        text: the column of text prompts: a value of another kind in it is no prompt, not even as JSON.
     """
 
     columns: frozenset[str] | None = None

@@ -132,7 +132,7 @@ class CrashBisection:
         if trial.process is not None and trial.process != process:
             self._record_death(trial)
         if forks and (trial.concurrent_units is not None or self._is_wary):
-            trial.concurrent_units = 1  # children are cheaper than to find out beside whom a process dies
+            trial.concurrent_units = 1  # children cost less than a search among concurrent units
         trial.process = process
         trial.running = None
         if trial.concurrent_units is None:

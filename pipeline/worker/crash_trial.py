@@ -1,4 +1,4 @@
-"""What the crash bisection knows of a unit, and how the unit is to be run next. Plain logic."""
+"""The state of a unit in the crash bisection, and the plan of its next run. Plain logic."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Forks:
                 self._start()
             kind, found = self._ask(pickle.dumps(requests))
         except (EOFError, OSError, pickle.PickleError) as error:
-            announce(f"rows go on in this process, as there is no fork server: {error!r}")
+            announce(f"no child processes can be started, so rows continue in this process: {error!r}")
             self._end()
             raise NoChildrenError from error
         if kind == "done":
@@ -97,7 +97,7 @@ class Forks:
         """Start the server and wait until it has loaded its engine."""
         if not self._usable:
             raise OSError("it was ended")
-        announce("rows have killed processes: they go on in child processes, once one more engine is loaded")
+        announce("rows have killed processes: a second engine is loaded, whose child processes run their units")
         self._server = start_child(SERVER, self._theirs, _ONE_THREAD)
         if (problem := self._ask(self._task())) is not None:
             raise OSError(problem)

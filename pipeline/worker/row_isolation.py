@@ -168,7 +168,7 @@ class RowIsolation:
         results: dict[int, _T] = {}
         for piece, kept in attempt.done.items():
             results.update(zip(range(*piece), pickle.loads(kept), strict=True))
-        # Beside children no unit runs in this process itself: it might take their parent away.
+        # While children run, no unit runs in this process itself: it might kill their parent.
         with self._gate.enter(_ANY if attempt.in_children else attempt.concurrent_units):
             if attempt.in_children and in_child is not None:
                 attempt = self._run_in_children(unit_id, rows, attempt, in_child, results)
@@ -215,7 +215,7 @@ class RowIsolation:
         results.update(zip(range(*step), found, strict=True))
 
     def _keep(self, unit_id: str, step: Rows, results: dict[int, _T]) -> None:
-        """The rows of a step are done, whatever happens to this process."""
+        """Keep the results of a step, whatever happens to this process."""
         kept = pickle.dumps([results[row] for row in range(*step)])
         self._bisection.finish_step(unit_id, self._process, step, kept)
 

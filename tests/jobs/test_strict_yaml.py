@@ -48,7 +48,7 @@ def test_what_is_merged_may_be_overridden_and_all_else_is_read_as_ever() -> None
 
 @pytest.mark.parametrize("text", ["&a [*a]", "&a {b: *a}", "a: &a\n  b: [1, {c: *a}]", "&top\nengine: *top"])
 def test_a_value_inside_itself_is_refused(text: str) -> None:
-    with pytest.raises(yaml.YAMLError, match="inside of what it names"):
+    with pytest.raises(yaml.YAMLError, match="a value that contains it"):
         read_yaml(text)
 
 

@@ -26,7 +26,7 @@ NOTES = frozenset(
         "contentSchema", "discriminator", "externalDocs", "xml",
     }
 )  # fmt: skip
-"""Keywords that say nothing of which values are valid."""
+"""Annotations: keywords that do not restrict values."""
 
 _REMOVE = "Remove it, and check it on the parsed column afterwards."
 _CASES = 'Use "anyOf" with one schema for each case.'
@@ -59,7 +59,7 @@ _REFUSED: Mapping[str, str] = {
 """Keywords that validators enforce and outputs would not, and the remedy."""
 
 _WITHOUT_EFFECT: Mapping[str, str] = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
-"""Keywords that say nothing without another one, which is refused."""
+"""Keywords that have no effect without another one, which is refused."""
 
 _DRAFTS = {
     "http://json-schema.org/draft-04/schema": 4,
@@ -111,18 +111,18 @@ def keyword_fault(keyword: str, value: Any, schema: Mapping[str, Any], draft: in
     if keyword in ("contentEncoding", "contentMediaType") and (draft is None or draft < _CONTENT_IS_A_NOTE):
         return "this keyword would not be enforced", "Remove it, or name a draft since 2019-09, where it is a note."
     if not is_of_draft(keyword, draft):
-        return "the draft that $schema names does not have this keyword, or not as here", "Name another draft, or none."
+        return "the draft that $schema names does not have it, or not in this form", "Name another draft, or none."
     if keyword in ENFORCED:
         return None
     if keyword in NOTES or keyword in _WITHOUT_EFFECT or keyword.startswith(_PRIVATE):
         return None
     near = misspelled(keyword)
     if near is not None:
-        return f"no keyword, and nearly {near!r}", f"Write {near!r}, or begin an annotation with 'x-'."
+        return f"not a keyword, but nearly {near!r}", f"Write {near!r}, or begin an annotation with 'x-'."
     if not schema.keys() & (ENFORCED | NOTES):
-        return "without a keyword of JSON schemas this would not be enforced", 'Write "type", or {} for any value.'
+        return "a schema without any JSON Schema keyword would not be enforced", 'Write "type", or {} for any value.'
     if _is_schema(value) and not schema.keys() & ENFORCED - {"type", "required", "$defs", "definitions"}:
-        return "no keyword, and its value is a schema", 'Put it under "properties", or under "$defs".'
+        return "not a keyword, but its value is a schema", 'Put it under "properties", or under "$defs".'
     return None
 
 

@@ -150,8 +150,8 @@ def _check_shapes(place: _Place) -> None:
     _require(copies <= _MOST_COPIED, place, "patternProperties", f"{copies} characters", f"at most {_MOST_COPIED} "
              'in copies for all "properties"', "Name fewer properties, or simplify the patterns.")  # fmt: skip
     named, least = set(schema.get("required", [])), schema.get("minProperties", 0)
-    _require(least <= len(named) + 1, place, "minProperties", least, "a name may come twice, so that more names than "
-             'one beyond those in "required" cannot be counted', 'Name them in "required".')  # fmt: skip
+    _require(least <= len(named) + 1, place, "minProperties", least, "at most one more than the names in "
+             '"required", as a name may come twice', 'Name them in "required".')  # fmt: skip
 
 
 def _check_numbers(place: _Place) -> None:
