@@ -10,6 +10,7 @@ left open.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 import torch
@@ -68,6 +69,7 @@ class Constraints:
         threads: that compute which tokens are allowed.
         walking: guards the calls of automata.
         planning: guards those of the planner.
+        judging: guards choices that are made before it is known what is allowed.
     """
 
     def __init__(
@@ -83,11 +85,12 @@ class Constraints:
         threads: int,
         walking: Optimisation,
         planning: Optimisation,
+        judging: Optimisation,
     ) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._eos = tuple(token for token in eos_token_ids if token < vocab_size)
         self._table, self._planner, self._mask = table, planner, mask_token_id
-        self._walking, self._planning = walking, planning
+        self._walking, self._planning, self._judging = walking, planning, judging
         self._background = device.type != "cpu"
         self._threads = threads if self._background or vocab_size >= _LARGE_VOCABULARY else 1
         self._compiler: GrammarCompiler | None = None
@@ -282,19 +285,34 @@ class Constraints:
             self._bits_SW = np.empty((len(self._table.constrained), words), dtype=np.int32)
             self._executor = executor_of(self._threads, background=self._background)
             self._fill = filler(self._executor, background=self._background)
-        free = {}
-        if not self._background:
-            # Rows with filters do not choose freely: what filters keep depends on what is allowed.
-            filtered = np.logical_or.reduce(state.filtered[[slot for slot, *_ in places]], axis=1).tolist()
-            free = {
-                slot: FreeSequence(constraint, position)
-                for (slot, constraint, position), narrowed in zip(places, filtered, strict=True)
-                if constraint.is_open and not narrowed and constraint.obedience.leaves_open()
-            }
+        free = {} if self._background else self._judging.attempt(_left_open, places, state) or {}
         lines = mask_lines(places, len(self._table.constrained), self._vocab_size, self._eos, free)
-        large = self._vocab_size >= _LARGE_VOCABULARY
-        refusals = FreeChoices(free, self._bits_SW, self._executor, ranks=large) if free else None
+        refusals = None
+        if free:
+            closed = partial(self._closed, [one for one in places if one[0] in free], state)
+            large = self._vocab_size >= _LARGE_VOCABULARY
+            refusals = FreeChoices(
+                free, self._bits_SW, self._executor, judging=self._judging, closed=closed, ranks=large
+            )
         return lines, self._fill(lines), refusals
+
+    def _closed(self, places: list[tuple[int, Constraint, int]], state: DeviceState) -> AllowedTokens:
+        """What sequences may choose whose states were left open; their matchers may stand anywhere."""
+        for _, constraint, _ in places:
+            constraint.renew(fresh=True)
+        lines = mask_lines(places, len(self._table.constrained), self._vocab_size, self._eos, ())
+        lines.fill(self._executor)
+        return _Pending(lines, _no_wait, None, state.device, None)()
+
+
+def _left_open(places: list[tuple[int, Constraint, int]], state: DeviceState) -> dict[int, FreeSequence]:
+    """The sequences that choose freely, by slot: none with filters, which depend on what is allowed."""
+    filtered = np.logical_or.reduce(state.filtered[[slot for slot, *_ in places]], axis=1).tolist()
+    return {
+        slot: FreeSequence(constraint, position)
+        for (slot, constraint, position), narrowed in zip(places, filtered, strict=True)
+        if constraint.is_open and not narrowed and constraint.obedience.leaves_open()
+    }
 
 
 def _no_wait() -> None:

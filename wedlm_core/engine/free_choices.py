@@ -5,22 +5,29 @@ place of one at the whole vocabulary. Drafts were allowed when they were drafted
 the first choice that is not its draft: what stands behind it is not committed. If the grammar refuses that choice it
 is made again, and if then it is the draft after all, the walk goes on. What is chosen then is the best token that the
 grammar allows: one of the next best few, if it allows any of these; else bits say which.
+
+Where this raises, bits say for all rows what they may choose, as if nothing had been left open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.decoding.allowed_tokens import AllowedRows, Ranking, Refused, only
+from wedlm_core.decoding.allowed_tokens import AllowedRows, AllowedTokens, Ranking, Refused, only
 from wedlm_core.engine.mask_lines import Asked, Executor, compute_bits
+from wedlm_core.fallback import Optimisation
 from wedlm_core.grammar import UNKNOWN, Constraint
 
 __all__ = ["FreeChoices", "FreeSequence"]
 
+_NOTHING = Refused(
+    row_N=torch.empty(0, dtype=torch.int64),
+    allowed=AllowedRows(bits_UW=torch.empty((0, 0), dtype=torch.int32), line_R=torch.empty(0, dtype=torch.int64)),
+)
 _NEXT = 16  # tokens that are looked at: each takes about a microsecond, bits of a large vocabulary up to a thousand
 
 
@@ -88,21 +95,46 @@ class FreeChoices:
         bits_SW: int32, overwritten: a line for each sequence. Who makes these for one forward after the other keeps it:
             memory that is new takes as long to touch as bits take to compute.
         executor: whose threads compute bits; None to compute them in this one.
+        judging: guards the look at choices.
+        closed: gives the same states with their bits, for rows that are chosen again where that look raises.
         ranks: whether to look at the next best tokens of a refused choice first.
     """
 
     def __init__(
-        self, sequences: Mapping[int, FreeSequence], bits_SW: np.ndarray, executor: Executor, *, ranks: bool = False
-    ) -> None:
+        self, sequences: Mapping[int, FreeSequence], bits_SW: np.ndarray, executor: Executor, *,
+        judging: Optimisation, closed: Callable[[], AllowedTokens], ranks: bool = False,
+    ) -> None:  # fmt: skip
         self._sequences, self._bits_SW, self._executor, self._ranks = sequences, bits_SW, executor, ranks
+        self._judging, self._closed = judging, closed
+        self._bits: AllowedTokens | None = None
+        self._restricted = set[tuple[int, int]]()  # slots and positions of rows that bits were given for
 
     def __call__(
         self, slot_R: Tensor, position_R: Tensor, token_R: Tensor, ranking: Ranking | None = None
     ) -> Refused | None:
         """The rows to choose again (:data:`wedlm_core.decoding.allowed_tokens.Refusals`); rows of a slot adjoin."""
+        found = self._judging.attempt(self._judged, slot_R, position_R, token_R, ranking)
+        if found is None:
+            found = self._restrict(slot_R, position_R)
+        return found if found.row_N.shape[0] else None
+
+    def _restrict(self, slot_R: Tensor, position_R: Tensor) -> Refused:
+        """All rows of states that were left open, each once, with their bits."""
+        self._bits = self._bits or self._closed()
+        allowed, given = self._bits.rows(slot_R, position_R), self._restricted
+        places = list(zip(slot_R.tolist(), position_R.tolist(), strict=True))
+        row_N = torch.tensor(
+            [row for row, line in enumerate(allowed.line_R.tolist()) if line >= 0 and places[row] not in given],
+            dtype=torch.int64,
+        )
+        given.update(places)
+        return Refused(row_N=row_N, allowed=allowed.take(row_N))
+
+    def _judged(self, slot_R: Tensor, position_R: Tensor, token_R: Tensor, ranking: Ranking | None) -> Refused:
+        """The rows whose choices grammars refuse, and what they may choose instead."""
         refused = self._refused(slot_R, position_R, token_R)
         if not refused:
-            return None
+            return _NOTHING
         lines = dict[int, int]() if ranking is None or not self._ranks else _settled(refused, ranking)
         asked: list[Asked] = []
         for row, sequence in refused.items():

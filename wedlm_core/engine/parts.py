@@ -139,6 +139,7 @@ def parts_of(
             threads=torch.get_num_threads() if device.type == "cpu" else max(1, (os.cpu_count() or 2) // 2),
             walking=optimisations.automata,
             planning=optimisations.windows,
+            judging=optimisations.choices,
         ),
         optimisations=optimisations,
     )

@@ -15,10 +15,12 @@ from testing.engine.repeating import TIGHT, new_engine, requests
 from wedlm_core.engine import Engine
 from wedlm_core.engine import engine as engine_module
 from wedlm_core.engine.automata import Automata
+from wedlm_core.engine.free_choices import FreeSequence
 from wedlm_core.engine.history_drafts import HistoryDrafts
 from wedlm_core.engine.known_states import KnownStates
 from wedlm_core.engine.windows.planner import WindowPlanner
-from wedlm_core.grammar import Grammar
+from wedlm_core.grammar import Constraint, Grammar
+from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.kv.prefix import PrefixIndex
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.types import Generation, Request
@@ -33,6 +35,9 @@ SEAMS = [
     *((Automata, name) for name in ("enter", "walk", "begin", "allowed", "lines")),
     *((KnownStates, name) for name in ("add", "learn_text", "learn_line")),
     (Grammar, "automaton"),
+    *((FreeSequence, name) for name in ("refused", "asked")),
+    *((Obedience, name) for name in ("leaves_open", "note")),
+    (Constraint, "allows"),
     *((PrefixIndex, name) for name in ("match", "insert", "forget")),
 ]
 

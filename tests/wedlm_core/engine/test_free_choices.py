@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -11,9 +13,10 @@ import torch
 
 from testing.engine.grammar_oracle import allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
-from wedlm_core.decoding.allowed_tokens import restrict_logits, words_of_vocabulary
+from wedlm_core.decoding.allowed_tokens import AllowedTokens, restrict_logits, words_of_vocabulary
 from wedlm_core.engine.free_choices import FreeChoices, FreeSequence
-from wedlm_core.engine.mask_lines import executor_of
+from wedlm_core.engine.mask_lines import executor_of, mask_lines
+from wedlm_core.fallback import Optimisation
 from wedlm_core.grammar import UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
 from wedlm_core.model.sources import resolve
 from wedlm_core.statistics import DraftSource
@@ -77,6 +80,63 @@ class Rows:
         return len(drafts) + 1
 
 
+def choices_of(judged: Sequence[Rows], *, threads: int = 1, ranks: bool = False) -> FreeChoices:
+    def closed() -> AllowedTokens:
+        for one in judged:
+            one.constraint.renew(fresh=True)
+        places = [(one.slot, one.constraint, one.position) for one in judged]
+        lines = mask_lines(places, 1 + max(one.slot for one in judged), VOCABULARY, ENDS, ())
+        lines.fill(None)
+        first_S, count_S, position_S = torch.from_numpy(lines.facts())
+        return AllowedTokens(
+            bits_UW=torch.from_numpy(lines.bits_UW), line_N=torch.from_numpy(lines.line_N),
+            first_S=first_S, count_S=count_S, position_S=position_S,
+        )  # fmt: skip
+
+    return FreeChoices(
+        {one.slot: FreeSequence(one.constraint, one.position) for one in judged},
+        np.empty((len(judged), words_of_vocabulary(VOCABULARY)), dtype=np.int32),
+        executor_of(threads, background=False),
+        judging=Optimisation("choices", "bits"),
+        closed=closed,
+        ranks=ranks,
+    )
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("chunk", [1, 5, 10_000])
+def test_where_the_check_raises_all_choices_are_those_that_bits_allow(
+    at: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(at)
+    sequences = [
+        Rows(compiler().compile(WANTED[name]), i, rng) for i, name in enumerate(rng.sample(sorted(WANTED), 12))
+    ]
+    refusals, allows, calls = choices_of(sequences), Constraint.allows, itertools.count()
+
+    def broken(self: Constraint, place: int, token: int) -> bool:
+        answer = allows(self, place, token)  # the matcher was moved
+        if next(calls) >= at:
+            raise ValueError("broken")
+        return answer
+
+    monkeypatch.setattr(Constraint, "allows", broken)
+    slot_R = torch.tensor([one.slot for one in sequences for _ in one.free])
+    position_R = torch.tensor([one.position + place for one in sequences for place in range(len(one.free))])
+    token_R = torch.tensor([token for one in sequences for token in one.free])
+    score_RV = torch.from_numpy(np.concatenate([one.score_RV for one in sequences]))
+    for begin in range(0, len(slot_R), chunk):
+        part = slice(begin, begin + chunk)
+        while (refused := refusals(slot_R[part], position_R[part], token_R[part])) is not None:
+            token_R[begin + refused.row_N] = restrict_logits(score_RV[begin + refused.row_N], refused.allowed).argmax(
+                dim=1
+            )
+    chosen = iter(token_R.tolist())
+    for one in sequences:
+        tokens = [next(chosen) for _ in one.free]
+        assert tokens[: one.counting] == one.restricted[: one.counting]
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("chunk", [1, 5, 10_000])
 @pytest.mark.parametrize(("threads", "ranks"), [(1, False), (2, False), (1, True), (2, True)])
@@ -85,12 +145,7 @@ def test_choices_are_made_as_if_bits_had_been_there(seed: int, chunk: int, threa
     names = rng.sample(sorted(WANTED), 12)
     sequences = [Rows(compiler().compile(WANTED[name]), slot, rng) for slot, name in enumerate(names)]
     judged = sequences[::2]
-    refusals = FreeChoices(
-        {one.slot: FreeSequence(one.constraint, one.position) for one in judged},
-        np.empty((len(judged), words_of_vocabulary(VOCABULARY)), dtype=np.int32),
-        executor_of(threads, background=False),
-        ranks=ranks,
-    )
+    refusals = choices_of(judged, threads=threads, ranks=ranks)
     # Behind each sequence's rows stands one like a mask's, chosen at the place that the last draft decides.
     slot_R = torch.tensor([one.slot for one in sequences for _ in range(len(one.free) + 1)])
     position_R = torch.tensor([
