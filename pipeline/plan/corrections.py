@@ -116,13 +116,14 @@ def corrections_of(config: RunConfig, source: SlicedSource, state: RunState, sto
     requests = source.input_format == OpenAIBatchSource.input_format
     names = [f"{prefix}{field.name}" for field in DEAD_FIELDS]
     ids = (CUSTOM_ID if requests else config.id_column) or names[0]
-    rows = table_of(source, ids, state.columns, [name for name in names if name not in state.columns.names])
+    given = config.input
+    where = os.fspath(given) if isinstance(given, (str, os.PathLike)) else source.files[0].key
+    where = redact_forms(where)
+    rows = table_of(source, where, ids, state.columns, [name for name in names if name not in state.columns.names])
     copy = spool(rows, storage, config.output_options)
     (file,) = copy.files
     sha256 = data_checksum(rows, rows.column_names)
     files = tuple(SourceFile(key=key, path=file.path, digest=own.digest, stamp="") for key, own in state.files.items())
-    given = config.input
-    where = os.fspath(given) if isinstance(given, (str, os.PathLike)) else source.files[0].key
     return Corrections(
         source=CorrectedRows(
             files=files,
@@ -134,7 +135,7 @@ def corrections_of(config: RunConfig, source: SlicedSource, state: RunState, sto
             units={},
         ),
         ids=rows[ROW_IDS].to_pylist(),
-        retry=Retry(rows=redact_forms(where), rows_key="/".join(file.path.split("/")[-4:]), rows_sha256=sha256),
+        retry=Retry(rows=where, rows_key="/".join(file.path.split("/")[-4:]), rows_sha256=sha256),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,9 @@ import pyarrow.parquet as pq
 from pipeline.errors import SourceError
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources.base import BAD, HIDDEN, SlicedSource, open_input, read_with_retries
+from pipeline.sources.formats.jsonl import JsonlSource
+from pipeline.sources.tabulate import holds_any_values, tabulate
+from pipeline.sources.text import TextSource
 from pipeline.storage.urls import is_url, local_path
 from pipeline.types import Place, SourceFile, Unit
 
@@ -102,11 +106,12 @@ def load_rows(path: str, sha256: str, options: Mapping[str, Any]) -> pa.Table:
     return rows
 
 
-def table_of(source: SlicedSource, ids: str, columns: pa.Schema, without: Sequence[str]) -> pa.Table:
+def table_of(source: SlicedSource, where: str, ids: str, columns: pa.Schema, without: Sequence[str]) -> pa.Table:
     """The rows of a small source, in order, and the ids of the failed rows in :data:`ROW_IDS`.
 
     Args:
         source: the corrected rows.
+        where: its name in messages.
         ids: its column of row ids.
         columns: the columns that pass through, with their types.
         without: columns of dead letters, which are left out.
@@ -115,7 +120,6 @@ def table_of(source: SlicedSource, ids: str, columns: pa.Schema, without: Sequen
         SourceError: a column is missing, a row cannot be read, has no id or that of another one, or a value is of
             another type than the run's.
     """
-    where = source.files[0].path
     absent = [name for name in (ids, *columns.names) if name not in source.schema.names]
     if absent:
         raise SourceError(
@@ -123,6 +127,8 @@ def table_of(source: SlicedSource, ids: str, columns: pa.Schema, without: Sequen
             f"columns {absent}. Correct failed rows in their file; or give each corrected row with all columns of the "
             f"input and its id in {ids!r}, as the dead letters have it."
         )
+    if isinstance(source, TextSource):
+        source.widen(pa.schema([field for field in columns if _is_read_as(source, field)]))
     table = _whole(source)
     for number, fault in enumerate(table[BAD].to_pylist() if BAD in table.column_names else ()):
         if fault is not None:
@@ -135,16 +141,37 @@ def table_of(source: SlicedSource, ids: str, columns: pa.Schema, without: Sequen
             f"{where}: corrected row {wrong} has {ids}={found[wrong]!r}: each has one of its own. Fix it."
         )
     others = [name for name in table.column_names if name not in (*HIDDEN, *without, *columns.names)]
-    fields = [*columns, *(table.schema.field(name) for name in others)]
-    try:
-        cast = [table[field.name].cast(field.type) for field in fields]
-    except pa.ArrowException as error:
-        raise SourceError(
-            f"{where}: its columns are not of the types of this run's input ({error}). Correct it."
-        ) from error
+    values = [_with_type(table[field.name], field, where) for field in columns]
     own = pa.field(ROW_IDS, pa.string())
-    values = pa.array([str(value) for value in found], own.type)
-    return pa.table([*cast, values], schema=pa.schema([*fields, own], metadata=columns.metadata))
+    values += [table[name] for name in others] + [pa.array([str(value) for value in found], own.type)]
+    fields = [*columns, *(table.schema.field(name) for name in others), own]
+    return pa.table(values, schema=pa.schema(fields, metadata=columns.metadata))
+
+
+def _is_read_as(source: TextSource, field: pa.Field) -> bool:
+    """Whether cells of a column are read as its type from the beginning; those of few rows look like another one."""
+    own = source.schema.field(field.name)
+    if pa.types.is_string(field.type):
+        return source.fits(own.type, field.type)
+    return isinstance(source, JsonlSource) and holds_any_values(own)
+
+
+def _with_type(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
+    """A column with the type that it has in the run's input.
+
+    Raises:
+        SourceError: a value would change.
+    """
+    if column.type == field.type:
+        return column
+    if pa.types.is_string(column.type) and pa.types.is_temporal(field.type):
+        with suppress(pa.ArrowException):
+            return column.cast(field.type)  # files of text have no times
+    table = tabulate([{field.name: value} for value in column.to_pylist()], pa.schema([field]))
+    for number, fault in enumerate(table[BAD].to_pylist()):
+        if fault is not None:
+            raise SourceError(f"{where}: corrected row {number}: {fault}. Give a value of the type of the run's input.")
+    return table[field.name]
 
 
 def _whole(source: SlicedSource) -> pa.Table:

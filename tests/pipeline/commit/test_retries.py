@@ -105,6 +105,56 @@ def job(tmp_path: Path, qwen3_folder: Path) -> Job:
     return job
 
 
+TYPED = {"number": 3, "part": 3.5, "flag": True, "word": "1.10", "object": {"a": 3, "b": "x"}, "list": [3]}
+
+
+@pytest.fixture
+def typed(tmp_path: Path, qwen3_folder: Path) -> Job:
+    """A job with a failed row whose columns have types."""
+    job = Job(tmp_path, qwen3_folder, columns=list(TYPED))
+    write(job.source, [{**TYPED, "prompt": text} for text in ("Count from 1.", "So long. " * 40, "Count from 3.")])
+    assert job.run().total.failed_rows == 1
+    return job
+
+
+@pytest.mark.parametrize("form", ["file", "memory"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("number", "03"), ("number", True), ("number", 2.7), ("part", "1e3"), ("part", 2**53 + 1), ("flag", 1),
+     ("flag", "true"), ("word", 5), ("word", True), ("object", {"a": 3, "b": "x", "c": 9}),
+     ("object", {"a": "3", "b": "x"}), ("list", ["3"]), ("list", [2.5])],
+)  # fmt: skip
+def test_a_corrected_value_of_another_type_is_refused_and_not_changed(
+    typed: Job, form: str, name: str, value: Any
+) -> None:
+    rows: Any = [{**TYPED, "prompt": "Again.", "row_id": "a.jsonl:1", name: value}]
+    given = rows if form == "memory" else str(write(typed.source.with_name("fixed.jsonl"), rows))
+    with pytest.raises(SourceError, match=f"corrected row 0.*column '{name}' is") as raised:
+        typed.retry(input=given)
+    assert "__wedlm" not in str(raised.value)
+    assert typed.problems() == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("number", 4), ("number", None), ("part", 4), ("word", "5"), ("list", []), ("list", [None])]
+)
+def test_a_corrected_value_comes_out_as_it_is_written(typed: Job, name: str, value: Any) -> None:
+    rows = [{**TYPED, "prompt": "Again.", "row_id": "a.jsonl:1", name: value}]
+    typed.retry(input=str(write(typed.source.with_name("fixed.jsonl"), rows)))
+    assert [row[name] for row in typed.data() if row["retry"]] == [value] * 2
+    assert typed.problems() == ()
+
+
+@pytest.mark.parametrize("text", ["1.10", "5", "007", "True"])
+def test_a_corrected_cell_of_csv_stays_the_text_that_it_is(tmp_path: Path, qwen3_folder: Path, text: str) -> None:
+    job = Job(tmp_path, qwen3_folder)
+    fixed = tmp_path / "fixed.csv"
+    job.run()
+    fixed.write_text(f"row_id,prompt,note\na.jsonl:{LONG},Again.,{text}\n")
+    job.retry(input=str(fixed))
+    assert [row["note"] for row in job.data() if row["retry"]] == [text] * 2
+
+
 def failed(job: Job) -> list[int]:
     return [number for number, (reason, _) in job.rows().items() if reason == "error"]
 
