@@ -5,6 +5,7 @@ Jinja writes None as the word "None". Here a null, a NaN and a missing field hav
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any, NoReturn
@@ -14,6 +15,9 @@ from jinja2 import StrictUndefined, UndefinedError
 from pipeline.codec import BoundedEnvironment
 
 __all__ = ["NullCellError", "RowEnvironment", "cells_of"]
+
+
+_NUMERAL = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 
 
 class NullCellError(UndefinedError):
@@ -89,6 +93,13 @@ class RowEnvironment(BoundedEnvironment):
         self.finalize = lambda value: _refuse_null() if value is None else write(value)
         self.tests["none"] = lambda value: value is None or isinstance(value, NullCell)
         self.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_null}
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """An operator; a text of digits is not repeated: its column was of numbers before one of its cells was not."""
+        for factor in (left, right) if operator == "*" else ():
+            if isinstance(factor, str) and _NUMERAL.fullmatch(factor):
+                raise TypeError(f"{factor[:80]!r} times a number would repeat the text. Use the filter int or float")
+        return super().call_binop(context, operator, left, right)
 
 
 def cells_of(row: Mapping[str, Any]) -> dict[str, Any]:

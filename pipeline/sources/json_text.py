@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -12,7 +13,7 @@ from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
-__all__ = ["JsonReader", "Misfit", "Row", "Written", "write_json"]
+__all__ = ["JsonReader", "Misfit", "Row", "Written", "has_half_pair", "is_null", "write_json"]
 
 _SHORT = 15
 """A fraction of this many characters or fewer is equal to the shortest text of its 64-bit float."""
@@ -141,6 +142,20 @@ def write_json(value: Any) -> str:
     return text if text.isascii() else _HALF_PAIR.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def is_null(value: Any) -> bool:
+    """Whether a value is None, or what pandas writes for it: NaT and NA, which Arrow does not take."""
+    return value is None or type(value).__name__ in ("NaTType", "NAType")
+
+
+def has_half_pair(value: Any) -> bool:
+    """Whether half of a surrogate pair stands in a text, or in one inside a list or an object."""
+    if isinstance(value, Mapping):
+        return any(map(has_half_pair, itertools.chain(value, value.values())))
+    if isinstance(value, (list, tuple)):
+        return any(map(has_half_pair, value))
+    return isinstance(value, str) and not value.isascii() and _HALF_PAIR.search(value) is not None
+
+
 def _written(value: Any) -> str:
     try:
         return _dumps(value)
@@ -155,6 +170,8 @@ def _written(value: Any) -> str:
 def _scalar(value: Any) -> str:
     if isinstance(value, Written):
         return value.text
+    if is_null(value):
+        return "null"
     if isinstance(value, Decimal) and value.is_finite():
         return str(value)
     if isinstance(value, (datetime, date, time)):

@@ -37,6 +37,7 @@ __all__ = ["MEMORY_KEY", "spool", "tables_of"]
 MEMORY_KEY = "rows"
 """File key of in-memory input; its row ids begin with it."""
 _FILE = "rows.parquet"
+_WHERE = "the input"
 _HASH_ROWS = 4096
 _ROW_GROUP_ROWS = 16384
 
@@ -69,7 +70,7 @@ def tables_of(data: Any, wanted: Wanted = ALL_COLUMNS) -> Iterator[pa.Table]:
         yield _of_frame(data, wanted)
     elif isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
         rows = [{"prompt": row} if isinstance(row, str) else row for row in data]
-        yield tabulate(rows, infer_columns(rows), wanted)
+        yield tabulate(rows, _columns_of(rows), wanted)
     else:
         raise SourceError(
             f"input of type {type(data).__module__}.{type(data).__qualname__}: not a known kind of source. Pass a "
@@ -86,8 +87,14 @@ def _of_rows(rows: Iterator[Any], wanted: Wanted) -> Iterator[pa.Table]:
     """Tables of rows that are mappings; types are inferred from the first of them."""
     columns: pa.Schema | None = None
     while some := list(itertools.islice(rows, _HASH_ROWS)):
-        columns = columns or infer_columns(some)
+        columns = columns or _columns_of(some)
         yield tabulate(some, columns, wanted)
+
+
+def _columns_of(rows: Sequence[Any]) -> pa.Schema:
+    columns = infer_columns(rows)
+    check_names(columns.names, _WHERE)
+    return columns
 
 
 def _alike(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -118,7 +125,11 @@ def _of_frame(frame: Any, wanted: Wanted) -> pa.Table:
     """The table of a pandas frame. Columns of Python objects are read as those of rows; NaN is null, as in pandas."""
     names = [str(name) for name in frame.columns]
     loose = [name for name, kind in frame.dtypes.items() if str(kind) == "object"]
-    table = pa.Table.from_pandas(frame.drop(columns=loose), preserve_index=None)
+    try:
+        table = pa.Table.from_pandas(frame.drop(columns=loose), preserve_index=None)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = ", ".join(map(str, error.args))
+        raise SourceError(f"the frame has a column that Arrow does not take ({reason}). Cast or drop it.") from error
     if not loose:
         return table
     objects = frame[loose].rename(columns=str)
@@ -144,7 +155,7 @@ def spool(
     Raises:
         SourceError: unknown kind, or tables of different schemas.
     """
-    check_names(_given_names(data), "the input")
+    check_names(_given_names(data), _WHERE)
     aside = f"{layout.INPUT}/{uuid.uuid4().hex}"
     tables = tables_of(data, wanted)
     first = next(tables, None)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.sources.base import BAD, RAW
-from pipeline.sources.json_text import Misfit, Row, Written, write_json
+from pipeline.sources.json_text import Misfit, Row, Written, has_half_pair, is_null, write_json
 from pipeline.sources.limits import DEPTH_RULE, is_too_deep
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 
@@ -102,17 +102,13 @@ def infer_types(rows: Sequence[Any]) -> ColumnTypes:
     What is no mapping is passed over, as are cells that no column holds.
     """
     rows = [row for row in rows if isinstance(row, Mapping)]
-    names = dict.fromkeys(str(name) for row in rows for name in row if _is_text(name))
+    names = dict.fromkeys(name for row in rows for name in row if _is_text(name))
     return {name: _type([row.get(name) for row in rows]) for name in names}
 
 
 def _is_text(name: Any) -> bool:
     """Whether a name can be a column's: JSON can write halves of surrogate pairs, which no encoding can."""
-    try:
-        str(name).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(name, str) and not has_half_pair(name)
 
 
 def _type(values: list[Any]) -> pa.DataType | None:
@@ -126,7 +122,7 @@ def _type(values: list[Any]) -> pa.DataType | None:
 
 def _sound(values: Iterable[Any]) -> list[Any]:
     """The values, without those that no column holds."""
-    return [None if isinstance(value, Misfit) or is_too_deep(value) else value for value in values]
+    return [None if isinstance(value, Misfit) or is_null(value) or is_too_deep(value) else value for value in values]
 
 
 def _has_part(kind: pa.DataType, test: Any) -> bool:
@@ -214,7 +210,9 @@ def _shape_fault(row: Any, columns: pa.Schema, names: frozenset[str], wanted: Wa
         return str(row.args[0])
     if not isinstance(row, Mapping):
         return f"a row is a mapping of columns, got {type(row).__name__}"
-    extra = [str(name) for name in row if name not in names and wanted.has(name)]
+    extra = [name for name in row if name not in names and wanted.has(name)]
+    if not all(isinstance(name, str) for name in extra):
+        return f"fields {_start(extra)}: names of columns are text"
     if not extra and any(is_too_deep(cell) for name, cell in row.items() if wanted.has(name)):
         return DEPTH_RULE
     return f"fields {_start(extra)} are not among the input's columns {_start(columns.names)}" if extra else None
@@ -227,8 +225,8 @@ def _start(names: Sequence[str]) -> str:
 
 def _cell(value: Any, as_json: bool) -> Any:
     """A cell as it is, or in JSON; a :class:`Misfit` if it has none."""
-    if value is None or isinstance(value, (str, Misfit)) or not as_json:
-        return value
+    if is_null(value) or isinstance(value, (str, Misfit)) or not as_json:
+        return None if is_null(value) else value
     try:
         return write_json(value)
     except (TypeError, ValueError) as error:
@@ -246,6 +244,10 @@ def _cell_by_cell(field: pa.Field, values: list[Any], bad: list[str | None]) -> 
 def _fault(field: pa.Field, value: Any) -> str:
     if isinstance(value, Misfit):
         return f"column {field.name!r}: {value.reason}"
+    if has_half_pair(value):
+        return (
+            f"column {field.name!r}: half of a surrogate pair stands alone, which no text holds, in {_text(value)[:80]}"
+        )
     kind = "number" if isinstance(value, Written) else type(value).__name__
     return f"column {field.name!r} is {field.type}, got {kind} {_text(value)[:80]}"
 

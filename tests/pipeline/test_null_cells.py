@@ -83,3 +83,12 @@ def test_a_null_cell_fails_its_row_alone_and_names_the_column(qwen3_folder: Path
     assert good["error"] is None
     assert "prompt_template: column 'c' is" in bad["error"]
     assert "default" in bad["error"]
+
+
+@pytest.mark.parametrize("template", ["{{ n * 3 }}", "{{ 3 * n }}"])
+def test_digits_of_a_column_that_became_text_are_never_repeated_in_place_of_a_product(template: str) -> None:
+    for text in ("12", "-1.5", "1e5"):
+        with pytest.raises(TypeError, match="would repeat the text"):
+            PromptTemplate(template).render({"n": text})
+    assert PromptTemplate(template).render({"n": 12}) == "36"
+    assert PromptTemplate("{{ '-' * 3 }}{{ n | int * 3 }}").render({"n": "12"}) == "---36"

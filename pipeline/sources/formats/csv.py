@@ -130,7 +130,8 @@ def _records_of(stream: BinaryIO, path: str) -> tuple[_Header, Iterator[Record]]
     found = records(itertools.chain([line] if line else [], lines_of(stream)), separator)
     record = next(found, None)
     if record is None or record.cells is None:
-        raise SourceError(f"{path}: no header. {_HEADER_REMEDY}")
+        reason = "" if record is None else f" ({record.fault})"
+        raise SourceError(f"{path}: no header{reason}. {_HEADER_REMEDY}")
     return _Header(names=_names(path, record.cells), delimiter=separator, begin=begin, record=record), found
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from pipeline.errors import SourceError
 from pipeline.sources import BAD, RAW
 from pipeline.sources.json_text import JsonReader, Misfit, Written, write_json
 from pipeline.sources.tabulate import comes_back, infer_columns, tabulate
@@ -153,3 +154,38 @@ def test_text_of_json_keeps_halves_of_surrogate_pairs_and_refuses_what_json_lack
     for value in ([float("nan")], [object()], {"a": b"x"}):
         with pytest.raises((TypeError, ValueError)):
             write_json(value)
+
+
+def test_half_a_surrogate_pair_is_named_as_such_also_inside_a_cell() -> None:
+    columns = infer_columns([{"prompt": "a", "m": [{"content": "b"}]}])
+    table = tabulate([{"prompt": "\ud800"}, {"prompt": "a", "m": [{"content": "\udfff"}]}], columns)
+    for reason, name in zip(table[BAD].to_pylist(), ("prompt", "m"), strict=True):
+        assert f"column {name!r}: half of a surrogate pair" in reason
+
+
+def test_the_nulls_of_pandas_are_null_in_rows_too() -> None:
+    times = [pd.Timestamp("2026-01-01"), pd.NaT]
+    rows = [{"t": time, "mixed": cell, "n": [cell]} for time, cell in zip(times, ["x", pd.NA], strict=True)]
+    rows.append({"t": None, "mixed": 1, "n": [1]})
+    table = tabulate(rows, infer_columns(rows))
+    assert table[BAD].null_count == 3
+    assert table["t"].to_pylist() == [times[0].to_pydatetime(), None, None]
+    assert table["mixed"].to_pylist() == ["x", None, "1"]
+    assert table["n"].to_pylist() == ['["x"]', "[null]", "[1]"]
+
+
+def test_a_name_that_is_no_text_fails_its_row_where_it_is_asked_for() -> None:
+    rows = [{"prompt": "a", 1: 2}]
+    assert tabulate(rows, infer_columns(rows))[BAD][0].as_py() == "fields [1]: names of columns are text"
+    assert tabulate(rows, infer_columns(rows), Wanted(columns=frozenset({"prompt"})))[BAD].null_count == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[{"prompt": "a", "__wedlm_x": 1}], pd.DataFrame({"prompt": ["a"], "v": [1j]}),
+     pd.DataFrame({"prompt": ["a"], "v": pd.arrays.SparseArray([0])})],
+    ids=["hidden name", "complex", "sparse"],
+)  # fmt: skip
+def test_rows_with_columns_that_cannot_be_kept_are_refused_in_one_line(data: Any, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"Rename|Cast or drop"):
+        opened(data, tmp_path)

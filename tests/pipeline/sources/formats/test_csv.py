@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.errors import SourceError
 from pipeline.sources import BAD, HIDDEN, RAW, csv_records
 from pipeline.sources.csv_records import records
 from testing.pipeline.source_rows import all_rows, opened
@@ -131,3 +132,8 @@ def test_rows_of_thousands_of_columns_take_no_quadratic_time(tmp_path: Path) -> 
         list(HIDDEN)
     )
     assert time.process_time() - begin < 5
+
+
+def test_a_header_that_is_no_record_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"no header .*carriage return"):
+        table_of(b"prompt,c\ra,1\rb,2\r", tmp_path)
