@@ -18,7 +18,9 @@ class _TooManyError(Exception):
 
 
 def has_finite_value(schema: Mapping[str, Any]) -> bool:
-    """Whether there is one; true where that cannot be told, as with thousands of references.
+    """Whether a schema has one, and each part that a reference leads to, as an output that enters it has to end.
+
+    True where that cannot be told, as with thousands of references.
 
     References are known to lead to a finite value, or not yet: those that do are added until no more are found.
     """
@@ -35,12 +37,10 @@ class _Finder:
 
     def finds(self) -> bool:
         left = {reference: schema_at(self._schema, reference) for reference in references(self._schema)}
-        while True:
-            found = {reference for reference, target in left.items() if self._is_finite(target)}
-            if not found or self._is_finite(self._schema):
-                return self._is_finite(self._schema)
+        while found := {reference for reference, target in left.items() if self._is_finite(target)}:
             self._finite |= found
             left = {reference: target for reference, target in left.items() if reference not in found}
+        return not left and self._is_finite(self._schema)
 
     def _is_finite(self, schema: Any) -> bool:
         """Whether a part has a finite value, as far as references are known to."""

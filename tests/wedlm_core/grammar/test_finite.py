@@ -36,6 +36,9 @@ ENDLESS = {
     "a first item": {"type": "array", "prefixItems": [{"type": "null"}, SELF], "minItems": 2},
     "two that need each other": with_defs("a", a=an_object(b=ref("b")), b={"type": "array", "items": ref("a"),
                                                                          "minItems": 1}),
+    "a field that may be left out, of a part without an end": {
+        **an_object(a=ref("part")), "required": [], "$defs": {"part": an_object(a=ref("part"))}},
+    "one of two, the other without an end": {"anyOf": [{"type": "null"}, ref("part")], "$defs": {"part": ref("part")}},
     "another field": {"type": "object", "required": ["a"], "additionalProperties": SELF},
 }  # fmt: skip
 ENDING = {
