@@ -15,6 +15,7 @@ from wedlm_core.grammar.bounds import exact_bounds, shorter_numbers
 from wedlm_core.grammar.discriminators import needs_tag
 from wedlm_core.grammar.disjoint import Comparison
 from wedlm_core.grammar.formats import format_rules
+from wedlm_core.grammar.keywords import HOLDS_BESIDE_REFERENCES, draft_of
 from wedlm_core.grammar.names import closed_names
 from wedlm_core.grammar.negation import negation
 from wedlm_core.grammar.patterns import with_python_classes
@@ -29,22 +30,24 @@ _AS_THEY_ARE = ("type", "enum", "const", "required")
 
 
 class NotExpressedError(ValueError):
-    """No other keywords express the ``not`` of a part.
+    """No other keywords express the ``not`` or the ``oneOf`` of a part.
 
     Attributes:
         part: the schema with the keyword.
+        keyword: it.
     """
 
-    def __init__(self, part: Mapping[str, Any]) -> None:
-        super().__init__("no other keywords express this not")
-        self.part = part
+    def __init__(self, part: Mapping[str, Any], keyword: str) -> None:
+        super().__init__(f"no other keywords express this {keyword}")
+        self.part, self.keyword = part, keyword
 
 
 def canonical(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The canonical form of a schema that :func:`wedlm_core.grammar.schemas.check_schema` takes.
 
     Raises:
-        NotExpressedError: it has a ``not`` that no other keywords express.
+        NotExpressedError: it has a ``not`` that no other keywords express, or a ``oneOf`` whose parts cannot be told
+            apart by what older drafts read of them.
     """
     return _Canonical(schema).made()
 
@@ -54,7 +57,8 @@ class _Canonical:
         self._whole, self._references = whole, References(whole)
         self._names: dict[int, str] = {}
         self._todo: list[tuple[str, Any]] = []
-        self._unions: list[dict[str, Any]] = []  # schemas with oneOf
+        self._unions: list[tuple[Mapping[str, Any], dict[str, Any]]] = []  # schemas with oneOf, and what they became
+        self._is_older, self._has_more = False, False  # a draft up to 7, and keywords next to $ref, which it ignores
 
     def made(self) -> dict[str, Any]:
         root = self._schema(self._whole)
@@ -63,9 +67,11 @@ class _Canonical:
             name, target = self._todo.pop()
             named[name] = self._schema(target)
         by_reference = {f"#/$defs/{name}": part for name, part in named.items()} | {"#": root}
-        comparison = Comparison(by_reference)
-        for union in self._unions:
-            _open_union(union, comparison)
+        is_wider = self._is_older and self._has_more
+        comparison = Comparison(by_reference, references_alone=is_wider)
+        for part, union in self._unions:
+            if not _open_union(union, comparison) and is_wider:
+                raise NotExpressedError(part, "oneOf")
         return root | ({"$defs": named} if named else {})
 
     def _schema(self, part: Any) -> Any:
@@ -73,6 +79,7 @@ class _Canonical:
             return part
         made: dict[str, Any] = {}
         more: list[Any] = []
+        self._is_older |= (draft_of(part) or HOLDS_BESIDE_REFERENCES) < HOLDS_BESIDE_REFERENCES
         for keyword, value in part.items():
             if keyword in _AS_THEY_ARE:
                 made[keyword] = value
@@ -102,7 +109,8 @@ class _Canonical:
         made = _with_shorter_numbers(made)
         made = _joined(made, more) if more else made
         if "oneOf" in made:
-            self._unions.append(made)
+            self._unions.append((part, made))
+        self._has_more |= "$ref" in made and len(made) > 1
         return made
 
     def _reference(self, part: Mapping[str, Any]) -> str:
@@ -119,7 +127,7 @@ class _Canonical:
         try:
             return negation(self._schema(part["not"]))
         except ValueError as error:
-            raise NotExpressedError(part) from error
+            raise NotExpressedError(part, "not") from error
 
     def _format(self, name: str, made: dict[str, Any]) -> Sequence[Any]:
         first, *rest = format_rules(name) or ({},)
@@ -168,17 +176,17 @@ def _joined(made: Mapping[str, Any], more: list[Any]) -> dict[str, Any]:
     return {"allOf": [made, *more]} if "allOf" in made else {**made, "allOf": more}
 
 
-def _open_union(union: dict[str, Any], comparison: Comparison) -> None:
+def _open_union(union: dict[str, Any], comparison: Comparison) -> bool:
     """Replace ``oneOf`` by ``anyOf`` where at most one part holds, if need be by excluding the others from each part.
 
-    The parts are compared together with the keywords that they stand with.
+    The parts are compared together with the keywords that they stand with. False if ``oneOf`` is left to the backend.
     """
     parts = union["oneOf"]
     rest = {keyword: value for keyword, value in union.items() if keyword != "oneOf"}
     try:
         made = [_excluding(part, others) for part, others in zip(parts, _near(parts, rest, comparison), strict=True)]
     except ValueError:
-        return  # the backend may tell them apart, or refuses them
+        return False  # the backend may tell them apart, or refuses them
     order = list(union.items())
     union.clear()
     for keyword, value in order:
@@ -188,6 +196,7 @@ def _open_union(union: dict[str, Any], comparison: Comparison) -> None:
             union["anyOf"] = made
     if "anyOf" in rest:
         union["allOf"] = [*rest.get("allOf", ()), {"anyOf": made}]
+    return True
 
 
 def _near(parts: list[Any], rest: Mapping[str, Any], comparison: Comparison) -> list[list[Any]]:

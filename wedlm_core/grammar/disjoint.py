@@ -33,10 +33,11 @@ class Comparison:
 
     Args:
         named: the definitions that references lead to.
+        references_alone: leave keywords next to ``$ref`` out, as a reader may ignore them.
     """
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
-        self._named, self._left = named, _MOST_STEPS
+    def __init__(self, named: Mapping[str, Any], *, references_alone: bool = False) -> None:
+        self._named, self._left, self._references_alone = named, _MOST_STEPS, references_alone
 
     def are_disjoint(self, one: _All, other: _All) -> bool:
         """Whether no value obeys all of some schemas and all of others. False where that cannot be told."""
@@ -78,6 +79,8 @@ class Comparison:
             return []
         if not isinstance(schema, Mapping) or depth > _DEEPEST or self._left <= 0:
             return [[]]
+        if self._references_alone and "$ref" in schema:
+            schema = {"$ref": schema["$ref"]}
         found: list[list[Mapping[str, Any]]] = [[schema]]
         inner = list(schema.get("allOf", ()))
         inner += [self._named[schema["$ref"]]] if schema.get("$ref") in self._named else []

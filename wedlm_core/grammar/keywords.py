@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ENFORCED", "NOTES", "draft_of", "is_of_draft", "keyword_fault", "misspelled"]
+__all__ = ["ENFORCED", "HOLDS_BESIDE_REFERENCES", "NOTES", "draft_of", "is_of_draft", "keyword_fault", "misspelled"]
 
 ENFORCED = frozenset(
     {
@@ -75,6 +75,8 @@ _SINCE: Mapping[str, int] = {
     "prefixItems": 9, "$dynamicRef": 9,
 }  # fmt: skip
 _CONTENT_IS_A_NOTE = 8  # before this draft validators might enforce it
+HOLDS_BESIDE_REFERENCES = 8
+"""The first draft in which the keywords next to ``$ref`` hold; older ones ignore them."""
 _UNTIL: Mapping[str, int] = {"dependencies": 7, "additionalItems": 8}
 _PRIVATE = ("x-", "X-", "_", "@", "#", "//")
 """Beginnings of names that mark an annotation."""

@@ -30,6 +30,11 @@ _MOST_COPIED = 5_000_000
 _OBJECTS = ("properties", "patternProperties", "dependencies", "dependentRequired", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_NOT_EXPRESSED = {
+    "not": ("this not would not be enforced", 'Say what is allowed with "enum", "anyOf" or "pattern".'),
+    "oneOf": ("its parts cannot be told apart by their \"$ref\" alone, and this draft ignores the keywords next to it",
+              'Write {"allOf": [{"$ref": ...}, {...}]}, or name draft 2019-09 or a newer one.'),
+}  # fmt: skip
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 
@@ -83,11 +88,10 @@ def check_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         made = canonical(schema)
     except NotExpressedError as error:
         place = places.get(id(error.part), whole)
-        _require(False, place, "not", place.schema.get("not"), "this not would not be enforced",
-                 'Say what is allowed with "enum", "anyOf" or "pattern".')  # fmt: skip
+        _require(False, place, error.keyword, place.schema.get(error.keyword), *_NOT_EXPRESSED[error.keyword])
         raise
     _require(has_finite_value(made), whole, "$ref", next(references(schema), None),
-             "every value would contain itself, so that no output could end",
+             "every value of a part would contain itself, so that no output could end",
              "Leave the field out of \"required\", or allow null beside it.")  # fmt: skip
     fault = limit_fault(made)
     _require(fault is None, whole, *(fault or ("", "", "")), "Simplify it.")

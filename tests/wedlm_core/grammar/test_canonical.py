@@ -69,6 +69,8 @@ def objects(*names: str) -> list[dict[str, Any]]:
           "$defs": {"z": {"$anchor": "s", "type": "integer"}}}, objects("a", "b")),
         ({"$id": "http://x/y", "$ref": "#s", "$defs": {"a": {"$anchor": "s", "maximum": 10},
                                                        "b": {"$id": "/z", "$anchor": "s", "maximum": 2}}}, [1, 5, 11]),
+        ({"$schema": DRAFT.format("07"), "definitions": {"q": {"type": "string"}},
+          "oneOf": [{"type": "integer"}, {"$ref": "#/definitions/q", "title": "x", "maxLength": 9}]}, [1, "a", None]),
         ({"type": "integer", "x-order": 1, "readOnly": True, "_format": "x", "standsFor": "s", "uniqueItems": False},
          [1, "a"]),
     ],
@@ -110,6 +112,8 @@ def test_what_a_validator_says_of_a_value_holds(schema: dict[str, Any], values: 
         ({"minProperties": 2}, "at most one more than the names in"),
         ({"discriminator": {"propertyName": "k"}, "oneOf": [{"properties": {"k": {"type": "string"}}}]}, "only points"),
         ({"x-guidance": {"lenient": True}}, "would not be enforced"),
+        ({"$schema": DRAFT.format("07"), "definitions": {"q": {"type": ["integer", "string"]}},
+          "oneOf": [{"const": 10}, {"$ref": "#/definitions/q", "type": "string"}]}, "ignores the keywords next to it"),
     ],
 )  # fmt: skip
 def test_a_keyword_that_would_not_be_enforced_is_refused(schema: dict[str, Any], words: str) -> None:
