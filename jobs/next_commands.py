@@ -30,7 +30,8 @@ def next_commands(
 ) -> tuple[Fact, ...]:
     """To read the rows, to verify them, to look at the report, to retry failed rows: each if it applies.
 
-    Those that would need a credential in plain text are left out.
+    Those that would need a credential in plain text are left out. After a retry with corrected rows alone the input of
+    the run is not known here: rows are verified without it, and a further retry needs other rows.
 
     Args:
         summary: of the run.
@@ -40,17 +41,20 @@ def next_commands(
         scheduled: whether the output is a table of scheduled runs.
         retries: whether the command knows ``--retry-failed``.
     """
-    found = _about_output(summary, config, prog, None if scheduled else config.input)
-    if summary.total.failed_rows and retries:
+    unknown = scheduled or summary.corrected_rows
+    found = _about_output(summary, config, prog, None if unknown else config.input)
+    if summary.total.failed_rows and retries and not summary.corrected_rows:
         found += _retry(config, prog, argv)
     return tuple(found)
 
 
 def commands_of_stages(summary: ChainSummary, config: ChainConfig, prog: str) -> dict[str, tuple[Fact, ...]]:
     """Name of each stage of a chain -> the commands about its output, as of :func:`next_commands`."""
-    found = {
-        own.name: tuple(_about_output(summary.stages[own.name], own.run, prog, own.run.input)) for own in config.stages
-    }
+    found: dict[str, tuple[Fact, ...]] = {}
+    for own in config.stages:
+        stage = summary.stages[own.name]
+        source = None if stage.corrected_rows else own.run.input
+        found[own.name] = tuple(_about_output(stage, own.run, prog, source))
     options, before = config.base.output_options, summary.stages[config.stages[-1].name].output
     for kept in config.filters:
         # What a filter has read is all that its rows can be compared with.
@@ -62,7 +66,8 @@ def commands_of_stages(summary: ChainSummary, config: ChainConfig, prog: str) ->
 
 def commands_of_chain(summary: ChainSummary, config: ChainConfig, prog: str, argv: Sequence[str]) -> tuple[Fact, ...]:
     """To retry the failed rows of all stages, if there are any."""
-    failed = any(own.total.failed_rows for own in summary.stages.values())
+    stages = summary.stages.values()
+    failed = any(own.total.failed_rows for own in stages) and not any(own.corrected_rows for own in stages)
     return tuple(_retry(config.base, prog, argv)) if failed else ()
 
 

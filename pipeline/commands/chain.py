@@ -172,6 +172,7 @@ def _summary(run: StageRun) -> RunSummary:
         format=run.config.output_format,
         unread=run.begun.job.unread,
         retries=tuple(describe_retries(run.begun.retries, total.retried)),
+        corrected_rows=bool(run.begun.job.retry.rows),
     )
 
 

@@ -207,6 +207,7 @@ def _run_in_session(
         retries=tuple(describe_retries(begun.retries, total.retried)),
         model_params=generation_defaults(config).describe(config.sampling),
         scheduled=scheduled is not None,
+        corrected_rows=bool(begun.job.retry.rows),
     )
 
 

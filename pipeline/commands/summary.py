@@ -51,6 +51,7 @@ class RunSummary:
         retries: how each retry of failed rows differed from the run, and its rows in the output.
         model_params: which sampling parameters of the model's ``generation_config.json`` were applied, as text.
         scheduled: whether scheduled runs keep the output.
+        corrected_rows: whether the input of this call was corrected rows alone.
     """
 
     output: str = field(repr=False)
@@ -69,6 +70,7 @@ class RunSummary:
     retries: tuple[str, ...] = ()
     model_params: str = ""
     scheduled: bool = False
+    corrected_rows: bool = False
 
     def following(self, earlier: RunSummary) -> RunSummary:
         """The summary of a call that has done ``earlier`` first. What actors used is counted over the call anyway."""

@@ -16,11 +16,11 @@ PROG = "wedlm-batch generate"
 
 
 def commands(failed: int = 0, argv: tuple[str, ...] = (), prog: str = PROG, scheduled: bool = False,
-             published: bool = True, **fields: Any) -> dict[str, list[str]]:  # fmt: skip
+             published: bool = True, corrected: bool = False, **fields: Any) -> dict[str, list[str]]:  # fmt: skip
     config = RunConfig.from_mapping({"input": "in put.jsonl", "output": "o u't", **fields})
     total = Totals(rows=9, failed_rows=failed)
     summary = RunSummary(output=config.output, total=total, session=total, seconds=1.0, generating_seconds=1.0,
-                         publications=("data-000000",) if published else ())  # fmt: skip
+                         publications=("data-000000",) if published else (), corrected_rows=corrected)  # fmt: skip
     found = next_commands(summary, config, prog, argv, scheduled=scheduled)
     return {fact.label: shlex.split(fact.value) for fact in found}
 
@@ -39,6 +39,12 @@ def test_only_what_applies() -> None:
     assert commands(published=False) == {}
     assert "--input" not in commands(scheduled=True)["verify"]
     assert commands(prog="python -m jobs.generate")["verify"][:3] == ["python", "-m", "jobs.verify"]
+
+
+def test_corrected_rows_alone_are_not_named_as_the_input_of_the_run() -> None:
+    found = commands(failed=1, argv=("--input", "fixed.jsonl", "--retry-failed"), corrected=True)
+    assert found["verify"] == ["wedlm-batch", "verify", "o u't"]
+    assert "retry failed rows" not in found
 
 
 def test_the_report_is_named_where_there_is_one(tmp_path: Path) -> None:

@@ -270,7 +270,8 @@ def test_corrected_rows_alone_take_the_place_of_failed_ones_by_id(job: Job, tmp_
     before = [row for row in job.data() if row["finish_reason"] != "error"]
     (tmp_path / "elsewhere").mkdir()
     by_id = write(tmp_path / "elsewhere" / name, fixed(job, note="corrected"))
-    assert job.retry(input=str(by_id)).session.rows == 2
+    summary = job.retry(input=str(by_id))
+    assert (summary.session.rows, summary.corrected_rows) == (2, True)
     now = job.data()
     assert [row for row in now if row["retry"] is None] == before
     assert [row["row_id"] for row in now if row["retry"]] == [f"a.jsonl:{i}" for i in (LONG, LONG, EMPTY, EMPTY)]
