@@ -100,10 +100,11 @@ def read_ledger(storage: Storage, records: CommittedUnits, since: int = 0) -> Le
     raise OutputError(f"{storage.url}: its ledger is being written anew all the time. Try again.")
 
 
-def _read_once(storage: Storage, records: CommittedUnits, since: int) -> LedgerReading:
+def _read_once(storage: Storage, records: CommittedUnits, since: int, *, loads: bool = True) -> LedgerReading:
     fences = _fences(storage)
     reading = LedgerReading()
-    known = load_snapshot(storage, records, since, reading.notes)
+    known = load_snapshot(storage, records, since, reading.notes) if loads else Covered()
+    is_ours = not known.below
     reading.covered = replace(known, below=dict(known.below))
     for keys in storage.walk(layout.LEDGER):
         ours = []
@@ -117,11 +118,16 @@ def _read_once(storage: Storage, records: CommittedUnits, since: int) -> LedgerR
             else:
                 reading.segments += 1
                 if known.has(segment):
+                    is_ours = True
                     reading.spared = min(reading.spared + 1, known.entries // _SPARED_RECORDS)
                 else:
                     ours.append(key)
         for first in range(0, len(ours), _READ_SEGMENTS):
             _enter(storage, ours[first : first + _READ_SEGMENTS], records, reading)
+    if not is_ours:
+        # No segment is there that it covers: it is of another output, or the ledger was compacted since.
+        records.clear()
+        return _read_once(storage, records, since, loads=False)
     return reading
 
 

@@ -123,6 +123,21 @@ def test_a_snapshot_is_read_in_place_of_its_segments_and_is_of_one_run() -> None
     assert read(storage, since=2)[0] == ([], []), "of a run that began later nothing is committed"
 
 
+def test_a_snapshot_of_another_output_is_not_used() -> None:
+    storage, other = MemoryStorage(), MemoryStorage()
+    committed(storage)
+    committed(other)
+    wanted = read(storage)[0]
+    for key in snapshots(storage):
+        storage.delete_objects([key])
+    with hold_lease(other) as lease, Index() as index:
+        Ledger.load(other, index.records, lease, 1)[0].commit([record(90, 1, random.Random(0))] * 9)
+    for key in snapshots(other):
+        storage.put(key, b"".join(iter(other.open(key).read, b"")))
+    assert snapshots(storage)
+    assert read(storage)[0] == wanted
+
+
 def test_a_writer_that_lost_its_lease_puts_no_snapshot() -> None:
     storage = MemoryStorage()
     with hold_lease(storage) as lease, Index() as index:
