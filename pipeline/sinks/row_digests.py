@@ -7,9 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
+from pipeline.sinks.staged import data_checksum
+
 __all__ = ["digest_of_rows", "row_digests"]
 
 _BYTES = 16
+_NO_VALUE = (ValueError, OverflowError, pa.ArrowException)
+"""Errors of a cell that Arrow has and Python does not."""
 
 
 def row_digests(table: pa.Table, columns: Sequence[str]) -> bytes:
@@ -24,19 +28,18 @@ def row_digests(table: pa.Table, columns: Sequence[str]) -> bytes:
 
 
 def _values(column: pa.ChunkedArray) -> list[object]:
-    """Python values; of a cell that has none (text that is not UTF-8, times that Python lacks) Arrow's own text."""
+    """Python values; of a cell that has none (text that is not UTF-8, a time that Python lacks) a checksum."""
     try:
         return column.to_pylist()
-    except (ValueError, OverflowError, pa.ArrowException):
-        return [_value(cell) for cell in column]
+    except _NO_VALUE:
+        return [_value(column, i) for i in range(len(column))]
 
 
-def _value(cell: pa.Scalar) -> object:
+def _value(column: pa.ChunkedArray, row: int) -> object:
     try:
-        return cell.as_py()
-    except (ValueError, OverflowError, pa.ArrowException):
-        buffer = cell.as_buffer() if hasattr(cell, "as_buffer") else None
-        return repr(cell) if buffer is None else buffer.to_pybytes()
+        return column[row].as_py()
+    except _NO_VALUE:
+        return data_checksum(pa.table([column.slice(row, 1)], names=[""]), [""])
 
 
 def digest_of_rows(digests: bytes, rows: Iterable[int]) -> str:
