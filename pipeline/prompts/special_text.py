@@ -20,6 +20,8 @@ from wedlm_core.tokenizer import Tokenizer
 __all__ = ["encode_marked", "is_marked", "marked", "unmarked"]
 
 _MARK, _EDGE = "\ufdd0", "\ufdd1"
+_MARKS = re.compile(rf"[{_MARK}{_EDGE}]|\\ufdd[01]|%EF%B7%9[01]")
+"""Marks, also as templates write them: ``tojson`` and lists as escapes, ``urlencode`` as bytes."""
 
 
 def marked(name: str, value: Any, config: RunConfig) -> Any:
@@ -41,12 +43,12 @@ def marked(name: str, value: Any, config: RunConfig) -> Any:
 
 def is_marked(text: str, config: RunConfig) -> bool:
     """Whether a prompt has marks."""
-    return config.special_tokens_in_text != "control" and (_MARK in text or _EDGE in text)
+    return config.special_tokens_in_text != "control" and _MARKS.search(text) is not None
 
 
 def unmarked(text: str) -> str:
     """The text without marks."""
-    return text.replace(_MARK, "").replace(_EDGE, "")
+    return _MARKS.sub("", text)
 
 
 def encode_marked(text: str, tokenizer: Tokenizer) -> list[int]:
@@ -91,8 +93,8 @@ def _marked(name: str, value: Any, tokens: _Tokens, fail: bool) -> Any:
 
 
 def _marked_text(name: str, text: str, tokens: _Tokens, fail: bool) -> str:
-    if _MARK in text or _EDGE in text:
-        raise RequestError(explain(name, text, "U+FDD0 and U+FDD1 are no characters", "Take them out."))
+    if found := _MARKS.search(text):
+        raise RequestError(explain(name, found[0], "U+FDD0 and U+FDD1 are no characters", "Take them out."))
     if fail and (found := tokens.every.search(text)):
         rule = 'special_tokens_in_text="fail" allows no special token in a text'
         raise RequestError(explain(name, found[0], rule, 'Take it out, or set "text" to write it as ordinary text.'))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 
 from pipeline.codec import SamplingParams
@@ -85,10 +86,27 @@ def test_control_tokens_of_a_template_stay_as_they_are(qwen3_folder: Path) -> No
     assert tokenizer.decode(ids[0], skip_special_tokens=False) == unmarked(around[0])
 
 
+WAYS = ("{{ q | tojson }}", "{{ row | tojson }}", "{{ [q] }}", "{{ '%r' % q }}", "{{ q | urlencode }}", "{{ q | e }}")
+
+
+@pytest.mark.parametrize("written", WAYS)
+@pytest.mark.parametrize("cell", ["a <", "> quoted", "C:\\<", ATTACK])
+def test_a_cell_that_a_template_escapes_brings_no_marks_into_the_prompt(
+    qwen3_folder: Path, written: str, cell: str
+) -> None:
+    tokenizer = Tokenizer.load(qwen3_folder)
+    (count,) = prompt_tokens(qwen3_folder, "text", [{"q": cell}], prompt_template=written)
+    cells = {"q": cell, "row": {"q": cell}}
+    expected = jinja2.Environment(autoescape=False).from_string(written).render(cells)
+    assert count == len(tokenizer.encode_as_text(expected))
+
+
 def test_the_mark_itself_fails_its_row(qwen3_folder: Path) -> None:
     good, bad = prompt_tokens(qwen3_folder, "text", [{"prompt": "a"}, {"prompt": "a\ufdd0"}])
     assert isinstance(good, int)
     assert "U+FDD0" in bad
+    (escaped,) = prompt_tokens(qwen3_folder, "text", [{"prompt": r"a\ufdd0"}])
+    assert "U+FDD0" in escaped
 
 
 def test_the_setting_is_checked_and_a_continuation_needs_the_same(qwen3_folder: Path) -> None:
