@@ -52,18 +52,33 @@ def comes_back(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Arr
         kind: of the array; None: the type that Arrow infers.
     """
     try:
-        array = pa.array(values)
-        if kind in (None, array.type) and _is_plain(array.type):
+        array = pa.array(values) if _have_same_fields(values) else None
+        if array is not None and kind in (None, array.type) and _is_plain(array.type):
             return array  # Arrow infers these only from values that they hold
     except _NO_ARRAY:
-        if kind is None:
-            return None
+        array = None
+    if array is None and kind is None:
+        return None
     try:
         array = pa.array(values, kind)
         back = array.to_pylist()
     except _NO_ARRAY:
         return None
     return array if all(map(_is_same, values, back, itertools.repeat(False))) else None
+
+
+def _have_same_fields(values: Iterable[Any]) -> bool:
+    """Whether all objects in the same place have the same fields, without which they do not come back.
+
+    Arrow would make a column of each field of any of them, at the cost of their product.
+    """
+    some = [value for value in values if isinstance(value, (dict, list))]
+    objects = [value for value in some if isinstance(value, dict)]
+    if any(value.keys() != objects[0].keys() for value in objects):
+        return False
+    items = itertools.chain.from_iterable(value for value in some if isinstance(value, list))
+    places = [[value[name] for value in objects] for name in (objects[0] if objects else ())]
+    return all(map(_have_same_fields, places)) and (len(objects) == len(some) or _have_same_fields(items))
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,15 @@ def test_a_name_that_is_no_text_fails_its_row_where_it_is_asked_for() -> None:
 def test_rows_with_columns_that_cannot_be_kept_are_refused_in_one_line(data: Any, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"Rename|Cast or drop"):
         opened(data, tmp_path)
+
+
+@pytest.mark.parametrize("wrap", [lambda cell: cell, lambda cell: [cell], lambda cell: {"a": [1, cell]}])
+def test_objects_that_differ_in_thousands_of_fields_take_linear_time(wrap: Callable[[Any], Any]) -> None:
+    rows = [{"o": wrap({f"k{row}_{field}": field for field in range(300)})} for row in range(200)]
+    begin = time.process_time()
+    columns = infer_columns(rows)
+    table = tabulate(rows, columns)
+    later = tabulate(rows, pa.schema([("o", pa.int64())]))
+    assert time.process_time() - begin < 2
+    assert [json.loads(cell) for cell in table["o"].to_pylist()] == [row["o"] for row in rows]
+    assert later[BAD].null_count == 0
