@@ -137,7 +137,7 @@ def dead_schema(columns: pa.Schema, prefix: str = "", version: int = SCHEMA_VERS
 def check_collisions(
     columns: Sequence[str], prefix: str, version: int = SCHEMA_VERSION, parsed: Sequence[str] = ()
 ) -> None:  # fmt: skip
-    """Refuse input columns that have the name of an output column, or of each other, but for upper and lower case.
+    """Refuse input columns with the name of an output column, or of each other, whether in upper or lower case.
 
     DuckDB, Spark and Delta Lake do not tell such names apart. ``parsed``: names of columns parsed of the text.
 

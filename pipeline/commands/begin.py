@@ -138,7 +138,7 @@ def _corrections(config: RunConfig, source: SlicedSource, storage: Storage) -> C
     """
     try:
         state = RunState.load(storage) if config.retry_failed else None
-    except DamagedError:  # the record is made anew from the run's own input
+    except DamagedError:  # the record is made again from the run's own input
         return None
     if state is None or not is_correction(source, state):
         return None

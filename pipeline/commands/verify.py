@@ -188,7 +188,7 @@ def _proved(state: RunState, *, against_source: bool) -> tuple[str, ...]:
     if not against_source:
         return tuple(every)
     corrected = bool(state.apart or state.begun_digests)
-    others = ", but for rows that were corrected apart and failed rows that were corrected since," if corrected else ""
+    others = ", except failed rows that were corrected since," if corrected else ""
     return (
         *every,
         f"each row of the input is there{others or ','} and its columns, also those of prompts and parameters, have "

@@ -82,7 +82,7 @@ def kept_sha256(out: pa.Table, digests: bytes, prefix: str, apart: Collection[in
 
 
 def kept_rows(out: pa.Table, prefix: str, apart: Collection[int]) -> list[int]:
-    """Numbers of the input rows within their unit that succeeded as the input has them. Arguments as above."""
+    """Numbers within their unit of rows that succeeded, without rows that were corrected apart. Arguments as above."""
     kept = ~_failed(out, prefix) & (out[f"{prefix}sample_index"].to_numpy() == 0)
     if apart:
         kept &= ~pc.fill_null(pc.is_in(out[f"{prefix}retry"], pa.array(apart, pa.int32())), False).to_numpy()

@@ -89,7 +89,7 @@ def text_prompt(text: str, job: Job, cells: ChatCells = NO_CELLS) -> str:
 
 
 def noted(text: str, *given: Any) -> str:
-    """The text of a prompt, as a :class:`BlankPrompt` if what its row gave is blank."""
+    """The text of a prompt, as a :class:`BlankPrompt` if its row gave only blanks."""
     return BlankPrompt(text) if not any(not isinstance(one, str) or one.strip() for one in given if one) else text
 
 

@@ -180,7 +180,7 @@ def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Par
 
 
 def _encode_all(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, job: Job) -> None:
-    """Replace texts by their token ids, and what cannot be generated for by its failure."""
+    """Replace texts by their token ids, and prompts that cannot be generated for by their failures."""
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
             prompts[i] = Failure(error_class="SourceError", message=fault)

@@ -55,7 +55,7 @@ class Parts:
         planner: of windows.
         history: drafts from earlier text; None where there are none.
         constraints: of sequences with a grammar.
-        optimisations: guard the calls of what only saves time.
+        optimisations: guards of calls that only save time.
     """
 
     pages: PageManager

@@ -1,4 +1,4 @@
-"""Values of ``format``, as the backend and validators take them alike."""
+"""Values of ``format`` that the backend and validators agree on."""
 
 from __future__ import annotations
 

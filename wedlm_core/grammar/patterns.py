@@ -14,7 +14,7 @@ _EXCLUDED = {"w": r"\p{L}\p{N}_", "d": r"\p{Nd}"}
 
 # Characters that have no short form in JSON: the backend leaves them out of texts. In sets it leaves out them alone.
 _UNSPELLED = r"[\x00-\x07\x0b\x0e-\x1f\x7f]|\\(?:[av]|(?:x|u00|U000000)(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF]))"
-_ESCAPE = r"\\[^<>\x00-\x07\x0b\x0e-\x1f\x7f]"  # one of them refuses what only the other knows
+_ESCAPE = r"\\[^<>\x00-\x07\x0b\x0e-\x1f\x7f]"  # the backend or Python refuses the syntax that only the other knows
 _SHARED = re.compile(
     rf"""(?:
         (?!{_UNSPELLED})(?:{_ESCAPE}|[^\\(\[{{*+?])

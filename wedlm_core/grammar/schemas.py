@@ -165,7 +165,7 @@ def _check_numbers(place: _Place) -> None:
             value = schema.get(keyword)
             if keyword == opened and isinstance(value, bool):
                 _require((draft or 4) == 4 and (closed in schema or not value), place, keyword, value, "true and false "
-                         f"are of draft 4, beside {closed}", "Write the bound itself.")  # fmt: skip
+                         f"are of draft 4, next to {closed}", "Write the bound itself.")  # fmt: skip
             elif keyword in schema:
                 _require(is_number(value) and (keyword == closed or draft != 4), place, keyword, value, "a number, and "
                          "an open bound is true or false in draft 4", "Correct it, or name another draft.")  # fmt: skip

@@ -193,7 +193,7 @@ class DeviceState:
         put(windows.length_S, slots_G, length_G)
 
     def empty_windows(self, slots_G: IntArray) -> None:
-        """Leave heads alone in the windows of slots, as :meth:`set_drafts` does with drafts."""
+        """Reduce the windows of slots to their heads, as :meth:`set_drafts` does with drafts."""
         masks_GL = np.full((len(slots_G), self.windows.token_SL.shape[1]), self.mask_token_id, dtype=np.int64)
         none_G = np.zeros(len(slots_G), dtype=np.int64)
         self.set_drafts(slots_G, masks_GL, none_G, none_G)

@@ -44,7 +44,7 @@ class WindowPlanner:
         widest: the largest window of any request.
         most_rows: the engine's row budget.
         tuning: constants.
-        unread_row: what a row costs on which no token is chosen, of one on which one is.
+        unread_row: cost of a row that chooses no token, relative to one that does.
         overlap: whether a forward is launched before the outcome of the last one is known, so that rows are bounds.
         masks: whether the model has a mask token. Windows without masks still have drafts from other sources.
         clock: in seconds, by which plans are timed.
