@@ -68,7 +68,7 @@ def assemble(
     """
     nodes = connected_nodes()
     resources = fit_pools(job.config, nodes, units, private=private, beside=beside)
-    probe = start_probe()
+    probe = start_probe(private=private)
     bisection = start_bisection(job.config)
     pool = Pool(job, resources, load, bisection)
     _announce(job, resources, alone=len(nodes) == 1)

@@ -16,7 +16,7 @@ from typing import Any
 from pipeline import stages
 from pipeline.cluster.lean_start import lean_start
 from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
-from pipeline.cluster.private_folder import private_folder
+from pipeline.cluster.private_folder import end_of_logs, private_folder
 from pipeline.cluster.resources import connected_nodes, is_private, local_cpus
 from pipeline.cluster.worker_names import finder, marks_of, why_not
 from pipeline.errors import ResourceError
@@ -41,6 +41,7 @@ PRIVATE_SYSTEM_CONFIG = {
 }
 """Settings of a private session."""
 _PROBE_RETRIES = 2
+_LOGS_STAY = "\nRay's logs hold the output of these processes."
 _ANSWER_SECONDS = 0.5
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
@@ -118,7 +119,7 @@ def _ensure_ray(workers: int) -> bool:
         ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
     else:
         with on_loopback(), lean_start(LOOPBACK, workers):
-            ray.init(
+            _init_private(
                 address="local",
                 num_cpus=local_cpus(),  # what actors were checked against, before there was a session
                 include_dashboard=False,
@@ -132,6 +133,26 @@ def _ensure_ray(workers: int) -> bool:
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the caller's
     return True
+
+
+def _init_private(**options: Any) -> None:
+    """``ray.init`` for a session of our own; its logs go with it, so an error has their last lines.
+
+    Raises:
+        ResourceError: Ray's processes do not start.
+    """
+    import ray
+
+    try:
+        ray.init(**options)
+    except (OSError, RuntimeError) as error:  # Ray has no error of its own for it
+        raise ResourceError(f"Ray does not start: {error}{_logs()}\nCorrect the cause, and run again.") from error
+
+
+def _logs() -> str:
+    """The end of the logs of a session of our own, to follow a message."""
+    end = end_of_logs(private_folder())
+    return f"\nThe last lines of Ray's logs:\n{end}" if end else ""
 
 
 def _cluster_here() -> str | None:
@@ -174,8 +195,11 @@ def ray_session() -> Iterator[None]:
             ray.shutdown()
 
 
-def start_probe() -> Callable[[], None]:
+def start_probe(*, private: bool = False) -> Callable[[], None]:
     """Run a task that looks for our packages, to see whether worker processes start at all and find them.
+
+    Args:
+        private: whether the session is one of our own, whose logs go with it.
 
     Returns:
         A function that waits for the task, and raises ResourceError if these processes end as they start, or find other
@@ -190,10 +214,11 @@ def start_probe() -> Callable[[], None]:
         try:
             found = ray.get(running)
         except ray.exceptions.RayError as error:
+            logs = _logs() if private else _LOGS_STAY
             raise ResourceError(
                 f"worker processes of this Ray session end as they start, {1 + _PROBE_RETRIES} of them in a row: "
-                f"{error}\nCorrect the session's runtime environment (its set-up hook, its packages) or the memory of "
-                "its nodes; Ray's logs hold the output of these processes."
+                f"{error}{logs}\nCorrect the session's runtime environment (its set-up hook, its "
+                "packages) or the memory of its nodes."
             ) from error
         if (problem := why_not(found)) is not None:
             raise ResourceError(problem)

@@ -1,12 +1,19 @@
-"""A private session beside a cluster that was started on this machine: the user is told which one it is."""
+"""A private session: the user is told that a cluster is on this machine, and why Ray does not start."""
 
 from __future__ import annotations
 
+import os
 import socket
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+import ray
 
-from pipeline.cluster.session import _cluster_here
+from pipeline.cluster import session
+from pipeline.cluster.private_folder import end_of_logs
+from pipeline.cluster.session import _cluster_here, ensure_ray
+from pipeline.errors import ResourceError
 
 
 def test_a_cluster_that_answers_is_found_and_one_that_is_gone_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +28,38 @@ def test_a_cluster_that_answers_is_found_and_one_that_is_gone_is_not(monkeypatch
 def test_what_is_no_address_is_none(noted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: noted)
     assert _cluster_here() is None
+
+
+def write_logs(folder: Path, **texts: str) -> None:
+    logs = folder / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    for age, (name, text) in enumerate(texts.items()):
+        path = logs / name.replace("_", ".")
+        path.write_text(text)
+        os.utime(path, (1000 - age, 1000 - age))
+
+
+def test_the_end_of_the_logs_is_that_of_the_latest_ones_with_errors_first(tmp_path: Path) -> None:
+    write_logs(
+        tmp_path,
+        raylet_out="started\n",
+        worker_err="",
+        gcs_err="".join(f"line {i}\n" for i in range(9)) + "gcs(+0x1)\n",
+    )
+    assert end_of_logs(tmp_path.as_posix(), lines=2) == "gcs.err:\n  line 7\n  line 8\nraylet.out:\n  started"
+    assert end_of_logs((tmp_path / "none").as_posix()) == ""
+
+
+def test_a_ray_that_does_not_start_is_an_error_with_the_end_of_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(**given: Any) -> NoReturn:
+        write_logs(tmp_path, raylet_err="no room in shared memory\n")
+        raise RuntimeError("timed out")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(session, "private_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", fails)
+    with pytest.raises(ResourceError, match=r"(?s)timed out.*raylet\.err:\n  no room in shared memory"):
+        ensure_ray()
