@@ -23,11 +23,25 @@ GENERATION_CONFIGS = ("auto", "off")
 """Values of the setting ``generation_config``."""
 
 
+_NOT_HERE = (
+    "bad_words_ids", "begin_suppress_tokens", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty",
+    "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id", "min_length", "min_new_tokens",
+    "no_repeat_ngram_size", "num_beams", "penalty_alpha", "sequence_bias",
+)  # fmt: skip
+"""Entries that change the greedy text of transformers, and that are not applied here."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationDefaults:
-    """The parameters of a model, by their names in :class:`SamplingParams`; empty where it brings none."""
+    """The parameters that a model brings.
+
+    Attributes:
+        values: by their names in :class:`SamplingParams`; empty where it brings none.
+        others: names of entries that transformers applies and that are not applied here.
+    """
 
     values: Mapping[str, Any]
+    others: tuple[str, ...] = ()
 
     def missing_in(self, params: SamplingParams, given: Collection[str] = ()) -> dict[str, Any]:
         """The parameters that ``params`` leave at their neutral value, and that their strategy can follow.
@@ -51,6 +65,7 @@ class GenerationDefaults:
         left = [name for name in self.values if name not in applied]
         parts = [f"{_shown(applied)} applied"] if applied else []
         parts += [f"{', '.join(left)} not applied (set otherwise, or not for this strategy)"] if left else []
+        parts += [f"{', '.join(self.others)} not applied (not known here)"] if self.others else []
         return f"brings {FILE}: {'; '.join(parts)}" if parts else ""
 
 
@@ -79,7 +94,8 @@ def load_generation_defaults(folder: str | os.PathLike[str], setting: str, vocab
         raise ConfigError(f'{FILE}: {error} Or set generation_config="off".') from error
     neutral = SamplingParams()
     values = {name: getattr(params, name) for name in given}
-    return GenerationDefaults(values={n: v for n, v in values.items() if v != getattr(neutral, n)})
+    others = tuple(name for name in _NOT_HERE if raw.get(name) not in (None, False, 0, 1, [], {}))
+    return GenerationDefaults(values={n: v for n, v in values.items() if v != getattr(neutral, n)}, others=others)
 
 
 def _shown(values: Mapping[str, Any]) -> str:

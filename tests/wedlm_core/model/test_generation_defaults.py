@@ -79,6 +79,13 @@ def test_values_of_a_request_or_a_row_take_their_place(folder: Path) -> None:
         assert (found.repetition_penalty, found.temperature) == (expected, 0.5)
 
 
+def test_entries_that_are_not_applied_are_named(qwen3_folder: Path, tmp_path: Path) -> None:
+    given = {"no_repeat_ngram_size": 2, "begin_suppress_tokens": [3], "num_beams": 1, "min_length": 0}
+    defaults = load_generation_defaults(with_file(qwen3_folder, tmp_path / "m", **given), "auto", 336)
+    assert dict(defaults.values) == {}
+    assert "begin_suppress_tokens, no_repeat_ngram_size not applied" in defaults.describe(SamplingParams())
+
+
 @pytest.mark.parametrize(
     "given", [{}, {"repetition_penalty": 1.0}, {"repetition_penalty": None, "suppress_tokens": []}]
 )
