@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.sources.json_text import JsonReader, Written
+
 __all__ = ["plain_values", "structured_values", "values"]
 
 
@@ -35,9 +37,15 @@ def _structure(text: str) -> Any:
     if not text.startswith(("{", "[")):
         return text
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=_fraction)
     except (ValueError, RecursionError):
         return text
+
+
+def _fraction(text: str) -> float | str:
+    """A fraction; one that no float holds as its digits."""
+    found = JsonReader().read(text)
+    return found.text if isinstance(found, Written) else float(found)
 
 
 def plain_values(column: pa.ChunkedArray) -> list[Any]:
