@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import pickle
 import signal
 import subprocess
 import threading
@@ -103,8 +102,8 @@ class _Process:
 
 
 def _asked(connection: Connection, message: object) -> Any:
-    connection.send_bytes(pickle.dumps(message))
-    return pickle.loads(connection.recv_bytes())
+    connection.send(message)
+    return connection.recv()
 
 
 def _too_large(wanted: StructuredOutputs, status: int) -> RequestError:

@@ -7,7 +7,6 @@ why there are no children; then lists of requests, each answered by ("done", out
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import traceback
 from multiprocessing import Pipe
@@ -26,31 +25,32 @@ def main(descriptor: int) -> None:
     connection = Connection(descriptor)
     try:
         with masked_errors():
-            job, load = pickle.loads(connection.recv_bytes())
+            job, load = connection.recv()
             engine = load(job, 1)
         threads = len(os.listdir("/proc/self/task"))
         problem = None if threads == 1 else f"its engine has {threads} threads, which do not survive a fork"
     except Exception as error:
         traceback.print_exc()
         problem = redact(f"its engine could not be loaded: {error}")
-    connection.send_bytes(pickle.dumps(problem))
+    connection.send(problem)
     if problem is not None:
         return
     keep_what_is_there()
     slots = job.config.engine.max_num_seqs
-    while (message := _received(connection)) is not None:
-        connection.send_bytes(_in_child(connection, engine, slots, pickle.loads(message)))
+    while (requests := _received(connection)) is not None:
+        connection.send(_in_child(connection, engine, slots, requests))
 
 
-def _received(connection: Connection) -> bytes | None:
+def _received(connection: Connection) -> Any:
+    """The next message; None at the end."""
     try:
-        return connection.recv_bytes()
+        return connection.recv()
     except (EOFError, OSError):
         return None
 
 
-def _in_child(connection: Connection, engine: EngineLike, slots: int, requests: list[Request]) -> bytes:
-    """The pickled answer of a child that runs requests. Ends this process if ``connection`` is closed meanwhile."""
+def _in_child(connection: Connection, engine: EngineLike, slots: int, requests: list[Request]) -> Any:
+    """The answer of a child that runs requests. Ends this process if ``connection`` is closed meanwhile."""
     ours, theirs = Pipe(duplex=False)
     child = os.fork()
     if not child:
@@ -64,7 +64,7 @@ def _in_child(connection: Connection, engine: EngineLike, slots: int, requests: 
     answer = _received(ours)
     ours.close()
     os.waitpid(child, 0)
-    return pickle.dumps(("died", None)) if answer is None else answer
+    return ("died", None) if answer is None else answer
 
 
 def _run(answers: Connection, engine: EngineLike, slots: int, requests: list[Request]) -> Any:
@@ -72,7 +72,7 @@ def _run(answers: Connection, engine: EngineLike, slots: int, requests: list[Req
     status = 1
     try:
         thread = EngineThread(engine, lambda error: _give_up(answers, error), slots=slots)
-        answers.send_bytes(pickle.dumps(("done", thread.submit(requests).result())))
+        answers.send(("done", thread.submit(requests).result()))
         status = 0
     finally:
         os._exit(status)
@@ -81,6 +81,6 @@ def _run(answers: Connection, engine: EngineLike, slots: int, requests: list[Req
 def _give_up(answers: Connection, error: BaseException) -> None:
     """The engine raised: nothing of it can be trusted any more."""
     try:
-        answers.send_bytes(pickle.dumps(("died", redact("".join(traceback.format_exception(error))))))
+        answers.send(("died", redact("".join(traceback.format_exception(error)))))
     finally:
         os._exit(1)

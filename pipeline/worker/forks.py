@@ -104,7 +104,7 @@ class Forks:
 
     def _ask(self, message: bytes) -> Any:
         self._connection.send_bytes(message)
-        return pickle.loads(self._connection.recv_bytes())
+        return self._connection.recv()
 
     def _end(self) -> None:
         self._usable = False

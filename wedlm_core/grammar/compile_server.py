@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import resource
 import time
 from multiprocessing.connection import Connection
@@ -25,17 +24,17 @@ __all__ = ["main"]
 def main(descriptor: int) -> None:
     """Serve the connection of this number until its other end is closed, or nothing comes for a while."""
     connection = Connection(descriptor)
-    arguments, most_bytes, most_seconds, idle_seconds = pickle.loads(connection.recv_bytes())
+    arguments, most_bytes, most_seconds, idle_seconds = connection.recv()
     compiler = GrammarCompiler(*arguments)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _limit(resource.RLIMIT_AS, _address_space() + most_bytes)
     answer: WeDLMError | None = None
     while True:
-        connection.send_bytes(pickle.dumps(answer))
+        connection.send(answer)
         if not connection.poll(idle_seconds):
             return
         try:
-            wanted = pickle.loads(connection.recv_bytes())
+            wanted = connection.recv()
         except EOFError:
             return
         _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + most_seconds)

@@ -58,9 +58,9 @@ def test_a_store_without_credentials_fails_at_once_and_does_not_speak_of_what_is
     options = {"endpoint_url": s3.endpoint}
     begin = time.monotonic()
     with pytest.raises(SourceError) as of_input:
-        pipeline.run(f"{bucket}/in", output=str(tmp_path / "out"), storage_options=options)
+        pipeline.run(f"{bucket}/in", output=str(tmp_path / "out"), model="tiny", storage_options=options)
     with pytest.raises(ConfigError) as of_output:
-        pipeline.run([{"prompt": "a"}], output=f"{bucket}/out", storage_options=options)
+        pipeline.run([{"prompt": "a"}], output=f"{bucket}/out", model="tiny", storage_options=options)
     with pytest.raises(pipeline.PipelineError) as of_read:
         open_storage(f"{bucket}/out", layout.SCRATCH, options).read("x")
     assert time.monotonic() - begin < 5.0, "no pause, so no second attempt"
