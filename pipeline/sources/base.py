@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
@@ -108,6 +109,7 @@ class FileSource:
         base: the folder that the files' keys are relative to; empty for rows in memory.
         unread: the files below the input that are not among these.
         wanted: the columns that the job asks for.
+        contradictions: the error of each column that the files contradict each other in; such columns are left out.
     """
 
     base: str = ""
@@ -117,6 +119,7 @@ class FileSource:
     suffixes: ClassVar[tuple[str, ...]]
     remedy: str = RESTORE_INPUT
     wanted: Wanted = ALL_COLUMNS
+    contradictions: Mapping[str, SourceError] = MappingProxyType({})
     input_format: ClassVar[str] = "rows"
 
     @classmethod

@@ -123,7 +123,7 @@ def open_source(
         elif listing is not None and listing.files and not dataset_options:
             named = listing if begun is None else listing.named_as(begun)
             source = open_files(
-                name, named.files, options or {}, partitioned=partitioned, input_format=input_format
+                name, named.files, options or {}, partitioned=partitioned, input_format=input_format, wanted=wanted
             )  # fmt: skip
             source.base, source.unread = named.base, source.unread.plus(*named.unread)
             if source.input_format == ROWS:  # a dialect needs all of its columns
@@ -162,6 +162,7 @@ def open_files(
     partitioned: bool = True,
     versions: Mapping[str, int] | None = None,
     input_format: str = ROWS,
+    wanted: Wanted = ALL_COLUMNS,
 ) -> FileSource:
     """The source of files that were found.
 
@@ -172,9 +173,10 @@ def open_files(
         partitioned: see :func:`open_source`.
         versions: file key -> version of its rows, where that is not 0.
         input_format: as in ``RunConfig``; "auto" goes by the first file.
+        wanted: columns that are asked for; the files may contradict each other in others.
 
     Raises:
-        SourceError: they are of several formats, or of none; or one cannot be read.
+        SourceError: they are of several formats, or of none; one cannot be read; or they contradict each other.
     """
     by_format = _by_format(found, options, input_format)
     present = [one for one, files in by_format.items() if files]
@@ -195,6 +197,9 @@ def open_files(
     source = _dialect(one, first, options, input_format).over(
         [replace(file, version=later.get(file.key, 0)) for file in files], options
     )
+    for column, fault in source.contradictions.items():
+        if wanted.has(column):
+            raise fault
     read = {file.key for file in files}
     source.unread = Unread().plus(*(file.key for file in found if file.key not in read))
     return source

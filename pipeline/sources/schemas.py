@@ -18,8 +18,10 @@ ReadColumn = Callable[[SourceFile, str], Iterator[pa.Array]]
 """The values of a file's column, piece by piece."""
 
 
-def common_schema(files: Sequence[SourceFile], schemas: Sequence[pa.Schema], read: ReadColumn) -> pa.Schema:
-    """All columns of all files; metadata of the first.
+def common_schema(
+    files: Sequence[SourceFile], schemas: Sequence[pa.Schema], read: ReadColumn
+) -> tuple[pa.Schema, dict[str, SourceError]]:
+    """The columns of all files with metadata of the first; and an error for each column that the files contradict in.
 
     Types differ where one can hold the values of the others. Where that depends on the values (whole numbers beyond
     2**53 in a column of floating point numbers), the column is read.
@@ -30,7 +32,7 @@ def common_schema(files: Sequence[SourceFile], schemas: Sequence[pa.Schema], rea
         read: reads a column.
 
     Raises:
-        SourceError: files contradict each other; a file has several columns of one name, or one whose name is ours.
+        SourceError: a file has several columns of one name, or one whose name is ours.
     """
     kinds: list[tuple[pa.Schema, SourceFile]] = []  # distinct ones, each with the first file that has it
     for file, schema in zip(files, schemas, strict=True):
@@ -39,16 +41,18 @@ def common_schema(files: Sequence[SourceFile], schemas: Sequence[pa.Schema], rea
             _check_known(schema, file)
             kinds.append((schema, file))
     names = dict.fromkeys(name for schema, _ in kinds for name in schema.names)
-    common = {name: _common_type(name, kinds) for name in names}
-    for file, schema in zip(files, schemas, strict=True):
-        for field in schema:
-            kind = plain_type(field.type)
-            if kind != common[field.name] and held(kind, common[field.name]) is Held.BY_VALUE:
-                _check_values(file, field, common[field.name], read, kinds)
+    common, faults = dict[str, pa.DataType](), dict[str, SourceError]()
+    for name in names:
+        try:
+            common[name] = _common_type(name, kinds)
+            _check_column(name, common[name], files, schemas, read, kinds)
+        except SourceError as error:
+            faults[name] = error
+            common.pop(name, None)
     whole = pa.unify_schemas([_with_types(schema, common) for schema, _ in kinds])
     missing = {name for name in names if any(name not in schema.names for schema, _ in kinds)}
     fields = [field.with_nullable(True) if field.name in missing else field for field in whole]
-    return pa.schema(fields, metadata=schemas[0].metadata)
+    return pa.schema(fields, metadata=schemas[0].metadata), faults
 
 
 def _check_known(schema: pa.Schema, file: SourceFile) -> None:
@@ -89,6 +93,27 @@ def _common_type(name: str, kinds: Sequence[tuple[pa.Schema, SourceFile]]) -> pa
     )
 
 
+def _check_column(
+    name: str,
+    common: pa.DataType,
+    files: Sequence[SourceFile],
+    schemas: Sequence[pa.Schema],
+    read: ReadColumn,
+    kinds: Sequence[tuple[pa.Schema, SourceFile]],
+) -> None:
+    """Check the values of a column in the files where its type does not hold every value of the common one.
+
+    Raises:
+        SourceError: a value would not stay as it is.
+    """
+    for file, schema in zip(files, schemas, strict=True):
+        if name in schema.names:
+            field = schema.field(name)
+            kind = plain_type(field.type)
+            if kind != common and held(kind, common) is Held.BY_VALUE:
+                _check_values(file, field, common, read, kinds)
+
+
 def _check_values(
     file: SourceFile,
     field: pa.Field,
@@ -117,4 +142,4 @@ def _check_values(
 
 
 def _with_types(schema: pa.Schema, kinds: Mapping[str, pa.DataType]) -> pa.Schema:
-    return pa.schema([field.with_type(kinds[field.name]) for field in schema])
+    return pa.schema([field.with_type(kinds[field.name]) for field in schema if field.name in kinds])

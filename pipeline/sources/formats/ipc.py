@@ -43,11 +43,15 @@ class IpcSource(FileSource):
         """These files; a column that some lack is null there.
 
         Raises:
-            SourceError: a damaged file, or files whose columns contradict each other.
+            SourceError: a damaged file.
         """
         shapes = each_of(files, lambda file: read_with_retries(lambda: _shape(file, options), file.path), footers=True)
-        schema = common_schema(files, [own for own, _ in shapes], lambda file, name: _column(file, name, options))
-        return cls(files, schema, options, [starts for _, starts in shapes])
+        schema, faults = common_schema(
+            files, [own for own, _ in shapes], lambda file, name: _column(file, name, options)
+        )
+        source = cls(files, schema, options, [starts for _, starts in shapes])
+        source.contradictions = faults
+        return source
 
     def file_slices(self, number: int, rows: int) -> Iterator[Slice]:
         """Slices of a file in order."""

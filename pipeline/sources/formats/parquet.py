@@ -56,15 +56,20 @@ class ParquetSource(FileSource):
             schema: exact types of the columns of rows in memory, which may be other types than Parquet has.
 
         Raises:
-            SourceError: a damaged file, or files whose columns contradict each other.
+            SourceError: a damaged file.
         """
         shapes = each_of(files, lambda file: read_with_retries(lambda: _shape(file, options), file.path), footers=True)
         if schema is None:
-            found = common_schema(files, [own for own, _ in shapes], lambda file, name: _column(file, name, options))
+            found, faults = common_schema(
+                files, [own for own, _ in shapes], lambda file, name: _column(file, name, options)
+            )
         else:
+            faults = {}
             visible = [field for field in schema if field.name not in HIDDEN]
             found = pa.schema(visible, metadata=schema.metadata)
-        return cls(files, found, options, [starts for _, starts in shapes])
+        source = cls(files, found, options, [starts for _, starts in shapes])
+        source.contradictions = faults
+        return source
 
     def file_slices(self, number: int, rows: int) -> Iterator[Slice]:
         """Slices of a file in order; a group is the row group that a slice begins in."""

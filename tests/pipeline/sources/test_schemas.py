@@ -14,7 +14,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import SourceError
 from pipeline.plan.job import resolve_job
 from pipeline.sinks.staged import data_checksum
-from pipeline.sources import open_source
+from pipeline.sources import open_source, source_of
 from pipeline.sources.types import Held, held
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.source_rows import all_rows, opened
@@ -163,3 +163,25 @@ def test_names_of_ours_are_refused_in_text_and_in_lists(tmp_path: Path, name: st
     for data in (tmp_path / "in", tmp_path / "x.jsonl", [{"prompt": "a", name: "b"}]):
         with pytest.raises(SourceError, match=f"column.*{name}.*Rename"):
             resolve_job(RunConfig(input=data, output="o", model="tiny"), open_source(data, storage), storage)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("other", [X, pa.array([2**60], pa.int64())], ids=["text", "large whole numbers"])
+def test_files_may_contradict_each_other_in_a_column_that_nobody_asks_for(
+    tmp_path: Path, suffix: str, other: pa.Array
+) -> None:
+    for name, column in (("a", pa.array([0.5])), ("b", other)):
+        write(tmp_path / f"in/{name}{suffix}", pa.table({"prompt": ["p"] * len(column), "k": column}))
+    storage = LocalStorage(tmp_path / "out", layout.SCRATCH)
+
+    def source_with(**fields: Any) -> Any:
+        config = RunConfig(input=str(tmp_path / "in"), output=str(tmp_path / "out"), model="tiny", **fields)
+        return source_of(config, storage)
+
+    with pytest.raises(SourceError, match=rf"column 'k' .*a{suffix}.*b{suffix}|column 'k' .*b{suffix}.*a{suffix}"):
+        source_with()
+    with pytest.raises(SourceError, match="column 'k'"):
+        source_with(columns=["k"])
+    rows = all_rows(source_with(columns=[]), 2)
+    assert rows["prompt"].to_pylist() == ["p"] * (1 + len(other))
+    assert "k" not in rows.column_names
