@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -104,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             subject.steps(batch, 1, {})
             rows += [(strategy, batch, *row) for row in _compared(subject, batch, args)]
     header = ("strategy", "sequences", "setting", "ms a step", "over plain temperature")
-    command = "python -m benchmarks.decode.settings"
+    command = " ".join(["python -m benchmarks.decode.settings", *(sys.argv[1:] if argv is None else argv)])
     write_result("settings", "Sampling settings at a vocabulary of 151,936", command, table(header, rows),
                  threads=args.threads)  # fmt: skip
 
