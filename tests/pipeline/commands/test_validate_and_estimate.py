@@ -64,7 +64,7 @@ def test_an_estimate_is_about_what_the_run_then_gives(qwen3_folder: Path, tmp_pa
     config = RunConfig(
         input=str(write(tmp_path / "in.parquet", 1000)), output=str(tmp_path / "out"), model=str(qwen3_folder),
         sampling=SamplingParams(max_tokens=4, n=2), actors=3, unit_rows=10,
-        cpus_per_actor=0.5, price_per_hour=36.0,
+        gpus_per_actor=0.0, cpus_per_actor=0.5, price_per_hour=36.0,
     )  # fmt: skip
     engines: list[FakeEngine] = []
 
