@@ -81,7 +81,9 @@ def test_rows_of_narrow_weights_go_on_with_the_keys_and_values_that_they_have(ma
     for go_on in (RunState.continued_by, RunState.followed_by):
         with pytest.raises(FingerprintError, match="was 'float32', is 'bfloat16'"):
             go_on(saying(kv="auto"), saying(kv="bfloat16"), "here")
-        with pytest.raises(OutputError, match=r"here: engine\.kv_cache_dtype='auto' beside .* int8: an earlier.*mode='new'"):
+        with pytest.raises(
+            OutputError, match=r"here: engine\.kv_cache_dtype='auto' beside .* int8: an earlier.*mode='new'"
+        ):
             go_on(saying(kv="auto", dtype="auto"), saying(kv="bfloat16", dtype="auto"), "here")
     plain = replace(own, fingerprint={**saying(kv="auto", dtype="auto").fingerprint, "engine.weight_dtype": "auto"})
     assert plain.continued_by(plain, "here") == plain
