@@ -1,12 +1,10 @@
-"""Run the decoding benchmark on this CPU: automatic windows against all alternatives.
+"""Measure decoding on this CPU: automatic windows against autoregressive decoding and every fixed window.
 
-    python -m benchmarks.decode [--section load long mixed streaming transformers host gsm8k prefix] [--threads 2]
+    python -m benchmarks.decode [--section load long mixed] [--threads 2]
 
-Sections: ``load`` (auto against autoregressive and every fixed window, batch sizes 1 to 64, three regimes of
-entropy, two models), ``long`` (the same behind prompts of 1,500 tokens, one model, batch sizes 1, 8, 32, 64), ``mixed``
-(the three regimes in one batch), ``streaming`` (with its accuracy), ``transformers`` (generate, static batches),
-``host`` (time of a step beside the forward), ``gsm8k`` (real lengths), ``prefix`` (a shared system prompt). The
-sections together write one dated result, which begins with the goals. Step costs are measured anew in every run.
+Sections: ``load`` (batch sizes 1 to 64, three regimes of entropy, two models), ``long`` (the same after prompts of
+1,500 tokens, one model, batch sizes 1, 8, 32, 64), ``mixed`` (the three regimes in one batch). The sections write one
+dated result together, which begins with the goals. Step costs are measured again in every run.
 """
 
 from __future__ import annotations
@@ -20,29 +18,18 @@ from collections.abc import Callable, Mapping
 import torch
 
 from benchmarks.common import write_result
-from benchmarks.decode.gsm8k import gsm8k
-from benchmarks.decode.host import host_time
 from benchmarks.decode.load import load, long_contexts, mixed_batches
 from benchmarks.decode.models import parameters, random_model
 from benchmarks.decode.passes import Budget
-from benchmarks.decode.prefix_sharing import prefix_sharing
 from benchmarks.decode.section import Section, Settings, goals_table
-from benchmarks.decode.streaming import streaming
-from benchmarks.decode.transformers_race import transformers_race
 from benchmarks.decode.workloads import MODELS
 
 __all__ = ["main"]
 
-_PREFIX_ROUNDS = 5
 SECTIONS: Mapping[str, Callable[[Settings], Section]] = {
     "load": load,
     "long": long_contexts,
     "mixed": mixed_batches,
-    "streaming": streaming,
-    "transformers": transformers_race,
-    "host": host_time,
-    "gsm8k": gsm8k,
-    "prefix": lambda settings: prefix_sharing(settings.models, 1 if settings.quick else _PREFIX_ROUNDS),
 }
 
 
@@ -56,7 +43,6 @@ def main() -> None:
         budget=budget,
         models=args.models,
         batches=args.batches,
-        gsm8k=args.gsm8k,
         quick=args.quick,
     )
     begin, sections = time.monotonic(), []
@@ -99,7 +85,7 @@ _MODELS = (
     "Models: `tiny`, the shipped one (1.1M parameters), on held-out problems to their end: low and medium entropy "
     "greedy, high entropy (open-ended prompts) at temperature 1, since at 0 it has its phrases by heart. "
     f"`random-25m`: {parameters(random_model()) / 1e6:.1f}M random parameters, Qwen3-style, 10 layers of 384, tied "
-    "embeddings, 32 to 96 tokens each (GSM8K: as given there). It has no regimes of its own; attention outputs scaled "
+    "embeddings, 32 to 96 tokens each. It has no regimes of its own; attention outputs scaled "
     "by 30 and queries by 6 and a head scale of 0.2 (about 2.4 nats) give drafts that are hardly ever right at "
     "temperature 0 (`hostile`: one in sixteen), and since draft and verifier share the noise of a position, more often "
     "right at temperature 6 (`high`), 20 (`medium`) and 60 (`low`). With W=16 that is 1.06, 2.7, 6.8 and 11.3 tokens "
@@ -116,7 +102,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: torch's own, all cores")
     parser.add_argument("--point-seconds", type=float, default=12.0, help="rounds are added to a race until then")
-    parser.add_argument("--gsm8k", default="../shared/data/gsm8k_test.jsonl", help="JSON Lines with question, answer")
     parser.add_argument("--quick", action="store_true", help="one round of small counts, nothing written")
     return parser
 

@@ -49,9 +49,8 @@ import torch
 
 from benchmarks.common import positive, table, write_result
 from benchmarks.decode.models import TEMPERATURES
-from benchmarks.decode.narrow_numbers import SHAPES
+from benchmarks.decode.random_model import SHAPES, random_decoder
 from benchmarks.decode.random_model import parameters as count_parameters
-from benchmarks.decode.random_model import random_decoder
 from wedlm_core import EngineConfig, Request, SamplingParams, Strategy
 from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve

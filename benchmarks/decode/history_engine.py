@@ -28,7 +28,7 @@ from dataclasses import replace
 
 from benchmarks.common import positive, table, write_result
 from benchmarks.decode.fewer_sources import NO_MASKS
-from benchmarks.decode.narrow_numbers import SHAPES
+from benchmarks.decode.random_model import SHAPES
 from benchmarks.decode.turns import Passage, first_lengths, take_turns
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams

@@ -23,6 +23,9 @@ from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 __all__ = ["SHAPES", "main", "parameters", "random_decoder", "randomise"]
 
 SHAPES = {
+    "25m": replace(WEDLM_8B, vocab_size=1024, hidden_size=384, intermediate_size=1792, num_hidden_layers=10,
+                   num_attention_heads=6, num_key_value_heads=3, head_dim=64, tie_word_embeddings=True,
+                   mask_token_id=3, eos_token_ids=(2,), pad_token_id=0),
     "0.6b": replace(WEDLM_8B, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
                     num_key_value_heads=8, tie_word_embeddings=True),
     "1.7b": replace(WEDLM_8B, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16,

@@ -19,7 +19,6 @@ class Settings:
         threads: torch threads.
         budget: length of each race.
         models, batches: models and batch sizes to measure.
-        gsm8k: path of the JSON Lines file.
         quick: use small counts, to test the scripts.
     """
 
@@ -27,7 +26,6 @@ class Settings:
     budget: Budget
     models: Sequence[str]
     batches: Sequence[int]
-    gsm8k: str
     quick: bool = False
 
 

@@ -40,8 +40,7 @@ import torch
 
 from benchmarks.common import positive, table, write_result
 from benchmarks.decode.fewer_sources import NO_MASKS
-from benchmarks.decode.narrow_numbers import SHAPES
-from benchmarks.decode.random_model import random_decoder
+from benchmarks.decode.random_model import SHAPES, random_decoder
 from benchmarks.decode.turns import Passage, first_lengths, take_turns
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs

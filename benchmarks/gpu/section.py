@@ -56,7 +56,6 @@ class Scale:
         copy_bytes: size of the copied tensor.
         gemm: edge of the square matrices.
         sampler_rows: row counts of the sampler's logits.
-        product_rows: row counts at which products are timed.
         product_bytes: bytes of the weights over which each is timed.
         attention: ``(sequences, rows each, context)`` of the shapes at which backends are timed.
         per_regime: prompts per regime for the shipped model.
@@ -81,7 +80,6 @@ class Scale:
     copy_bytes: int
     gemm: int
     sampler_rows: Sequence[int]
-    product_rows: Sequence[int]
     product_bytes: int
     attention: Sequence[tuple[int, int, int]]
     per_regime: int
@@ -107,7 +105,6 @@ FULL = Scale(
     copy_bytes=4 << 30,
     gemm=8192,
     sampler_rows=(64, 256, 1024),
-    product_rows=(1, 16, 32, 64, 128, 256, 1024),
     product_bytes=256 << 20,
     attention=((1, 1, 4096), (64, 1, 4096), (64, 17, 4096), (256, 1, 1024), (1, 2048, 2048)),
     per_regime=16,
@@ -147,7 +144,6 @@ TOY = Scale(
     copy_bytes=1 << 20,
     gemm=64,
     sampler_rows=(4,),
-    product_rows=(1, 20),
     product_bytes=1 << 14,
     attention=((2, 3, 64), (1, 20, 64)),
     per_regime=1,

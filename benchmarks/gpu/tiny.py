@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from benchmarks.decode.near_ties import compare
 from benchmarks.decode.passes import Workload, run_pass
 from benchmarks.decode.workloads import Subject, regime
 from benchmarks.gpu.section import Report, Scale, Scene, goal
+from pipeline.commands.agreement import wilson
 from wedlm_core import LLM, EngineConfig, Strategy
 from wedlm_core.training.evaluation import REGIMES
 
-__all__ = ["tiny"]
+__all__ = ["Difference", "compare", "tiny"]
 
 _ALONE: tuple[int, Mapping[str, Any]] = (1, {"strategy": Strategy.AUTOREGRESSIVE})
 _VERIFIED: tuple[int, Mapping[str, Any]] = (64, {"strategy": Strategy.VERIFIED})
@@ -25,6 +25,31 @@ _SHAPES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 }
 
 Ids = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Number of compared tokens, of sequences that differ, and of sequences."""
+
+    tokens: int
+    differ: int
+    sequences: int
+
+    def row(self) -> tuple[str, str, str]:
+        """Differences per 100,000 tokens with its 95% interval, tokens, sequences that differ."""
+        found = wilson(self.differ / self.tokens, self.tokens)
+        rate, low, high = (1e5 * x for x in (found.estimate, found.low, found.high))
+        return f"{rate:.1f} ({low:.1f}-{high:.1f})", str(self.tokens), f"{self.differ} of {self.sequences}"
+
+
+def compare(alone: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]]) -> Difference:
+    """Compare sequence by sequence, up to and including the first difference. An earlier end is a difference."""
+    tokens = differ = 0
+    for a, b in zip(alone, others, strict=True):
+        same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        differ += a != b
+        tokens += same + (a != b)
+    return Difference(tokens=tokens, differ=differ, sequences=len(alone))
 
 
 def tiny(scene: Scene) -> Report:

@@ -3,7 +3,7 @@
 A weight has one scale per output, an input one scale per row; both are symmetric around zero. The product of the two is
 a sum of integers, exact in int32 in whatever order it is taken. So a row's result depends neither on the other rows nor
 on the kernel, the number of threads or the device. ``EngineConfig.weight_dtype="int8"`` selects it; the loss of quality
-is in ``benchmarks/results`` (``python -m benchmarks.decode.quantised_quality``).
+is in ``benchmarks/results``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 ``torch.mm`` packs the weight into blocks in every call; for few rows that takes as long as the product itself. oneDNN
 can keep weights packed: torch's own compiler emits the same operator for the linear layers of a frozen model.
-``benchmarks/decode/packed_products.py`` measures the gain.
 """
 
 from __future__ import annotations

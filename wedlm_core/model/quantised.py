@@ -2,8 +2,7 @@
 
 ``EngineConfig.weight_dtype`` selects it. "int8" (:mod:`wedlm_core.model.int8`) replaces the layers' products, the
 output head and the embedding; "int4" (:mod:`wedlm_core.model.int4`) the layers' products, and the other two as "int8"
-does; "fp8_e4m3" the layers' products only. Norms stay as they are. The loss of quality is in ``benchmarks/results``
-(``python -m benchmarks.decode.quantised_quality``).
+does; "fp8_e4m3" the layers' products only. Norms stay as they are. The loss of quality is in ``benchmarks/results``.
 """
 
 from __future__ import annotations

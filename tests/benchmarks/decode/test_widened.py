@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.decode.narrow_numbers import SHAPES
+from benchmarks.decode.random_model import SHAPES
 from benchmarks.decode.widened import widened
 from wedlm_core import ModelConfig
 from wedlm_core.model.decoder import Decoder

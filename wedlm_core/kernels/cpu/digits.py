@@ -13,7 +13,7 @@ rounded once for each input; and its bits depend neither on other rows, nor on t
 What is lost goes with the largest weight of an output and the largest number of a row. Weights that were bfloat16, as
 most checkpoints have them, stay what they are down to 2**-15 of the largest: results of normal numbers are off by
 1.6e-8 of their size (root mean square), where sums in float32 are off by 7.6e-7. Weights with more bits are rounded at
-2**-23 of the largest: 2.0e-7 (all as ``benchmarks.decode.float32_products`` measures it). Where some weights of an
+2**-23 of the largest: 2.0e-7. Where some weights of an
 output are tens of times as large as the others, which meet larger numbers, it would be more than float32 sums lose,
 without a bound: a model with such weights (:func:`coarse_outputs`) holds floats.
 

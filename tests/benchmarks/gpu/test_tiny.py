@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.decode.near_ties import Difference, compare
+from benchmarks.gpu.tiny import Difference, compare
 
 
 def test_equal_outputs_have_no_difference_and_all_their_tokens_are_compared() -> None:

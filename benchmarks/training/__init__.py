@@ -1,1 +1,0 @@
-"""Benchmarks of training: the results of the shipped model."""
