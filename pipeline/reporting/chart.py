@@ -1,127 +1,125 @@
-"""What all charts share: title, description, axes, and a table with the numbers that are drawn."""
+"""The one chart of the page: vertical bars, each with a tip, over an axis; its numbers are in a table below it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.reporting.html import Safe, el
-from pipeline.reporting.numbers import short
+from pipeline.reporting.histogram import Histogram
+from pipeline.reporting.numbers import count, figure, nice_ticks, percent, short
 
-__all__ = ["HEIGHT", "WIDTH", "Chart", "Frame", "caption", "empty", "figure_of"]
+__all__ = ["Bar", "Chart", "histogram_chart"]
 
-WIDTH, HEIGHT = 380, 210
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 18, 40
+WIDTH, HEIGHT = 520, 220
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 30, 40
+_MOST_BARS, _LABELS = 48, 8
+_LEAST_HEIGHT = 1.5
+"""A few values among very many are to be seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One bar.
+
+    Attributes:
+        label: the values that it stands for.
+        value: its length.
+        shown: its value as text.
+        tick: label on the axis, at its left edge; empty for no label.
+    """
+
+    label: str
+    value: float
+    shown: str
+    tick: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """What every chart has.
+    """Bars over an axis. The template draws them from the numbers below.
 
     Attributes:
         name: unique on the page.
-        title: what is shown.
-        about: a sentence for who looks at it, and for who cannot.
+        title: of the chart.
+        about: a sentence for readers who look at it, and for those who cannot.
         x, y: what the axes count, with units.
+        bars: from the left to the right.
+        note: a line above the bars, for example their mean.
     """
 
     name: str
     title: str
     about: str
-    x: str = ""
-    y: str = ""
+    x: str
+    y: str
+    bars: Sequence[Bar]
+    note: str = ""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """The plot's place in the drawing, and its vertical axis from 0 to ``most``."""
-
-    width: int = WIDTH
-    height: int = HEIGHT
-    most: float
+    width, height = WIDTH, HEIGHT
+    left, right, top, bottom = _LEFT, WIDTH - _RIGHT, _TOP, HEIGHT - _BOTTOM
 
     @property
-    def left(self) -> float:
-        """Of the plot."""
-        return _LEFT
+    def step(self) -> float:
+        """Distance of two bars."""
+        return (self.right - self.left) / len(self.bars)
 
     @property
-    def top(self) -> float:
-        """Of the plot."""
-        return _TOP
+    def ticks(self) -> list[tuple[float, str]]:
+        """Place and label of each line of the vertical axis."""
+        marks = self._marks
+        return [(self._place(mark), short(mark)) for mark in marks]
 
     @property
-    def right(self) -> float:
-        """Of the plot."""
-        return self.width - _RIGHT
+    def drawn(self) -> list[tuple[Bar, float, float, float, float]]:
+        """Each bar with the left edge, the upper edge, the width and the height of its rectangle."""
+        gap, found = min(2.0, self.step * 0.14), []
+        for i, bar in enumerate(self.bars):
+            high = max(self.bottom - self._place(bar.value), _LEAST_HEIGHT) if bar.value else 0.0
+            left = self.left + i * self.step + gap / 2
+            found.append((bar, round(left, 2), round(self.bottom - high, 2), round(self.step - gap, 2), round(high, 2)))
+        return found
 
     @property
-    def bottom(self) -> float:
-        """Of the plot."""
-        return self.height - _BOTTOM
+    def _marks(self) -> list[float]:
+        return nice_ticks(
+            max(bar.value for bar in self.bars), whole=all(bar.value == int(bar.value) for bar in self.bars)
+        )
 
-    @property
-    def inner(self) -> float:
-        """Width of the plot."""
-        return self.right - self.left
-
-    @property
-    def high(self) -> float:
-        """Height of the plot."""
-        return self.bottom - self.top
-
-    def y(self, value: float) -> float:
-        """Where a value is."""
-        return self.bottom - self.high * value / self.most
-
-    def hit(self, left: float, right: float) -> Safe:
-        """A strip over the whole height, which the pointer finds."""
-        return el("rect", class_="hit", x=left, y=self.top, width=max(0.1, right - left), height=self.high)
-
-    def grid(self, ticks: Sequence[float]) -> Safe:
-        """Lines and labels of the vertical axis."""
-        parts = []
-        for tick in ticks:
-            y = self.y(tick)
-            if tick:
-                parts.append(el("line", class_="rule", x1=self.left, x2=self.right, y1=y, y2=y))
-            parts.append(el("text", short(tick), class_="tick", x=self.left - 6, y=y + 3.5, text_anchor="end"))
-        return el("g", *parts)
-
-    def label(self, text: str, x: float) -> Safe:
-        """A label of the horizontal axis."""
-        return el("text", text, class_="tick", x=x, y=self.bottom + 14, text_anchor="middle")
-
-    def baseline(self) -> Safe:
-        """The horizontal axis."""
-        return el("line", class_="axis", x1=self.left, x2=self.right, y1=self.bottom, y2=self.bottom)
-
-    def svg(self, chart: Chart, body: Safe, kind: str = "") -> Safe:
-        """The drawing. ``kind``: sets drawings of one chart for different screens apart."""
-        key = f"{chart.name}-{kind or 'plot'}"
-        middle = (self.left + self.right) / 2
-        name = el("text", chart.x, class_="axis-name", x=middle, y=self.height - 6, text_anchor="middle")
-        return el("svg", el("title", chart.title, id=f"{key}-t"), el("desc", chart.about, id=f"{key}-d"), body, name,
-                  class_=f"plot {kind}".strip(), viewBox=f"0 0 {self.width} {self.height}", role="img", tabindex=0,
-                  aria_labelledby=f"{key}-t {key}-d")  # fmt: skip
+    def _place(self, value: float) -> float:
+        return round(self.bottom - (self.bottom - self.top) * value / self._marks[-1], 2)
 
 
-def caption(chart: Chart) -> Safe:
-    """Title and description."""
-    unit = el("span", chart.y, class_="y-name") if chart.y else None
-    return el("figcaption", el("strong", chart.title), el("span", chart.about, class_="about"), unit)
+def histogram_chart(name: str, title: str, about: str, x: str, found: Histogram) -> Chart:
+    """Draw a histogram over rows, from its first to its last bin with values; too many bins are joined."""
+    there = [i for i, own in enumerate(found.bins) if own]
+    first, last = (there[0], there[-1] + 1) if there else (0, 0)
+    each = max(1, math.ceil((last - first) / _MOST_BARS))
+    starts = range(first, last, each)
+    every = math.ceil(len(starts) / _LABELS)
+    bars = []
+    for number, start in enumerate(starts):
+        stop = min(start + each, last)
+        own = sum(found.bins[start:stop])
+        bars.append(
+            Bar(
+                label=_range(found, start, stop), value=own, shown=f"{count(own)} ({percent(own / found.count)})",
+                tick=short(found.scale.edges[start - 1]) if start and number % every == 0 else "",
+            )
+        )  # fmt: skip
+    note = f"mean {figure(found.mean)} (n = {count(found.count)})" if bars else ""
+    return Chart(name=name, title=title, about=about, x=x, y="rows", bars=bars, note=note)
 
 
-def figure_of(chart: Chart, drawn: Safe, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Safe:
-    """The chart, with its numbers in a table that opens."""
-    head = el("tr", *(el("th", name, scope="col") for name in heads))
-    body = [el("tr", *(el("td", cell) for cell in row)) for row in rows]
-    table = el("table", el("thead", head), el("tbody", *body))
-    scroll = el("div", table, class_="scroll", tabindex=0, role="region", aria_label=f"numbers: {chart.title}")
-    data = el("details", el("summary", "Numbers"), scroll, class_="numbers")
-    return el("figure", caption(chart), drawn, data, class_="chart", id=chart.name)
-
-
-def empty(chart: Chart) -> Safe:
-    """A chart without values."""
-    return el("figure", caption(chart), el("p", "Nothing to show.", class_="nothing"), class_="chart", id=chart.name)
+def _range(found: Histogram, start: int, stop: int) -> str:
+    """The values of the bins from ``start`` up to ``stop``."""
+    edges = found.scale.edges
+    if start == 0:
+        return f"below {figure(edges[stop - 1])}"
+    low = edges[start - 1]
+    if stop > len(edges):
+        return f"{figure(low)} and more"
+    high = edges[stop - 1]
+    if not found.scale.whole:
+        return f"{figure(low)} to {figure(high)}"
+    return count(int(low)) if high - low <= 1 else f"{count(int(low))} to {count(int(high) - 1)}"

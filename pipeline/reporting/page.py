@@ -7,71 +7,79 @@ import datetime
 import functools
 import hashlib
 import importlib.resources
+import re
+from collections.abc import Sequence
+from typing import Any
 
-from pipeline.reporting import outcomes, row_charts, summary
-from pipeline.reporting.facts import Facts
-from pipeline.reporting.html import Safe, el, join
-from pipeline.reporting.parts import section
-from pipeline.reporting.player import player
-from pipeline.reporting.run_charts import over_time
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from pipeline.codec import redact
+from pipeline.fingerprint import retry_advice
+from pipeline.parsing import describe_unparsed
+from pipeline.reporting.chart import Bar, Chart, histogram_chart
+from pipeline.reporting.drafts import drafts_by_source
+from pipeline.reporting.facts import Facts, Session
+from pipeline.reporting.numbers import clock, count, figure, percent, short
+from pipeline.reporting.player import ABOUT, name_of, player_data
+from pipeline.reporting.samples import SampledRow
 
 __all__ = ["render"]
 
-_SCRIPTS = ("report.js", "player_state.js", "player.js")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
+_STRETCHES = 40
+"""Bars of the throughput."""
+_COUNTED = 100_000
+"""Up to here a tile shows a count in full."""
 
 
 def render(facts: Facts) -> str:
-    """The report as HTML. Nothing in it is fetched, and its policy forbids the browser to: foreign text stays text."""
-    style, scripts = _asset("report.css"), [_asset(name) for name in _SCRIPTS]
-    policy = "; ".join((
-        "default-src 'none'", f"style-src {_source(style)}", f"script-src {' '.join(map(_source, scripts))}",
-        "base-uri 'none'", "form-action 'none'",
-    ))  # fmt: skip
-    body = join(
-        el("a", "Skip to the content", href="#main", class_="skip"),
-        summary.header(facts),
-        el("main", *_sections(facts), id="main"),
-        _footer(facts),
-        el("div", id="tip", role="status", aria_live="polite", hidden=True),
-        *(el("script", Safe(text)) for text in scripts),
-    )
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=policy),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("meta", name="referrer", content="no-referrer"),
-        el("title", f"Report of {facts.output}"),
-        el("style", Safe(style)),
-    )
-    return f"<!doctype html>\n{el('html', head, el('body', body), lang='en')}\n"
+    """Make the report as HTML. It fetches nothing, and its policy forbids the browser to: foreign text stays text."""
+    style, script = _asset("report.css"), _asset("player.js")
+    policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; base-uri 'none'"
+    policy += "; form-action 'none'"
+    return _template().render(
+        facts=facts,
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        tiles=_tiles(facts),
+        charts=_charts(facts) if facts.aggregate.generations else [],
+        drafts=drafts_by_source(facts.totals.drafts, facts.totals.completion_tokens),
+        unparsed=describe_unparsed(facts.totals.unparsed, facts.totals.samples) if facts.totals.unparsed else "",
+        advice=retry_advice(scheduled=facts.scheduled),
+        rows=[(_heading(kind, own, whole), [_row(row, facts) for row in own])
+              for kind, own, whole in (("succeeded", facts.aggregate.samples, facts.aggregate.generations),
+                                       ("failed", facts.aggregate.failures, facts.aggregate.failed)) if own],
+        about_decoding=" ".join(ABOUT.get(name, "") for name in dict.fromkeys(t.strategy for t in facts.traces)),
+        traces=[player_data(trace) for trace in facts.traces],
+        trace_names=[name_of(trace) for trace in facts.traces],
+    )  # fmt: skip
 
 
-def _sections(facts: Facts) -> list[Safe | None]:
-    notes = el("aside", el("ul", *(el("li", note) for note in facts.notes)), class_="notes") if facts.notes else None
-    first, last = [summary.tiles(facts), notes], [summary.runs(facts)]
-    if not facts.aggregate.rows:
-        nothing = el("p", "No row is committed, so there is nothing to draw.", class_="nothing")
-        return [*first, section("empty", "No rows", "", nothing), *last]
-    has = facts.aggregate.generations > 0
-    return [
-        *first,
-        player(facts.traces, facts.trace_note),
-        over_time(facts),
-        row_charts.decoding(facts) if has else None,
-        row_charts.certainty(facts) if has else None,
-        outcomes.outcome(facts),
-        row_charts.lengths(facts) if has else None,
-        outcomes.sampled(facts),
-        *last,
-    ]
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, finalize=_shown, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(_asset),
+    )  # fmt: skip
+    environment.filters |= {"clock": clock, "count": count, "figure": figure, "percent": percent, "redact": redact,
+                            "utc": _utc}  # fmt: skip
+    return environment.get_template("report.html")
 
 
-def _footer(facts: Facts) -> Safe:
-    made = datetime.datetime.fromtimestamp(facts.made, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return el("footer", el("p", f"Made {made} by wedlm-batch {facts.version}. This file is all there is: it asks no "
-                                "server for anything."))  # fmt: skip
+def _shown(value: Any) -> Any:
+    """Replace characters that may not stand in HTML; markup of the template itself stays."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return _CONTROL.sub("\ufffd", value.encode("utf-8", "replace").decode())
+    return value
+
+
+def _utc(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M")
 
 
 @functools.cache
@@ -80,6 +88,106 @@ def _asset(name: str) -> str:
 
 
 def _source(text: str) -> str:
-    """The text as a source of a content security policy: what has another hash is not used."""
+    """The text as a source of a content security policy: a browser uses no text with another hash."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
+
+
+def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
+    """Name, value and remark of the numbers that people look for first."""
+    totals, planned = facts.totals, facts.planned_rows
+    if facts.dropped is not None:
+        share = f"{percent(facts.dropped / planned)} of the rows" if planned else ""
+        return [("Rows kept", _count(facts.aggregate.rows), f"of {count(planned)}"),
+                ("Rows dropped", _count(facts.dropped), share)]  # fmt: skip
+    failed = f"{percent(totals.failed_rows / totals.rows)} of the rows" if totals.rows else "there are no rows"
+    tiles = [
+        ("Rows ok", _count(totals.rows - totals.failed_rows), f"of {count(planned)}"),
+        ("Rows failed", _count(totals.failed_rows), failed),
+        ("Generated tokens", _count(totals.completion_tokens), f"{_count(totals.prompt_tokens)} in prompts"),
+    ]
+    if totals.decode_forwards:
+        over = f"over {_count(totals.decode_forwards)} forwards; autoregressive decoding has 1"
+        computed = f"output tokens over {_count(totals.rows_forwarded)} computed rows"
+        tiles += [("Tokens per forward", figure(totals.tokens_per_forward), over),
+                  ("Prefix cacheability", figure(totals.prefix_cacheability), computed)]  # fmt: skip
+    last = next((s for s in reversed(facts.sessions) if s.tokens and s.generating_seconds), None)
+    if last is not None:
+        about = f"last run: {clock(last.generating_seconds)} of {clock(last.seconds)} generating"
+        tiles.append(("Tokens per second", _count(round(last.tokens / last.generating_seconds)), about))
+    return [*tiles, *_cost(facts.sessions)]
+
+
+def _count(value: int) -> str:
+    return count(value) if value < _COUNTED else short(value)
+
+
+def _cost(sessions: Sequence[Session]) -> list[tuple[str, str, str]]:
+    """Of all runs that are known: money where a price was given, else time."""
+    priced = [s for s in sessions if s.cost is not None and s.used.priced]
+    if priced:
+        total, tokens = sum(s.cost or 0.0 for s in priced), sum(s.tokens for s in priced)
+        return [("Cost", figure(total), f"{figure(total / tokens * 1e6)} per million tokens" if tokens else "")]
+    used, tokens = sum(s.used.priced for s in sessions), sum(s.tokens for s in sessions)
+    if not used:
+        return []
+    each = f"{clock(used / tokens * 1e6)} per million tokens" if tokens else "reserved by actors"
+    return [(f"{sessions[-1].used.unit} time", clock(used), each)]
+
+
+def _charts(facts: Facts) -> list[Chart]:
+    shown = facts.aggregate.histograms
+    session = next((s for s in reversed(facts.sessions) if s.tokens and len(s.moments) > 2), None)
+    return [
+        *([_throughput(session)] if session is not None else []),
+        histogram_chart("tpf", "Tokens per forward", "Generated tokens over decode forwards. Autoregressive decoding "
+                        "has 1.", "tokens per forward", shown["tokens_per_forward"]),
+        histogram_chart("entropy", "Uncertainty of a row", "Mean entropy of the distributions that its tokens were "
+                        "taken from, on a logarithmic axis. Rows at the right end are worth a second look.",
+                        "nats", shown["mean_entropy"]),
+        histogram_chart("outputs", "Output length", "Generated tokens of each row.", "tokens",
+                        shown["completion_tokens"]),
+    ]  # fmt: skip
+
+
+def _throughput(session: Session) -> Chart:
+    """Tokens per second over the last run that generated, in stretches of equal length."""
+    at = np.array([moment.at for moment in session.moments])
+    generated = bool(session.moments[-1].engine_tokens)
+    tokens = np.array([moment.engine_tokens if generated else moment.tokens for moment in session.moments])
+    edges = np.linspace(at[0], at[-1], min(_STRETCHES, len(at)) + 1)
+    counts = np.interp(edges, at, np.maximum.accumulate(tokens))
+    rates = np.diff(counts) / np.maximum(np.diff(edges), 1e-9)
+    bars = [
+        Bar(label=f"{clock(low)} to {clock(high)}", value=float(rate), shown=short(float(rate)),
+            tick=clock(low) if i % max(1, len(rates) // 5) == 0 else "")
+        for i, (low, high, rate) in enumerate(zip(edges, edges[1:], rates, strict=False))
+    ]  # fmt: skip
+    about = f"Tokens that were {'generated' if generated else 'committed'} by the last run: {count(session.rows)} rows."
+    return Chart(name="throughput", title="Throughput", about=about, x="time", y="tokens per second", bars=bars)
+
+
+def _heading(kind: str, own: Sequence[SampledRow], whole: int) -> str:
+    return f"{len(own)} of {count(whole)} rows that {kind}"
+
+
+def _row(row: SampledRow, facts: Facts) -> dict[str, Any]:
+    """A sampled row as the template shows it."""
+    inputs = {redact(name): redact(value) for name, value in row.inputs.items()}
+    column = facts.prompt_column if facts.prompt_column in inputs else next(iter(inputs), "")
+    failed = row.error is not None
+    facts_of_row = ["failed"] if failed else [row.finish_reason, f"{count(row.completion_tokens or 0)} tokens"]
+    if row.stats.get("decode_forwards"):
+        facts_of_row.append(f"{figure(row.stats.get('tokens_per_forward'))} per forward")
+    if row.stats.get("mean_entropy") is not None:
+        facts_of_row.append(f"entropy {figure(row.stats['mean_entropy'])}")
+    return {
+        "name": redact(f"{row.row_id}, sample {row.sample_index}" if row.sample_index else row.row_id),
+        "facts": " \N{MIDDLE DOT} ".join(facts_of_row),
+        "failed": failed,
+        "column": column,
+        "prompt": inputs.pop(column, ""),
+        "answer": redact((row.error if failed else row.text) or "") or "(empty)",
+        "cut": row.cut,
+        "more": [*inputs.items(), *(() if failed else ((name, figure(value)) for name, value in row.stats.items()))],
+    }

@@ -18,60 +18,31 @@ _SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """A run at one moment. Counts have grown since the run began, so what lies between two moments is a difference.
+    """A run at one moment, counted since the run began.
 
     Attributes:
-        at: seconds since the run began.
-        rows, failed, tokens, decode_forwards: committed by this run.
-        ready, wanted: actors that take units, and that there are to be.
-        running, slots, queue: sequences in the engines, room for them, and requests that wait.
-        kv_used, kv_pages: pages of the KV pools.
-        engine_tokens, engine_forwards, engine_rows, masks: what the engines counted: tokens, decode forwards of each
-            sequence, token rows and masks. Engines report every second or two, so tokens are at least those committed.
-        paid_seconds: of accelerators, or CPUs.
+        at: seconds.
+        rows, failed, tokens: committed by this run.
+        engine_tokens: tokens that the engines generated. They report every second or two, so at least those committed.
     """
 
     at: float
     rows: int = 0
     failed: int = 0
     tokens: int = 0
-    decode_forwards: int = 0
-    ready: int = 0
-    wanted: int = 0
-    running: int = 0
-    slots: int = 0
-    queue: int = 0
-    kv_used: int = 0
-    kv_pages: int = 0
     engine_tokens: int = 0
-    engine_forwards: int = 0
-    engine_rows: int = 0
-    masks: int = 0
-    paid_seconds: float = 0.0
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Moment:
-        """What a time line keeps of a snapshot."""
+        """Take a snapshot's counts."""
         session, load = snapshot.session, snapshot.load
-        counters = {} if load is None else load.counters
+        generated = None if load is None else load.counters.get("tokens")
         return cls(
             at=snapshot.at,
             rows=session.rows,
             failed=session.failed_rows,
             tokens=session.completion_tokens,
-            decode_forwards=session.decode_forwards,
-            ready=snapshot.actors.ready,
-            wanted=snapshot.actors.wanted,
-            running=0 if load is None else load.running,
-            slots=0 if load is None else load.slots,
-            queue=0 if load is None else load.queue_depth,
-            kv_used=0 if load is None else load.kv_pages_used,
-            kv_pages=0 if load is None else load.kv_pages,
-            engine_tokens=max(counters["tokens"], session.completion_tokens) if "tokens" in counters else 0,
-            engine_forwards=counters.get("decode_forwards", 0),
-            engine_rows=counters.get("decode_rows", 0),
-            masks=counters.get("masks", 0),
-            paid_seconds=snapshot.used.priced,
+            engine_tokens=0 if generated is None else max(generated, session.completion_tokens),
         )
 
 
@@ -127,10 +98,6 @@ class TimeLine:
             if self.moments[-1] is not last:
                 self.moments.append(last)
             self._apart *= 2
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values: a list for each number of the moments."""
-        return columns_of(self.moments)
 
 
 def columns_of(moments: Sequence[Moment]) -> dict[str, Any]:

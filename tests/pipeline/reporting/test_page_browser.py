@@ -80,13 +80,13 @@ def test_it_is_shown_whole_on_every_screen_without_a_request_or_an_error(
     browser.requests(), browser.complaints()
     browser.open(page, width, theme)
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
-    assert browser.run("return document.querySelectorAll('svg.plot').length") > 10
+    assert browser.run("return document.querySelectorAll('svg.plot').length") == 4
     assert browser.run("return document.title").startswith("Report of")
     assert browser.run("return document.images.length") == 0
     shown = browser.run(
         "return [...document.querySelectorAll('svg.plot')].filter(s => s.getBoundingClientRect().width > 200).length"
     )
-    assert shown >= 10
+    assert shown == 4
     browser.picture(tmp_path / "page.png")
     browser.printed(tmp_path / "page.pdf")
     assert (tmp_path / "page.png").stat().st_size > 50_000
@@ -115,7 +115,7 @@ def test_the_player_plays_each_row_to_the_text_of_the_output(browser: Browser, p
     quiet(browser, page)
 
 
-def test_keys_move_the_player_and_the_charts(browser: Browser, page: Path) -> None:
+def test_keys_move_the_player(browser: Browser, page: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 
     browser.open(page)
@@ -133,11 +133,6 @@ def test_keys_move_the_player_and_the_charts(browser: Browser, page: Path) -> No
     player.send_keys(Keys.SPACE)
     assert browser.run(f"return {part('toggle')}.textContent") == "Play"
     assert browser.run(frame) < last, "playing at the end begins anew"
-    plot = browser.driver.find_element("css selector", "#tpf svg")
-    plot.send_keys(Keys.ARROW_RIGHT)
-    assert "tokens per forward" in browser.run("return document.getElementById('tip').textContent")
-    browser.driver.find_element("id", "theme").click()
-    assert browser.run("return document.documentElement.dataset.theme") == "dark"
 
 
 def test_a_page_over_a_million_rows_opens_in_less_than_a_second(browser: Browser, output: str, tmp_path: Path) -> None:

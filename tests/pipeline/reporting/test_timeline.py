@@ -51,7 +51,6 @@ def test_it_is_kept_now_and_then_and_at_the_end() -> None:
 
 def test_moments_and_sessions_survive_json_and_older_records() -> None:
     moments = (Moment.of(snapshot(1.0, 10)), Moment.of(snapshot(2.0, 30)))
-    assert moments[0].wanted == 3
     assert moments[0].engine_tokens == 20
     assert moments_of(json.loads(json.dumps(columns_of(moments)))) == moments
     assert moments_of({"at": [1.0], "unknown": [3]}) == (Moment(at=1.0),)
