@@ -155,7 +155,7 @@ def cluster(_ray_sessions: list[str]) -> None:
     """A Ray session of the caller's, as a notebook would have one: the same for all files of this process."""
     import ray
 
-    from pipeline.cluster.loopback import LOOPBACK, on_loopback
+    from pipeline.cluster.private_ray import LOOPBACK, on_loopback
     from pipeline.cluster.session import PRIVATE_SYSTEM_CONFIG
 
     if ray.is_initialized():

@@ -22,7 +22,7 @@ TIMES: dict[str, float] = {}
 """Name -> seconds; after ``at: ``, since 1970."""
 
 NOTED = (
-    (("pipeline.cluster.crew", "pipeline.cluster.session"), "ensure_ray", "Ray started"),
+    (("pipeline.cluster.session",), "ensure_ray", "Ray started"),
     (("pipeline.commands.run",), "begin", "units planned"),
     (("pipeline.cluster.dispatcher",), "Dispatcher.offer", "first unit tokenised"),
     (("pipeline.cluster.dispatcher",), "Dispatcher.join", "first engine ready"),

@@ -1,227 +1,237 @@
-"""The driver loop that feeds the generate actors: carries out the dispatcher's decisions with Ray."""
+"""The actors of a run as Ray processes, with its crash bisection: asks for, calls and ends them. Decides nothing.
+
+They are started in the background while the driver still plans its units.
+"""
 
 from __future__ import annotations
 
-import queue
+import contextlib
+import itertools
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import partial
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from pipeline import stages
-from pipeline.cluster.dispatcher import Assignment, Dispatcher
-from pipeline.cluster.leaving import Leaving
-from pipeline.cluster.members import Members
-from pipeline.cluster.node_watch import NodeWatch
-from pipeline.cluster.nodes import NodeTable
-from pipeline.cluster.pool import Pool
-from pipeline.cluster.pool_events import (
-    Event,
-    Events,
-    Failed,
-    Ready,
-    Result,
-    Silence,
-    next_event,
-    read_units,
-    when_done,
-)
+from pipeline.cluster.actor_seconds import ActorSeconds
+from pipeline.cluster.bisection_actor import RemoteBisection, start_bisection
+from pipeline.cluster.dispatcher import Assignment
+from pipeline.cluster.generate_actor import GenerateActor
+from pipeline.cluster.metric_sources import DriverSource
+from pipeline.cluster.pool_state import PoolState
 from pipeline.cluster.prefetch import PreparedUnit
-from pipeline.cluster.room import Room
-from pipeline.cluster.watching import Watched, Watching
-from pipeline.stopping import Stop
-from pipeline.types import CommitRecord
-from pipeline.worker.crash_bisection import QUARANTINED
+from pipeline.cluster.private_ray import PER_NODE
+from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools
+from pipeline.cluster.session import start_probe
+from pipeline.config import RunConfig
+from pipeline.plan.job import Job
+from pipeline.worker.load_engine import EngineLoader
+from wedlm_core.kernels.cpu.kept import are_kept
 
-__all__ = ["generate"]
+__all__ = ["ActorPool", "start_pool"]
 
-_MIN_PREFETCHED = 8
-"""Prefetched units per actor, at least: with fewer the dispatcher has too few to choose a matching prefix from."""
-_END_SECONDS = 10.0
-"""How long a job that ends early waits for its prefetch thread."""
-_STOP_SECONDS = 0.2
-"""The same of a job that was asked to stop."""
+_CONTROL_CALLS = 2
+_LEAST_SHARE = 10_000
+"""Ray counts resources in ten-thousandths."""
+_ANSWER_SECONDS = 2.0
 
 
-def generate(
-    pool: Pool,
-    units: Generator[PreparedUnit | None, None, None],
-    held: Mapping[str, int],
-    count: int,
-    stop: Stop,
-    *,
-    starts: list[Mapping[str, float]] | None = None,
-    refit: Callable[[], Mapping[str, int]] | None = None,
-    nodes: NodeWatch | None = None,
-    drain_seconds: float = 0.0,
-) -> Iterator[CommitRecord]:
-    """Run units on the actors; yields the commit record of each unit once, in the order in which they finish.
-
-    It begins as soon as the first actor is ready, asks for more and ends some as :class:`Members` decides.
+def start_pool(
+    job: Job, load: EngineLoader, units: int | None = None, *, private: bool = False, beside: Sequence[RunConfig] = ()
+) -> ActorPool:
+    """Start the actors of a job in the running session; they load their models while the caller goes on.
 
     Args:
-        pool: the actors.
-        units: drawn from in a thread of its own; a bounded number of them waits. None: nothing is there yet.
-        held: units that each actor of a pool works on at once.
-        count: how many units there are.
-        stop: once asked, no unit is given out; those in flight are waited for, but not for longer than it says.
-        starts: filled with the seconds of each stage of the start of every actor.
-        refit: see :class:`Members`.
-        nodes: says which nodes go; None if none ever does.
-        drain_seconds: in which an actor that has to go may finish units.
+        job: the run.
+        load: makes an actor's engine.
+        units: work for the actors; there are no more of them than this. None: not known yet.
+        private: whether the session is the run's own, which no node is ever added to.
+        beside: runs whose actors share the cluster with these.
+
+    Raises:
+        ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
     """
-    loop = _Loop(pool, held, count, stop, refit, drain_seconds)
-    reader = threading.Thread(target=read_units, args=(units, loop.events, loop.room), name="prefetch", daemon=True)
-    unlisten = nodes.listen(loop.events.put) if nodes is not None else lambda: None
-    reader.start()
+    nodes = connected_nodes()
+    resources = fit_pools(job.config, nodes, units, private=private, beside=beside)
+    probe = start_probe(private=private)
+    pool = ActorPool(job, resources, load, start_bisection(job.config))
+    _announce(job, pool, alone=len(nodes) == 1)
     try:
-        while not loop.is_over:
-            event = next_event(loop.events)
-            now = time.monotonic()
-            if pool.closed or (stop.asked and isinstance(event, Failed)):
-                break  # the next run meets it again, if it lasts
-            yield from loop.take(event, now)
-            loop.go_on(now)
-    finally:
-        if starts is not None:
-            starts += loop.members.starts
-        unlisten()
-        loop.room.close()
-        reader.join(_STOP_SECONDS if stop.asked else _END_SECONDS)
+        probe()
+    except BaseException:
+        pool.close()
+        raise
+    return pool
 
 
-class _Loop:
-    """What the loop knows: the units that were read, the actors, and who has which unit.
+class ActorPool:
+    """The generate actors of all pools, numbered in the order in which they are asked for.
 
     Attributes:
-        events: what happens comes here.
-        room: for units that were read and that no actor has.
-        members: the actors.
+        resources: what the actors of each pool reserve.
+        bisection: records which units run in which process, and its deaths.
+        seconds: how long the actors live.
+        metrics: of the driver; it is told the dispatcher.
+        state: how the actors do, for those who watch the run.
+        closed: whether all actors were ended, and none is started any more.
+
+    Args:
+        job: the resolved run that every actor works for.
+        resources, bisection: see above. The bisection is ended with the actors.
+        load: makes an actor's engine.
     """
 
     def __init__(
-        self,
-        pool: Pool,
-        held: Mapping[str, int],
-        count: int,
-        stop: Stop,
-        refit: Callable[[], Mapping[str, int]] | None,
-        drain_seconds: float,
+        self, job: Job, resources: Mapping[str, ActorResources], load: EngineLoader, bisection: RemoteBisection
     ) -> None:
-        self._pool, self._stop, self._left = pool, stop, count
-        # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
-        most = {name: own + max(1, own // 4) for name, own in held.items()}
-        self._each = max(_MIN_PREFETCHED, *held.values())
-        actors = sum(own.actors for own in pool.resources.values())
-        self._dispatcher = Dispatcher(held=max(most.values()), max_overtakes=actors * self._each)
-        pool.metrics.dispatcher = self._dispatcher
-        self.events: Events = queue.SimpleQueue()
-        # As many prefetched units may wait for an actor as the actors hold, and enough to choose from.
-        self._always = max(1, sum(own.least for own in pool.resources.values()))
-        self.room = Room(self._always * self._each)
-        self._prepared: dict[str, PreparedUnit] = {}
-        self._fresh: set[str] = set()
-        """Units that were never given to an actor."""
-        self._watching = Watching(pool, self.events.put)
-        self.members = pool.metrics.members = Members(
-            pool, self._dispatcher, most, time.monotonic(), self._watch, refit
-        )
-        self._leaving = Leaving(self.members, drain_seconds)
-        self._quarantined, self._announced = 0, 1
+        import ray
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all is done, or nobody wants it any more.
+        self.resources, self.bisection = dict(resources), bisection
+        self.seconds, self.metrics = ActorSeconds(), DriverSource()
+        self.actors: dict[int, Any] = {}
+        """The actors that were asked for and have not been ended."""
+        self.names: dict[int, str] = {}
+        """The pool of each."""
+        self.state = PoolState(self)
+        self.closed = False
+        self._closing = threading.Lock()
+        self._numbers = itertools.count()
+        self._run = uuid.uuid4().hex[:12]
+        self._load = load
+        # Ray warns of references among an actor's arguments: they may be lost before a restart. We pickle them
+        # ourselves. The job then lives as long as the driver, the bisection's actor as long as the handle above.
+        self._shared = ray.cloudpickle.dumps((ray.put(job), bisection))
+        # The pool is made before the units are planned. What an actor is given at once is up to the dispatcher.
+        groups = {"units": job.config.most_units_in_flight(), "control": _CONTROL_CALLS, "watch": 1}
+        self._kind: Any = ray.remote(concurrency_groups=groups)(GenerateActor)  # type: ignore[call-overload]  # which Ray's stubs lack
+        self._options = {name: _options(own) for name, own in resources.items()}
+        # As many as always stay; where none does, one of the first pool.
+        first = {name: own.least for name, own in resources.items()}
+        for name, count in (first if any(first.values()) else {next(iter(resources)): 1}).items():
+            for _ in range(count):
+                self.start(name)
 
-        A run that was asked to stop is over once it has no units in flight, or these have had their time.
-        """
-        if self._dispatcher.finished or self._pool.closed:
-            return True
-        return self._stop.asked and (not self._dispatcher.running or self._stop.overdue)
+    # --- from request to end ----------------------------------------------------------------------------
 
-    def take(self, event: Event | Silence, now: float) -> Iterator[CommitRecord]:
-        """Take up an event; yields the record of a unit that it brings.
+    def start(self, pool: str) -> int:
+        """Ask Ray for an actor of a pool; returns its number. Until a node has room it is pending, as a demand.
 
         Raises:
-            BaseException: an actor's or the prefetch thread's error.
+            RuntimeError: all actors were ended.
         """
-        if isinstance(event, Failed):
-            if event.actor is None or event.actor in self.members:
-                raise event.error
-        elif isinstance(event, Ready):
-            self._join(event, now)
-        elif isinstance(event, PreparedUnit):
-            self._prepared[event.unit.unit_id] = event
-            self._fresh.add(event.unit.unit_id)
-            self._dispatcher.offer(event.unit.unit_id, event.histogram, first=event.unit.stage > 0)
-        elif isinstance(event, Result):
-            self.members.touch(event.given.actor, now)
-            yield from self._settle(event, now)
-        elif isinstance(event, NodeTable):
-            self._leaving.seen(event, now)
-        elif isinstance(event, Watched):
-            self._watching.take(event, self.members, self._leaving, now)
-        elif event is None:
-            self._dispatcher.end_input()
+        if self.closed:
+            raise RuntimeError("the actors of this run were ended")
+        number = next(self._numbers)
+        make = self._kind.options(**self._options[pool])
+        threads = self.resources[pool].threads
+        self.actors[number] = make.remote(
+            self._shared, pool, self._worker(number), time.time(), threads, self._load
+        )  # fmt: skip
+        self.names[number] = pool
+        return number
 
-    def go_on(self, now: float) -> None:
-        """Do what follows: let actors go, give units out, ask for actors."""
-        self._leaving.settle(now)
-        self._watching.again(self.members, now)
-        if not self._stop.asked:
-            self._give(now)
-            self.members.adjust(self._left - self._dispatcher.running, now)
+    def end(self, actor: int) -> None:
+        """Kill an actor, or withdraw the request for it. What it reserved is free then."""
+        import ray
 
-    def _watch(self, actor: int) -> None:
-        """Be told when an actor that was asked for is ready, where it is, and when it has to go."""
-        when_done(self._pool.ready(actor), self.events, lambda taken: Ready(actor=actor, taken=taken), actor)
-        self._watching.begin(actor)
+        self.seconds.ended(actor)
+        handle = self.actors.pop(actor, None)
+        self.names.pop(actor, None)
+        if handle is not None:
+            with contextlib.suppress(Exception):  # the session may be gone
+                ray.kill(handle, no_restart=True)
+                # After that: what it was running has not killed it.
+                self.bisection.end_process(self._worker(actor))
 
-    def _join(self, event: Ready, now: float) -> None:
-        if event.actor not in self.members:
-            return
-        if not self.members.starts:  # the others are alike
-            parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in event.taken.items())
-            stages.announce(f"first engine ready ({parts})")
-        self._pool.note_start(event.actor, event.taken)
-        self.members.join(event.actor, event.taken, now)
-        self.room.resize(max(self._always, self.members.ready) * self._each)
+    def close(self) -> None:
+        """End all processes; returns when that is done, whoever began it. None is started any more.
 
-    def _settle(self, result: Result, now: float) -> Iterator[CommitRecord]:
-        """Record a result: if it is the first of its unit, drop the other execution and yield the commit record."""
-        given = result.given
-        if result.record is None:
-            self._dispatcher.decline(given.unit_id, given.actor)
-            return
-        losers = self._dispatcher.done(given.unit_id, given.actor, now)
-        if losers is None:
-            return
-        del self._prepared[given.unit_id]
-        for loser in losers:
-            self._pool.drop(loser)
-        self._left -= 1
-        record = CommitRecord.from_json(result.record)
-        self._tell_of_quarantine(record)
-        yield record
+        Only once, and before Ray ends: Ray answers calls that come later by starting a session of its own.
+        """
+        with self._closing:
+            if self.closed:
+                return
+            self.closed = True
+            self.state.close()
+            self.seconds.ended_all()
+            for actor in list(self.actors):
+                self.end(actor)
+            self.bisection.close()
 
-    def _tell_of_quarantine(self, record: CommitRecord) -> None:
-        """Log how many rows were quarantined so far: the first ones, and each time that their number has doubled."""
-        self._quarantined += record.failures.get(QUARANTINED, 0)
-        if self._quarantined >= self._announced:
-            self._announced = 2 * self._quarantined
-            rows = f"{self._quarantined} row{'s' * (self._quarantined > 1)}"
-            stages.announce(f"{rows} killed their process and were quarantined; the others go on")
+    @property
+    def most(self) -> int:
+        """Actors that there may be, of all pools."""
+        return sum(own.actors for own in list(self.resources.values()))
 
-    def _give(self, now: float) -> None:
-        """Give waiting units to the actors that have room."""
-        while not self._stop.asked and (given := self._dispatcher.next(now)) is not None:
-            if given.unit_id in self._fresh:
-                self._fresh.remove(given.unit_id)
-                self.room.release()
-            self.members.touch(given.actor, now)
-            call = self._pool.run(given, self._prepared[given.unit_id])
-            when_done(call, self.events, partial(_result, given), given.actor)
+    def begun(self) -> set[int]:
+        """Actors whose process has begun, as far as the bisection answers soon."""
+        import ray
+
+        try:
+            reached = ray.get(self.bisection.reached(), timeout=_ANSWER_SECONDS)
+        except ray.exceptions.RayError:  # no more than a message depends on it
+            return set()
+        return {actor for actor in list(self.actors) if self._worker(actor) in reached}
+
+    def note_start(self, actor: int, taken: Mapping[str, float]) -> None:
+        """The actor's life, which is paid for, began with its process. ``taken``: seconds of the stages since."""
+        own = self.resources[self.names[actor]]
+        ago = sum(seconds for name, seconds in taken.items() if name != "scheduled")
+        self.seconds.started(actor, gpus=own.gpus, cpus=own.cpus, ago=ago)
+
+    # --- calls ------------------------------------------------------------------------------------------
+
+    def watch(self, actor: int, known: str) -> Any:
+        """A reference to what :meth:`GenerateActor.watch` returns; that of its next process, should this one die."""
+        return self.actors[actor].watch.options(concurrency_group="watch").remote(known)
+
+    def engine_load(self, actor: int) -> Any:
+        """A reference to what :meth:`GenerateActor.engine_load` returns."""
+        return self.actors[actor].engine_load.options(concurrency_group="control", max_task_retries=0).remote()
+
+    def run(self, given: Assignment, unit: PreparedUnit) -> Any:
+        """A reference to what :meth:`GenerateActor.run` returns."""
+        method = self.actors[given.actor].run.options(concurrency_group="units")
+        return method.remote(unit.unit.to_json(), given.execution, unit.block)
+
+    def trace(self, actor: int, rows: pa.Table) -> Any:
+        """A reference to what :meth:`GenerateActor.trace` returns."""
+        # Not retried: nobody needs it enough to start a process anew.
+        return self.actors[actor].trace.options(concurrency_group="control", max_task_retries=0).remote(rows)
+
+    def drop(self, given: Assignment) -> None:
+        """See :meth:`GenerateActor.drop`."""
+        self.actors[given.actor].drop.options(concurrency_group="control").remote(given.unit_id, given.execution)
+
+    def _worker(self, actor: int) -> str:
+        """The name of an actor, which all of its processes have."""
+        return f"{self._run}-{actor}"
 
 
-def _result(given: Assignment, record: str | None) -> Event:
-    return Result(given=given, record=record)
+def _options(resources: ActorResources) -> dict[str, Any]:
+    """Ray's options for an actor of a pool."""
+    custom = dict(resources.custom)
+    if resources.per_node is not None:
+        custom[f"{PER_NODE}wedlm-{uuid.uuid4().hex[:12]}"] = _LEAST_SHARE // resources.per_node / _LEAST_SHARE
+    return {
+        "num_cpus": resources.cpus,
+        "num_gpus": resources.gpus,
+        "resources": custom,
+        "accelerator_type": resources.accelerator_type,
+        "max_restarts": -1,
+        "max_task_retries": -1,  # the crash bisection ends what cannot succeed
+    }
+
+
+def _announce(job: Job, pool: ActorPool, *, alone: bool) -> None:
+    first, most = len(pool.actors), pool.most
+    count = f"{first} actor{'s' * (first != 1)}" + (f" of up to {most}" if most > first else "")
+    devices = {run.device for run in job.config.runs_of_pools().values()}
+    on_cpu = not any(own.gpus for own in pool.resources.values()) and devices <= {"auto", "cpu"}
+    # On nodes of a cluster, what is kept here says nothing.
+    cold = on_cpu and alone and not are_kept()
+    once = "; it compiles its kernels for this CPU, once, in 15 to 80 s" if cold else ""
+    stages.announce(f"starting {count} with {job.config.model_name}{once}")

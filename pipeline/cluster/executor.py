@@ -16,16 +16,16 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 from pipeline import layout
-from pipeline.cluster.actor_pool import generate
+from pipeline.cluster.actor_pool import ActorPool, start_pool
 from pipeline.cluster.actor_seconds import ActorSeconds
-from pipeline.cluster.crew import Background, Crew, assemble
 from pipeline.cluster.drain import drain
+from pipeline.cluster.feeding import generate
 from pipeline.cluster.interleave import interleaved
 from pipeline.cluster.metrics_reporter import report_run
 from pipeline.cluster.node_watch import NodeWatch
-from pipeline.cluster.pool import Pool
 from pipeline.cluster.prefetch import TASK_CPUS, PreparedUnit, prefetch_later, prefetch_units
-from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private, local_cpus
+from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private
+from pipeline.cluster.session import Background
 from pipeline.cluster.tracing import Tracing, rows_to_trace
 from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
@@ -110,12 +110,10 @@ class RayExecutor:
         self._load = load
         self._stop = stop or Stop()
         self._private = is_private()
-        # Worker processes that a session of our own starts at once: no more than there are cores for a range.
-        ranged = any(isinstance(run.actors, ActorRange) for run in config.runs_of_pools().values())
-        self._background = Background(min(config.most_actors, local_cpus()) if ranged else config.most_actors)
+        self._background = Background[ActorPool]()
         self._starts: list[Mapping[str, float]] = []
         self._lives: list[ActorSeconds] = []
-        self._crew: Crew | None = None
+        self._pool: ActorPool | None = None
         self._tracing = Tracing()
         self._sessions = 0
         self._threads: list[threading.Thread] = []
@@ -135,8 +133,8 @@ class RayExecutor:
             self._sessions -= 1
             if not self._sessions:
                 self._tracing.close()
-                if self._crew is not None:
-                    self._crew.close()
+                if self._pool is not None:
+                    self._pool.close()
                 # Of a run that ended early: Ray ends a process of which a thread calls it after its end.
                 for thread in self._threads:
                     thread.join(_END_SECONDS)
@@ -150,7 +148,7 @@ class RayExecutor:
         config = job.config
         first = islice(plan_units(job.sliced, config.resolved_unit_rows(), "", config.limit), config.most_actors)
         if units := sum(1 for _ in first):
-            self._background.start_crew(lambda: self._assemble(job, units))
+            self._background.start_actors(lambda: self._start_pool(job, units))
 
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         """See :class:`Executor`.
@@ -165,59 +163,61 @@ class RayExecutor:
         self._tracing = Tracing()
         self._background.wait()
         self._stop.listen()  # at once: until then a signal meets Ray's handler first
-        crew: Crew | None = None
+        pool: ActorPool | None = None
         with suppress(ResourceError):  # units that span files are fewer than was counted: what fits is asked below
-            crew = self._background.crew()
-        crew = crew or self._assemble(job, work.units)
+            pool = self._background.actors()
+        pool = pool or self._start_pool(job, work.units)
         if any(
-            own.least > max(1, work.units) for own in crew.resources.values()
+            own.least > max(1, work.units) for own in pool.resources.values()
         ):  # it was started before the units were counted
-            crew.close()
-            crew = self._assemble(job, work.units)
+            pool.close()
+            pool = self._start_pool(job, work.units)
         self._stop.listen()
-        self._crew = crew
-        self._lives.append(crew.pool.seconds)
+        self._pool = pool
+        self._lives.append(pool.seconds)
         watch = self._background.watch()
-        graph = self._run_graph(job, work, crew, watch, begin)
-        return self._reported(crew, work, drain(graph, watch.check, self._threads.append))
+        graph = self._run_graph(job, work, pool, watch, begin)
+        return self._reported(pool, work, drain(graph, watch.check, self._threads.append))
 
-    def _assemble(self, job: Job, units: int) -> Crew:
-        return assemble(job, self._load, units, private=self._private, beside=self._beside)
+    def _start_pool(self, job: Job, units: int) -> ActorPool:
+        return start_pool(job, self._load, units, private=self._private, beside=self._beside)
 
-    def _run_graph(self, job: Job, work: Work, crew: Crew, watch: NodeWatch, begin: float) -> Iterator[CommitRecord]:
-        """The records of the units, as they are done; the crew's actors are killed at the end."""
+    def _run_graph(
+        self, job: Job, work: Work, pool: ActorPool, watch: NodeWatch, begin: float
+    ) -> Iterator[CommitRecord]:
+        """The records of the units, as they are done; the actors are killed at the end."""
         import ray
 
-        most = sum(own.actors for own in crew.resources.values())
+        most = sum(own.actors for own in pool.resources.values())
         runs = job.config.runs_of_pools()
         held = {name: units_per_actor(run, work.unit_rows, work.units, most) for name, run in runs.items()}
         units: Generator[PreparedUnit | None, None, None]
-        units = prefetch_units(job, work.tasks, partial(_reserved, crew.pool), crew.bisection)
+        units = prefetch_units(job, work.tasks, partial(_reserved, pool), pool.bisection)
         if work.later is not None:
-            units = interleaved(prefetch_later(job, work.later, crew.bisection), units, work.later.end)
-        refit = None if self._private else _refit(job.config, crew.resources, work.units)
+            units = interleaved(prefetch_later(job, work.later, pool.bisection), units, work.later.end)
+        refit = None if self._private else _refit(job.config, pool.resources, work.units)
         try:
             with ExitStack() as stack:
-                stack.callback(crew.close)
+                stack.callback(pool.close)
                 with self._stop.draining():
                     for record in generate(
-                        crew.pool, units, held, work.units, self._stop, starts=self._starts, refit=refit, nodes=watch,
+                        pool, units, held, work.units, self._stop, starts=self._starts, refit=refit, nodes=watch,
                         drain_seconds=job.config.drain_seconds,
                     ):  # fmt: skip
                         if work.sampled is not None:
                             work.sampled.add(record)
                         yield record
-                if not self._stop.asked and self._begin_tracing(job, work, crew):
-                    stack.pop_all()  # the crew is ended when that is done
+                if not self._stop.asked and self._begin_tracing(job, work, pool):
+                    stack.pop_all()  # the pool is ended when that is done
         except ray.exceptions.RayError as error:
             watch.confirm()
             raise _explained(error, job.storage, begin) from error
 
-    def _begin_tracing(self, job: Job, work: Work, crew: Crew) -> bool:
-        """Whether an actor traces rows for the report now, and ends the crew."""
+    def _begin_tracing(self, job: Job, work: Work, pool: ActorPool) -> bool:
+        """Whether an actor traces rows for the report now, and ends the pool."""
         try:
             rows = rows_to_trace(job, work.sampled)
-            return rows is not None and self._tracing.begin(crew, rows)
+            return rows is not None and self._tracing.begin(pool, rows)
         except Exception:
             _LOG.warning("rows could not be traced for the report", exc_info=True)
             return False
@@ -227,10 +227,10 @@ class RayExecutor:
         return self._tracing.result()
 
     def _reported(
-        self, crew: Crew, work: Work, lists: Iterator[list[CommitRecord]]
+        self, pool: ActorPool, work: Work, lists: Iterator[list[CommitRecord]]
     ) -> Iterator[list[CommitRecord]]:  # fmt: skip
         """``lists``, while the metrics of the run are reported."""
-        source = crew.pool.metrics
+        source = pool.metrics
         source.begin(work.units)
         with report_run(self._config, source):
             yield from source.watch(lists)
@@ -241,8 +241,8 @@ class RayExecutor:
 
     def state(self) -> ExecutorState:
         """See :class:`Executor`."""
-        crew = self._crew or self._background.starting()
-        return ExecutorState() if crew is None else replace(crew.state.read(), used=self.used())
+        pool = self._pool or self._background.starting()
+        return ExecutorState() if pool is None else replace(pool.state.read(), used=self.used())
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """In Ray tasks, so that the driver's memory does not hold the parts; a single small part in this process."""
@@ -300,7 +300,7 @@ def units_per_actor(config: RunConfig, unit_rows: int, units: int, actors: int |
     return min(wanted, max(fill, units // (16 * actors)))
 
 
-def _reserved(pool: Pool) -> tuple[float, float]:
+def _reserved(pool: ActorPool) -> tuple[float, float]:
     """CPUs and GPUs that the actors there are reserve, those that are pending included."""
     own = [pool.resources[name] for name in list(pool.names.values())]
     return sum(each.cpus for each in own), sum(each.gpus for each in own)

@@ -8,6 +8,8 @@ import threading
 import time
 import traceback
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,13 +28,13 @@ from pipeline.types import Unit
 from pipeline.worker.engine_thread import DroppedError, EngineThread
 from pipeline.worker.forks import Forks
 from pipeline.worker.garbage import keep_what_is_there
-from pipeline.worker.load_engine import EngineLoader
+from pipeline.worker.load_engine import EngineLoader, load_for_any_row
 from pipeline.worker.notice import SIGTERM, Notice
 from pipeline.worker.row_isolation import BisectionLike
 from pipeline.worker.row_traces import trace_rows
 from pipeline.worker.unit_worker import UnitWorker
 
-__all__ = ["ENGINE_DIED", "POOL", "GenerateActor", "Recorder"]
+__all__ = ["ENGINE_DIED", "POOL", "GenerateActor", "Recorder", "Sign"]
 
 POOL = "default"
 """The name of a pool without a name."""
@@ -55,24 +57,56 @@ class Recorder(BisectionLike, Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """A sign of an actor: a process of it has begun, or has to go.
+
+    Attributes:
+        process, node: which one, and where it runs.
+        taken: seconds of each stage of its start.
+        notice: why it has to go; None: it does not.
+    """
+
+    process: str
+    node: str
+    taken: Mapping[str, float]
+    notice: str | None
+
+
 class GenerateActor:
-    """The class of the pool's Ray actors; :meth:`run` is called from several threads at once."""
+    """The class of the pool's Ray actors; :meth:`run` is called from several threads at once.
 
-    def __init__(self, job: Job, num_threads: int, load: EngineLoader, bisection: Recorder, pool: str = POOL) -> None:
-        """Load the model. ``pool``: the name of the actor's pool, for its metrics.
+    Args:
+        shared: the pickled pair (reference to the job, crash bisection).
+        pool: the name of its pool.
+        name: its own name, which stays the same when its process dies and Ray starts another.
+        asked: when it was asked for, seconds since 1970.
+        num_threads: of the engine.
+        load: makes the engine.
 
-        Raises:
-            EngineDiedError: this actor's processes died more often in a row than allowed, without finishing a unit.
-        """
-        self._started = stages.seconds_since_start()
+    Raises:
+        EngineDiedError: this actor's processes died more often in a row than allowed, without finishing a unit.
+    """
+
+    def __init__(
+        self, shared: bytes, pool: str, name: str, asked: float, num_threads: int, load: EngineLoader
+    ) -> None:  # fmt: skip
+        import ray
+
+        scheduled = max(0.0, time.time() - asked)
+        bisection: Recorder
+        reference, bisection = ray.cloudpickle.loads(shared)
+        job = _job_of(ray.get(reference), pool)
+        load = partial(load_for_any_row, load, pool) if pool else load
+        self._taken = {"scheduled": scheduled, "process started": stages.seconds_since_start()}
         self._process = uuid.uuid4().hex
         self._notice = Notice.of_environment()
         self._notice.listen()
         threading.Thread(target=self._end_late, args=(job.config.drain_seconds,), name="end", daemon=True).start()
-        verdict = bisection.start_process(_worker_name(), self._process, own_node())
+        verdict = bisection.start_process(name, self._process, own_node())
         if not verdict.go_on:
             raise EngineDiedError(f"{verdict.deaths} processes in a row died before any unit was done.")
-        stages.on_begin(partial(bisection.reach, _worker_name()))
+        stages.on_begin(partial(bisection.reach, name))
         with masked_errors():  # Ray writes them to its logs
             try:
                 engine = load(job, num_threads)
@@ -86,20 +120,13 @@ class GenerateActor:
         self._bisection, self._engine, self._job = bisection, thread, job
         worker = UnitWorker(job, thread, bisection, self._process, _forks(job, load))
         self._workers = [worker, *map(worker.beside, job.later)]
-        self._metrics = report_actor(job.config, thread, pool, restarted=verdict.deaths > 0)
+        self._metrics = report_actor(job.config, thread, pool or POOL, restarted=verdict.deaths > 0)
 
-    def ready(self) -> dict[str, float]:
-        """Returns once the model is loaded: the seconds of each stage of this process so far."""
-        return {"process started": self._started, **stages.taken()}
-
-    def watch(self, known: str) -> tuple[str, str, str | None]:
-        """Where this process is, at once if it is another one than ``known``; else when it has to go, and why.
-
-        Returns:
-            Its name and its node, and why it has to go; None if it need not.
-        """
-        why = self._notice.wait() if known == self._process else None
-        return self._process, own_node(), why
+    def watch(self, known: str) -> Sign:
+        """Returns at once in a process other than ``known``; else when this one has to go."""
+        notice = self._notice.wait() if known == self._process else None
+        taken = {**self._taken, **stages.taken()}
+        return Sign(process=self._process, node=own_node(), taken=taken, notice=notice)
 
     def engine_load(self) -> dict[str, Any] | None:
         """How full the engine is and what it has counted; None if it does not say. Costs some microseconds."""
@@ -143,11 +170,10 @@ class GenerateActor:
             os._exit(_TERMINATED)
 
 
-def _worker_name() -> str:
-    """A name that stays the same when this actor's process dies and Ray starts another."""
-    import ray
-
-    return ray.get_runtime_context().get_actor_id() or "none"
+def _job_of(job: Job, pool: str) -> Job:
+    """The job, and those after it in a chain, as actors of a pool see them."""
+    own, *later = (replace(one, config=one.config.runs_of_pools()[pool]) for one in (job, *job.later))
+    return replace(own, later=tuple(later))
 
 
 def _forks(job: Job, load: EngineLoader) -> Forks:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.cluster.private_ray import read_node_tables
 from pipeline.worker.crash_bisection import Machine
 
 __all__ = ["NodeTable", "fate_of", "own_node", "read_nodes"]
@@ -58,10 +59,7 @@ class NodeTable:
 
 def read_nodes() -> NodeTable:
     """Ask the head. Waits for as long as it does not answer."""
-    # No public call names the nodes that are being drained. And public ones would start a session if there is none.
-    from ray._private.state import state
-
-    return NodeTable.of(state.node_table(), state.get_draining_nodes())
+    return NodeTable.of(*read_node_tables())
 
 
 def fate_of(node: str) -> Machine:

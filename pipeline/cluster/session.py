@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-import re
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pipeline import stages
-from pipeline.cluster.lean_start import lean_start
-from pipeline.cluster.loopback import LOOPBACK, on_loopback, warn_unless_on_loopback
+from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.private_folder import end_of_logs, private_folder
+from pipeline.cluster.private_ray import (
+    LOOPBACK,
+    cluster_here,
+    is_head_of_own_session,
+    on_loopback,
+    silence_retries,
+    warn_unless_on_loopback,
+)
 from pipeline.cluster.resources import connected_nodes, is_private, local_cpus
 from pipeline.cluster.worker_names import finder, marks_of, why_not
 from pipeline.errors import ResourceError
 
 __all__ = [
     "PRIVATE_SYSTEM_CONFIG",
+    "Background",
     "ensure_ray",
     "ray_session",
     "start_probe",
@@ -42,7 +48,6 @@ PRIVATE_SYSTEM_CONFIG = {
 """Settings of a private session."""
 _PROBE_RETRIES = 2
 _LOGS_STAY = "\nRay's logs hold the output of these processes."
-_ANSWER_SECONDS = 0.5
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
     "ray.data._internal.execution.streaming_executor",
@@ -56,58 +61,31 @@ _ENSURING = threading.Lock()
 _INIT_LOGGER = "ray._private.worker"
 
 
-_RETRIED = re.compile(
-    r"Task (PooledGenerateActor|_Recorder|prepare_units|_write_part|_prepare|ReadUnits)\b.* retries remaining",
-    re.DOTALL,
-)
-"""What Ray prints, on standard output, when it does a task of ours again: after each death, and after each run that is
-stopped. The run itself says what matters of it; Ray's logs have the rest."""
-
-
-def _silence_retries() -> None:
-    """Leave :data:`_RETRIED` out of what Ray prints in this process."""
-    from ray._private import worker
-
-    plain = getattr(worker, "print_to_stdstream", None)  # a part of Ray that may change; then it prints as before
-    if plain is None or hasattr(plain, "__wrapped__"):
-        return
-
-    @functools.wraps(plain)
-    def printed(data: dict[str, Any], *args: Any, **options: Any) -> None:
-        if not any(_RETRIED.match(line) for line in data.get("lines", ())):
-            plain(data, *args, **options)
-
-    worker.print_to_stdstream = printed
-
-
 def _is_not_about_signals(record: logging.LogRecord) -> bool:
     """Ray warns where it leaves the handler of SIGTERM to the caller, as it does in a thread; that is what we want."""
     return "SIGTERM handler is not set" not in record.getMessage()
 
 
-def ensure_ray(workers: int = 2) -> bool:
+def ensure_ray() -> bool:
     """Connect to Ray; True if this call started or joined a session, which the caller then ends.
 
     A session of this process is used as it is. In a submitted job, or wherever ``RAY_ADDRESS`` is set, that
     cluster is joined. Else a cluster of this process alone is started on loopback, without dashboard.
-
-    Args:
-        workers: worker processes that a session of our own starts at once.
     """
     with _ENSURING:
-        return _ensure_ray(workers)
+        return _ensure_ray()
 
 
-def _ensure_ray(workers: int) -> bool:
+def _ensure_ray() -> bool:
     import ray
 
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
-    _silence_retries()
+    silence_retries()
     if ray.is_initialized():
         return False
     address = os.environ.get("RAY_ADDRESS")
-    if not address and (there := _cluster_here()) is not None:
+    if not address and (there := cluster_here()) is not None:
         stages.announce(
             f"a Ray cluster runs on this machine ({there}), and this run has a Ray of its own. To run on the "
             "cluster, set RAY_ADDRESS=auto"
@@ -118,7 +96,7 @@ def _ensure_ray(workers: int) -> bool:
         # What workers print stays in Ray's log files; it would come with escape codes. What ends a run, the run says.
         ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
     else:
-        with on_loopback(), lean_start(LOOPBACK, workers):
+        with on_loopback():
             _init_private(
                 address="local",
                 num_cpus=local_cpus(),  # what actors were checked against, before there was a session
@@ -155,18 +133,6 @@ def _logs() -> str:
     return f"\nThe last lines of Ray's logs:\n{end}" if end else ""
 
 
-def _cluster_here() -> str | None:
-    """The address of a cluster that ``ray start`` began on this machine, if it answers."""
-    with suppress(Exception):  # a part of Ray that may change; no more than a message depends on it
-        from ray._private.utils import read_ray_address
-
-        address: str = read_ray_address() or ""
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
-        return address
-    return None
-
-
 def stays_on_this_machine() -> bool:
     """Whether what is sent to workers reaches processes of this machine alone, which this process began.
 
@@ -176,10 +142,7 @@ def stays_on_this_machine() -> bool:
         return True
     if os.environ.get("RAY_ADDRESS"):
         return False
-    import ray
-
-    node = ray._private.worker._global_node
-    return node is not None and node.is_head() and len(connected_nodes()) == 1
+    return is_head_of_own_session() and len(connected_nodes()) == 1
 
 
 @contextmanager
@@ -224,3 +187,104 @@ def start_probe(*, private: bool = False) -> Callable[[], None]:
             raise ResourceError(problem)
 
     return wait
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_Actors = TypeVar("_Actors", bound=_Closable)
+
+
+class Background(Generic[_Actors]):
+    """A thread that starts the session, and then the actors that are asked for.
+
+    Ray's processes die with the thread that started them, so it lives until :meth:`close`.
+    """
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+        self._session: Future[bool] | None = None
+        self._watch: NodeWatch | None = None
+        self._actors: Future[_Actors] | None = None
+
+    def start(self) -> None:
+        """Begin to start the session, unless that was done."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="session")
+            self._session = self._thread.submit(self._start)
+
+    def wait(self) -> None:
+        """Return once the session has started.
+
+        Raises:
+            Exception: it could not be started.
+        """
+        self.start()
+        assert self._session is not None
+        self._session.result()
+
+    def watch(self) -> NodeWatch:
+        """The watch of the session's nodes, once that has started."""
+        self.wait()
+        assert self._watch is not None
+        return self._watch
+
+    def start_actors(self, make: Callable[[], _Actors]) -> None:
+        """Begin to start actors, for :meth:`actors`."""
+        self.start()
+        assert self._thread is not None
+        self._actors = self._thread.submit(self._made, make)
+
+    def actors(self) -> _Actors | None:
+        """The actors that were asked for, once they are; the caller then owns them. None if none were.
+
+        Raises:
+            Exception: they could not be started.
+        """
+        if self._actors is None:
+            return None
+        try:
+            actors = self._actors.result()
+        except Exception:
+            self._actors = None
+            raise
+        # Not before: a signal may end the wait, and then it is for `close` to wait, as Ray must not end meanwhile.
+        self._actors = None
+        return actors
+
+    def starting(self) -> _Actors | None:
+        """The actors that no caller has taken yet, if they were made."""
+        own = self._actors
+        return own.result() if own is not None and own.done() and own.exception() is None else None
+
+    def close(self) -> None:
+        """End everything that was started: actors that no caller has taken, and the session if it is ours."""
+        if self._thread is None:
+            return
+        assert self._session is not None
+        if self._actors is not None:
+            with suppress(Exception):  # no caller waits for it any more
+                self._actors.result().close()
+        if self._watch is not None:
+            self._watch.close()
+        if self._session.exception() is None and self._session.result():
+            import ray
+
+            with stages.stage("Ray ended"):
+                ray.shutdown()
+        self._thread.shutdown()
+        self._thread = None
+
+    def _start(self) -> bool:
+        with stages.stage("Ray started"):
+            started = ensure_ray()
+        import ray
+
+        self._watch = NodeWatch(ray.get_runtime_context().gcs_address)
+        self._watch.start()
+        return started
+
+    def _made(self, make: Callable[[], _Actors]) -> _Actors:
+        self.wait()
+        return make()

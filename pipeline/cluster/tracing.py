@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.cluster.crew import Crew
+from pipeline.cluster.actor_pool import ActorPool
 from pipeline.codec import redact
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import load_place
@@ -39,21 +39,21 @@ class Tracing:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._crew: Crew | None = None
+        self._pool: ActorPool | None = None
         self._found: Traced | None = None
 
-    def begin(self, crew: Crew, rows: pa.Table) -> bool:
-        """Let an actor trace rows. True: the crew is ended here, once that is done; False: it has no actor for it."""
-        members = crew.pool.metrics.members
+    def begin(self, pool: ActorPool, rows: pa.Table) -> bool:
+        """Let an actor trace rows. True: the pool is ended here, once that is done; False: it has no actor for it."""
+        members = pool.metrics.members
         ready = () if members is None else members.ready_actors
         if not ready:
             return False
-        crew.state.close()
-        for actor in list(crew.pool.actors):
+        pool.state.close()
+        for actor in list(pool.actors):
             if actor != ready[0]:
-                crew.pool.end(actor)
-        self._crew = crew
-        self._thread = threading.Thread(target=self._run, args=(crew, ready[0], rows), name="tracing", daemon=True)
+                pool.end(actor)
+        self._pool = pool
+        self._thread = threading.Thread(target=self._run, args=(pool, ready[0], rows), name="tracing", daemon=True)
         self._thread.start()
         return True
 
@@ -65,15 +65,15 @@ class Tracing:
 
     def close(self) -> None:
         """End it, done or not."""
-        if self._thread is not None and self._crew is not None and self._thread.is_alive():
-            self._crew.close()
+        if self._thread is not None and self._pool is not None and self._thread.is_alive():
+            self._pool.close()
             self._thread.join(_END_SECONDS)
 
-    def _run(self, crew: Crew, actor: int, rows: pa.Table) -> None:
+    def _run(self, pool: ActorPool, actor: int, rows: pa.Table) -> None:
         try:
-            self._found = _asked(lambda: crew.pool.trace(actor, rows))
+            self._found = _asked(lambda: pool.trace(actor, rows))
         finally:
-            crew.close()
+            pool.close()
 
 
 def _asked(call: Callable[[], Any]) -> Traced:

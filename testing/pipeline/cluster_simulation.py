@@ -139,8 +139,8 @@ class _Pool:
         self.names.pop(actor, None)
         self._cluster.end(actor)
 
-    def is_placed(self, actor: int) -> bool:
-        return True
+    def begun(self) -> set[int]:
+        return set(self.names)
 
 
 class _Cluster:
@@ -204,14 +204,14 @@ class _Cluster:
 
 
 class _Driver:
-    """The loop of :func:`pipeline.cluster.actor_pool.generate` and the commits behind it, event by event."""
+    """The loop of :func:`pipeline.cluster.feeding.generate` and the commits behind it, event by event."""
 
     def __init__(self, scenario: Scenario, cluster: _Cluster, index: Index, ledger: Ledger) -> None:
         self.scenario, self.cluster, self.index, self.ledger = scenario, cluster, index, ledger
         most = scenario.held + max(1, scenario.held // 4)
         self._room = scenario.actors * max(8, scenario.held)
         self.dispatcher = Dispatcher(held=most, max_overtakes=self._room)
-        self.members = Members(_Pool(cluster), self.dispatcher, {_POOL: most}, 0.0, lambda actor: None)
+        self.members = Members(_Pool(cluster), self.dispatcher, {_POOL: most}, 0.0)
         self.tracker = Monitor()
         self.tracker.plan(scenario.rows, Totals(), 0)
         self.units, self.executions, self.left = 0, 0, 0

@@ -82,7 +82,7 @@ def _on_made_up_gpus(folder: Path) -> dict[str, Any]:
 
     from pipeline.cluster import members
     from pipeline.cluster.executor import RayExecutor
-    from pipeline.cluster.loopback import LOOPBACK, on_loopback
+    from pipeline.cluster.private_ray import LOOPBACK, on_loopback
     from pipeline.commands.run import run_on
     from pipeline.config import RunConfig
     from pipeline.progress.snapshot import Progress

@@ -56,7 +56,7 @@ def test_a_job_succeeds_whose_driver_has_no_accelerator_and_needs_no_torch(
     assert done.returncode == 0, done.stdout[-3000:]
     assert "Rows: 60, 60 ok, 0 failed" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stdout.splitlines() if line.startswith("import time:")}
-    assert {"pipeline.cluster.actor_pool", "ray"} <= imported
+    assert {"pipeline.cluster.feeding", "ray"} <= imported
     assert not [name for name in imported if name.partition(".")[0] in ("torch", "triton", "numba", "transformers")]
     assert [row["k"] for row in pipeline.read(tmp_path / "out", format="arrow").to_pylist()] == list(range(60))
 

@@ -1,10 +1,11 @@
-"""Several real actors: one that hangs, one that is slow, prefixes that meet."""
+"""Real actors of a range and of several pools: the same bytes, as many as fit, and each with its own accelerator."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Iterator
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,28 @@ import pytest
 import pipeline
 from pipeline import layout
 from pipeline.cluster.executor import RayExecutor
-from pipeline.codec import EngineConfig, SamplingParams
+from pipeline.codec import SamplingParams
 from pipeline.commands.run import run_on
 from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
+from pipeline.schema import DATA_COLUMNS
+from pipeline.sinks.staged import data_checksum
 from pipeline.storage.open import open_storage
-from testing.pipeline.deadly_engines import one_hangs_engine, one_is_slow_engine
+from testing.pipeline.noted_engines import noted_engine, noted_slow_engine, notes_of
+from testing.repository import ROOT
+from wedlm_core import EngineConfig
 
-ROWS = 240
+ROWS = 96
 
 
-def config_of(folder: Path, model: Path, **fields: Any) -> RunConfig:
-    ids = [[10 + i % 50, 300 - i] for i in range(ROWS)]
-    pq.write_table(pa.table({"prompt_token_ids": ids, "k": list(range(ROWS))}), folder / "in.parquet")
-    settings: dict[str, Any] = {"unit_rows": 4, "actors": 2, "units_in_flight": 4, **fields}
-    return RunConfig(input=str(folder / "in.parquet"), output=str(folder / "out"), model=str(model), **settings)
+def config_of(folder: Path, name: str, model: Path, **fields: Any) -> RunConfig:
+    path = folder / "in.parquet"
+    if not path.exists():
+        pq.write_table(pa.table({"prompt_token_ids": [[10 + i % 50, 300 - i] for i in range(ROWS)]}), path)
+    return RunConfig(
+        input=str(path), output=str(folder / name), model=str(model), unit_rows=2, num_threads=1,
+        sampling=SamplingParams(max_tokens=6, temperature=0.7, ignore_eos=True), **fields,
+    )  # fmt: skip
 
 
 def go(config: RunConfig, load: object) -> RunSummary:
@@ -37,59 +45,77 @@ def go(config: RunConfig, load: object) -> RunSummary:
     return run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
 
 
-def check_whole(config: RunConfig, summary: RunSummary) -> None:
-    assert (summary.total.rows, summary.total.failed_rows) == (ROWS, 0)
-    assert pipeline.read(config.output, format="arrow")["k"].to_pylist() == list(range(ROWS))
-    assert pipeline.verify(config.output, input=config.input).ok
-    assert not list(Path(config.output, layout.STAGED).glob("*")), "results that came second are removed too"
-
-
-@pytest.mark.slow(reason="waits for an actor that hangs: 30 s")
+@pytest.mark.slow(reason="three runs on a cluster: 40 s")
 @pytest.mark.usefixtures("cluster")
-def test_an_actor_that_hangs_costs_no_row_and_the_job_ends(qwen3_folder: Path, tmp_path: Path) -> None:
-    config = config_of(tmp_path, qwen3_folder)
-    check_whole(config, go(config, one_hangs_engine))
-
-
-@pytest.mark.usefixtures("cluster")
-def test_an_actor_that_is_slow_is_given_little_and_relieved_of_what_is_left(
-    qwen3_folder: Path, tmp_path: Path
-) -> None:  # fmt: skip
-    config = config_of(tmp_path, qwen3_folder)
-    copies: Counter[int] = Counter()
-    seen: list[float] = []
-
-    class Watched(RayExecutor):
-        def run_units(self, job: Any, work: Any) -> Iterator[Any]:
-            for records in super().run_units(job, work):
-                copies.update(record.copy for record in records)
-                seen.extend(record.engine_seconds for record in records)
-                yield records
-
-    executor = Watched(config, one_is_slow_engine)
-    summary = run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
-    check_whole(config, summary)
-    assert copies[1] >= 1, "at the end the quick actor did units of the slow one"
-    assert copies.total() == ROWS // 4
+def test_a_fixed_number_a_range_and_two_pools_give_the_same_bytes(qwen3_folder: Path, tmp_path: Path) -> None:
+    ways: dict[str, dict[str, Any]] = {
+        "one": {"actors": 1},
+        "range": {"actors": {"min": 0, "max": 3}, "units_in_flight": 2},
+        "pools": {"pools": {"wide": {"engine": {"max_num_seqs": 16}, "cpus_per_actor": 0.5},
+                            "slim": {"engine": {"max_num_seqs": 2, "page_size": 16}, "cpus_per_actor": 0.5}},
+                  "units_in_flight": 2},
+    }  # fmt: skip
+    sums, slots = {}, {}
+    for name, fields in ways.items():
+        config = config_of(tmp_path, name, qwen3_folder, **fields)
+        summary = go(config, noted_engine)
+        assert (summary.total.rows, summary.total.failed_rows) == (ROWS, 0)
+        assert summary.start_up.actors >= 1
+        assert {summary.start_up.median[phase] > 0 for phase in ("scheduling", "load", "compile")} == {True}
+        assert f"Start of {summary.start_up.actors} actor" in summary.describe()
+        columns = ["prompt_token_ids", *DATA_COLUMNS]
+        sums[name] = data_checksum(pipeline.read(config.output, format="arrow"), columns)
+        slots[name] = sorted(note["slots"] for note in notes_of(config.output))
+    assert len(set(sums.values())) == 1, sums
+    assert slots["one"] == [64]
+    assert slots["range"] in ([64], [64, 64]), "two CPUs have room for two of three"
+    assert slots["pools"] == [2, 16]
 
 
 @pytest.mark.usefixtures("cluster")
-def test_rows_that_share_a_prefix_meet_in_one_actors_cache(qwen3_folder: Path, tmp_path: Path) -> None:
-    """Eight families, a unit each, in any order: without a plan, each of the two actors would prefill all eight."""
-    draw = random.Random(2)
-    families = [[draw.randrange(10, 200) for _ in range(48)] for _ in range(8)]
-    order = [draw.randrange(8) for _ in range(64)]
-    ids = [[*families[family], 10 + i, row] for i, family in enumerate(order) for row in (1, 2)]
-    pq.write_table(pa.table({"prompt_token_ids": ids}), tmp_path / "in.parquet")
-    result = pipeline.run(
-        str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), model=str(qwen3_folder), unit_rows=2, actors=2,
-        units_in_flight=1, num_threads=1, sampling=SamplingParams(max_tokens=4, ignore_eos=True),
-        engine=EngineConfig(max_num_seqs=1, page_size=16, num_pages=64),
+def test_a_range_on_a_fixed_cluster_takes_as_many_as_fit(qwen3_folder: Path, tmp_path: Path) -> None:
+    # A row at a time: the second actor may take seconds to start, beside other processes.
+    one = EngineConfig(max_num_seqs=1)
+    config = config_of(tmp_path, "fit", qwen3_folder, actors={"min": 1, "max": 64}, units_in_flight=2, engine=one)
+    assert go(config, noted_slow_engine).total.rows == ROWS
+    assert len(notes_of(config.output)) == 2
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_faster_of_two_pools_does_more(qwen3_folder: Path, tmp_path: Path) -> None:
+    """Steps take as long in both; one runs 16 rows in a step, the other one."""
+    pools = {"slow": {"engine": {"max_num_seqs": 1}}, "fast": {"engine": {"max_num_seqs": 16}}}
+    config = config_of(tmp_path, "two", qwen3_folder, pools=pools)
+    assert go(config, noted_slow_engine).total.rows == ROWS
+    done = {note["slots"]: note.get("rows", 0) for note in notes_of(config.output)}
+    assert done[16] > done[1], done  # by how much depends on which of the two starts first, and how much earlier
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_pool_whose_engine_could_not_hold_every_row_is_refused(qwen3_folder: Path, tmp_path: Path) -> None:
+    pools = {"tight": {"engine": {"num_pages": 4}}}
+    config = config_of(tmp_path, "tight", qwen3_folder, pools=pools)
+    with pytest.raises(pipeline.EngineDiedError, match=r"max_model_len=512: the KV pool of pools\.tight holds 256"):
+        go(config, noted_engine)
+
+
+@pytest.mark.slow  # a session of its own with made-up GPUs, 25 s on a quiet machine
+def test_actors_see_their_own_accelerator_and_those_without_room_are_asked_of_an_autoscaler(tmp_path: Path) -> None:
+    """One node that claims two GPUs, in a session and a process of their own."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "CUDA_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "testing.pipeline.noted_engines", str(tmp_path)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
-    assert result.summary.total.rows == 128
-    cached = [s["cached_prompt_tokens"] for s in pipeline.read(tmp_path / "out", format="arrow")["stats"].to_pylist()]
-    assert set(cached) == {0, 48}
-    misses = Counter(order[i // 2] for i, tokens in enumerate(cached) if not tokens)
-    assert len(misses) == 8
-    # An actor that is ready before the other begins with all of them, and hands half over (and a unit or two crosses).
-    assert misses.total() <= 8 + 4 + 2
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.strip().split("\n")[-1])
+    said = found.pop("said")
+    assert all(way["rows"] == 160 for way in found.values())
+    devices = {name: sorted(actor["devices"] for actor in way["actors"]) for name, way in found.items()}
+    assert devices["whole"] == ["0", "1"], "three of five found no room, and the run went on without them"
+    assert devices["half"] in (["0", "0"], ["1", "1"]), "the GPUs have room for a third one, the limit of a node not"
+    assert any(one.get("GPU") == 1 for one in found["whole"]["asked"]), "a pending actor is a demand"
+    assert any(one.get("GPU") == 0.5 for one in found["half"]["asked"])
+    assert not any(way["left"] for way in found.values()), "requests are withdrawn"
+    assert any("3 actors for a node with room for 0.75 CPU and 1 GPU; 2 at work" in line for line in said), said
+    assert any("1 actor for a node with room for 1 CPU and 0.5 GPU, at most 2 on a node" in line for line in said), said

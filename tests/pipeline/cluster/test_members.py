@@ -30,8 +30,8 @@ class FakePool:
         self.ended.append(actor)
         del self.names[actor]
 
-    def is_placed(self, actor: int) -> bool:
-        return actor in self.placed
+    def begun(self) -> set[int]:
+        return self.placed
 
 
 def resources(most: int, least: int = 0, gpus: float = 0.0) -> ActorResources:
@@ -46,7 +46,7 @@ def test_a_run_grows_from_nothing_joins_and_gives_back() -> None:
     dispatcher.end_input()
     crowd.adjust(4, 0.0)
     assert watched == [0, 1]
-    assert (0 in crowd, crowd.ready) == (True, 0)
+    assert (0 in crowd, crowd.ready_actors) == (True, ())
     crowd.join(0, {"scheduled": 1.0, "model loaded": 2.0}, 1.0)
     given = [dispatcher.next(1.0), dispatcher.next(1.0)]
     assert all(run is not None and run.actor == 0 for run in given), "it begins with the first actor"
@@ -70,7 +70,7 @@ def test_a_run_grows_from_nothing_joins_and_gives_back() -> None:
 
 def test_pending_actors_are_withdrawn_when_no_unit_waits_for_them() -> None:
     pool, dispatcher = FakePool(a=resources(9)), Dispatcher(held=1, max_overtakes=8)
-    crowd = Members(pool, dispatcher, {"a": 1}, 0.0, lambda actor: None)
+    crowd = Members(pool, dispatcher, {"a": 1}, 0.0)
     for number in range(3):
         dispatcher.offer(str(number), {})
     crowd.adjust(3, 0.0)
@@ -90,7 +90,7 @@ def test_what_never_comes_is_said_in_one_line_and_ever_more_rarely(monkeypatch: 
     for name in ("fast", "fast", "slow"):
         pool.start(name)
     dispatcher = Dispatcher(held=2, max_overtakes=8)
-    crowd = Members(pool, dispatcher, {"fast": 2, "slow": 2}, 0.0, lambda actor: None)
+    crowd = Members(pool, dispatcher, {"fast": 2, "slow": 2}, 0.0)
     pool.placed = {1}
     for second in range(200):
         crowd.adjust(50, float(second))
@@ -103,7 +103,7 @@ def test_what_never_comes_is_said_in_one_line_and_ever_more_rarely(monkeypatch: 
 
 def test_a_range_follows_the_room_of_a_cluster_whose_nodes_come_and_go() -> None:
     pool, dispatcher, room = FakePool(a=resources(1)), Dispatcher(held=1, max_overtakes=8), {"a": 1}
-    crowd = Members(pool, dispatcher, {"a": 1}, 0.0, lambda actor: None, lambda: room)
+    crowd = Members(pool, dispatcher, {"a": 1}, 0.0, refit=lambda: room)
     for number in range(9):
         dispatcher.offer(str(number), {})
     crowd.adjust(9, 0.0)

@@ -12,7 +12,8 @@ import ray
 
 from pipeline.cluster import session
 from pipeline.cluster.private_folder import end_of_logs
-from pipeline.cluster.session import _cluster_here, ensure_ray
+from pipeline.cluster.private_ray import cluster_here
+from pipeline.cluster.session import ensure_ray
 from pipeline.errors import ResourceError
 
 
@@ -20,14 +21,14 @@ def test_a_cluster_that_answers_is_found_and_one_that_is_gone_is_not(monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: address)
-        assert _cluster_here() == address
-    assert _cluster_here() is None, "its address is left over"
+        assert cluster_here() == address
+    assert cluster_here() is None, "its address is left over"
 
 
 @pytest.mark.parametrize("noted", [None, "", "nonsense", "127.0.0.1:port", "[::1"])
 def test_what_is_no_address_is_none(noted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: noted)
-    assert _cluster_here() is None
+    assert cluster_here() is None
 
 
 def write_logs(folder: Path, **texts: str) -> None:

@@ -15,7 +15,7 @@ import ray
 import pipeline
 from pipeline import layout
 from pipeline.cluster.executor import RayExecutor, _explained
-from pipeline.cluster.loopback import LOOPBACK, on_loopback
+from pipeline.cluster.private_ray import LOOPBACK, on_loopback
 from pipeline.cluster.session import PRIVATE_SYSTEM_CONFIG
 from pipeline.commands.run import run_on
 from pipeline.config import RunConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 
 import pipeline
 from pipeline import layout
-from pipeline.cluster import crew, executor, prefetch, session
-from pipeline.cluster.crew import Background
+from pipeline.cluster import actor_pool, executor, prefetch, session
+from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.executor import RayExecutor
+from pipeline.cluster.pool_state import PoolState
+from pipeline.cluster.session import Background
 from pipeline.commands.run import run_on
 from pipeline.config import RunConfig
 from pipeline.plan.job import resolve_job
@@ -46,8 +49,7 @@ def refuse(*_: object, **__: object) -> bool:
 def test_only_a_run_with_work_starts_a_session(
     qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (crew, session):
-        monkeypatch.setattr(module, "ensure_ray", refuse)
+    monkeypatch.setattr(session, "ensure_ray", refuse)
     monkeypatch.setattr("ray.init", refuse)
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -67,14 +69,14 @@ def test_only_a_run_with_work_starts_a_session(
 def test_what_fails_in_the_background_is_raised_where_it_is_needed_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crew, "ensure_ray", refuse)
-    background = Background(1)
-    background.start_crew(lambda: pytest.fail("there is no session"))
+    monkeypatch.setattr(session, "ensure_ray", refuse)
+    background = Background()
+    background.start_actors(lambda: pytest.fail("there is no session"))
     with pytest.raises(ConnectionError):
-        background.crew()
+        background.actors()
     background.close()
-    unused = Background(1)
-    unused.start_crew(lambda: pytest.fail("there is no session"))
+    unused = Background()
+    unused.start_actors(lambda: pytest.fail("there is no session"))
     unused.close()
 
 
@@ -85,7 +87,7 @@ def test_a_signal_that_ends_the_wait_for_actors_leaves_them_to_the_end_of_the_se
 
     class Stands:
         def close(self) -> None:
-            ended.append("crew")
+            ended.append("actors")
 
     def interrupt(*_: object) -> None:
         raise SystemExit(143)
@@ -93,38 +95,41 @@ def test_a_signal_that_ends_the_wait_for_actors_leaves_them_to_the_end_of_the_se
     ended: list[str] = []
     stands = threading.Event()
     monkeypatch.setattr(Background, "_start", lambda self: False)
-    background = Background(1)
-    background.start_crew(lambda: Stands() if stands.wait(10) else pytest.fail("nobody waits"))  # type: ignore[arg-type,return-value]
+    background = Background()
+    background.start_actors(lambda: Stands() if stands.wait(10) else pytest.fail("nobody waits"))  # type: ignore[arg-type,return-value]
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(SystemExit):
-            background.crew()
+            background.actors()
     finally:
         signal.signal(signal.SIGALRM, before)
     threading.Timer(0.1, stands.set).start()
     background.close()
-    assert ended == ["crew"]
+    assert ended == ["actors"]
 
 
 def test_actors_are_ended_once_and_whoever_asks_waits_until_that_is_done() -> None:
     """The session ends them before Ray; the thread of a run that notices later must not call Ray any more."""
 
-    class Part:
+    class Bisection:
         def close(self) -> None:
             ended.append(threading.current_thread().name)
             slowly.wait(0.1)
 
     ended: list[str] = []
     slowly = threading.Event()
-    part: Any = Part()
-    both = crew.Crew(resources={}, bisection=part, pool=part, state=part)
-    other = threading.Thread(target=both.close, name="run")
+    pool = object.__new__(actor_pool.ActorPool)  # without actors, for which it needs Ray
+    pool.actors, pool.closed, pool._closing = {}, False, threading.Lock()
+    pool.state, pool.seconds, pool.bisection = PoolState(pool), ActorSeconds(), Bisection()  # type: ignore[assignment]
+    other = threading.Thread(target=pool.close, name="run")
     other.start()
     while not ended:
         slowly.wait(0.001)
-    both.close()
-    assert ended == ["run"] * 3, "by the first one, and all of it before the second one goes on"
+    begun = time.monotonic()
+    pool.close()
+    assert time.monotonic() - begun > 0.01, "the second one waits"
+    assert ended == ["run"]
     other.join()
 
 
@@ -133,14 +138,14 @@ def test_no_more_actors_are_started_ahead_than_there_may_be_units(
     rows: int, limit: int | None, units: int | None, qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int | None] = []
-    monkeypatch.setattr(executor, "assemble", lambda job, load, units, private, beside: asked.append(units))
-    monkeypatch.setattr(crew, "ensure_ray", lambda workers: False)
+    monkeypatch.setattr(executor, "start_pool", lambda job, load, units, private, beside: asked.append(units))
+    monkeypatch.setattr(session, "ensure_ray", lambda: False)
     config = config_of(tmp_path, qwen3_folder, rows=rows, actors=4, unit_rows=4, limit=limit)
     storage = open_storage(config.output, layout.SCRATCH)
     ahead = RayExecutor(config)
     with ahead.session():
         ahead.prepare(resolve_job(config, source_of(config, storage), storage))
-        ahead._background.crew()
+        ahead._background.actors()
     assert asked == ([] if units is None else [units])
 
 
@@ -153,7 +158,7 @@ def test_few_tasks_run_without_a_graph_of_ray_data(
 
     class Watched(RayExecutor):
         def run_units(self, job: Any, work: Any) -> Any:
-            planned.append(self._background._crew is not None)
+            planned.append(self._background._actors is not None)
             return super().run_units(job, work)
 
     config = config_of(tmp_path, qwen3_folder, unit_rows=4, num_threads=1)
@@ -172,8 +177,8 @@ def test_nothing_of_a_run_stays_in_a_session_of_the_callers(
     import ray
 
     started: list[Any] = []
-    start = crew.start_bisection
-    monkeypatch.setattr(crew, "start_bisection", lambda config: started.append(start(config)) or started[-1])
+    start = actor_pool.start_bisection
+    monkeypatch.setattr(actor_pool, "start_bisection", lambda config: started.append(start(config)) or started[-1])
     config = config_of(tmp_path, qwen3_folder, rows=3)
     assert go(RayExecutor(config, load=harmless_engine), config).total.rows == 3
     assert ray.is_initialized()

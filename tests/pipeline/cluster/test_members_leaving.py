@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from pipeline.cluster.dispatcher import Dispatcher
-from pipeline.cluster.leaving import Leaving
 from pipeline.cluster.members import Members
 from pipeline.cluster.nodes import NodeTable
 from pipeline.cluster.resources import ActorResources
+from pipeline.worker.notice import SIGTERM
 
 BUDGET, HELD = 20.0, 3
 
@@ -31,8 +31,8 @@ class Actors:
     def end(self, actor: int) -> None:
         self.ended.append(actor)
 
-    def is_placed(self, actor: int) -> bool:
-        return True
+    def begun(self) -> set[int]:
+        return set(self.names)
 
 
 class Cluster:
@@ -41,13 +41,12 @@ class Cluster:
     def __init__(self) -> None:
         self.actors = Actors(2)
         self.dispatcher = Dispatcher(held=HELD, max_overtakes=10)
-        self.members = Members(self.actors, self.dispatcher, {"": HELD}, 0.0, lambda actor: None)
-        self.leaving = Leaving(self.members, BUDGET)
+        self.members = Members(self.actors, self.dispatcher, {"": HELD}, 0.0, drain_seconds=BUDGET)
         for unit in range(8):
             self.dispatcher.offer(f"u{unit}", {})
         self.dispatcher.end_input()
         for actor, node in enumerate("ab"):
-            self.leaving.moved(actor, node, 0.0)
+            self.members.place(actor, node, 0.0)
             self.members.join(actor, {}, 0.0)
         self.given = list(self.give(0.0))
 
@@ -67,12 +66,12 @@ def simulated() -> Cluster:
 
 
 def test_an_actor_with_notice_takes_no_new_unit_and_leaves_when_it_has_done_its_own(simulated: Cluster) -> None:
-    simulated.leaving.noticed(0, "it got SIGTERM", 1.0)
+    simulated.members.notice(0, SIGTERM, 1.0)
     for unit in simulated.units_of(0):
         assert 0 not in simulated.actors.ended
         assert simulated.dispatcher.done(unit, 0, 2.0) == []
         assert list(simulated.give(2.0)) == [], "the other one is full, and this one takes nothing"
-        simulated.leaving.settle(2.0)
+        simulated.members.settle(2.0)
     assert simulated.actors.ended == [0]
     assert simulated.dispatcher.waiting == 2, "nothing was handed back"
     assert 0 not in simulated.members
@@ -80,11 +79,11 @@ def test_an_actor_with_notice_takes_no_new_unit_and_leaves_when_it_has_done_its_
 
 def test_what_is_not_done_in_time_is_handed_back_and_goes_next(simulated: Cluster) -> None:
     first, *rest = simulated.units_of(0)
-    simulated.leaving.noticed(0, "it got SIGTERM", 1.0)
+    simulated.members.notice(0, SIGTERM, 1.0)
     simulated.dispatcher.done(first, 0, 5.0)
-    simulated.leaving.settle(1.0 + BUDGET - 0.1)
+    simulated.members.settle(1.0 + BUDGET - 0.1)
     assert simulated.actors.ended == []
-    simulated.leaving.settle(1.0 + BUDGET)
+    simulated.members.settle(1.0 + BUDGET)
     assert simulated.actors.ended == [0]
     for unit in simulated.units_of(1):
         simulated.dispatcher.done(unit, 1, 30.0)
@@ -94,17 +93,17 @@ def test_what_is_not_done_in_time_is_handed_back_and_goes_next(simulated: Cluste
 def test_another_actor_is_asked_for_as_soon_as_one_has_to_go(simulated: Cluster) -> None:
     simulated.members.adjust(2, 0.5)
     assert set(simulated.actors.names) == {0, 1}
-    simulated.leaving.noticed(0, "it got SIGTERM", 1.0)
+    simulated.members.notice(0, SIGTERM, 1.0)
     simulated.members.adjust(2, 2.0)
     assert set(simulated.actors.names) == {0, 1, 2}
     simulated.members.adjust(2, 4.0)
     assert set(simulated.actors.names) == {0, 1, 2}, "one for one"
-    assert simulated.members.ready == 1
+    assert simulated.members.ready_actors == (1,)
 
 
 def test_a_lost_node_hands_back_at_once_and_a_late_result_still_counts_once(simulated: Cluster) -> None:
     late, *_ = simulated.units_of(0)
-    simulated.leaving.seen(NodeTable(alive=frozenset({"b"}), dead=frozenset({"a"})), 3.0)
+    simulated.members.see(NodeTable(alive=frozenset({"b"}), dead=frozenset({"a"})), 3.0)
     assert simulated.actors.ended == [0]
     assert simulated.dispatcher.waiting == 2 + HELD
     assert simulated.dispatcher.done(late, 0, 4.0) == [], "it had staged the unit before it was lost"
@@ -113,20 +112,20 @@ def test_a_lost_node_hands_back_at_once_and_a_late_result_still_counts_once(simu
 
 
 def test_all_nodes_may_go_and_the_work_waits_for_others(simulated: Cluster) -> None:
-    simulated.leaving.seen(NodeTable(alive=frozenset(), dead=frozenset({"a", "b"})), 3.0)
+    simulated.members.see(NodeTable(alive=frozenset(), dead=frozenset({"a", "b"})), 3.0)
     assert sorted(simulated.actors.ended) == [0, 1]
     assert list(simulated.give(3.0)) == []
     assert not simulated.dispatcher.finished
     simulated.members.adjust(8, 4.0)
     assert set(simulated.actors.names) == {0, 1, 2, 3}
-    simulated.leaving.moved(3, "c", 60.0)
+    simulated.members.place(3, "c", 60.0)
     simulated.members.join(3, {}, 60.0)
     assert len(list(simulated.give(60.0))) == HELD
 
 
 def test_an_actor_that_comes_up_with_notice_gets_nothing(simulated: Cluster) -> None:
-    simulated.leaving.noticed(1, "it got SIGTERM", 1.0)
+    simulated.members.notice(1, SIGTERM, 1.0)
     simulated.members.adjust(2, 2.0)
-    simulated.leaving.seen(NodeTable(alive=frozenset("abc"), draining={"c": float("inf")}), 3.0)
-    simulated.leaving.moved(2, "c", 4.0)
+    simulated.members.see(NodeTable(alive=frozenset("abc"), draining={"c": float("inf")}), 3.0)
+    simulated.members.place(2, "c", 4.0)
     assert simulated.actors.ended == [2], "before it has joined"

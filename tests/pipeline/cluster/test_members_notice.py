@@ -33,7 +33,7 @@ def actors() -> set[int]:
     found = set()
     for process in psutil.Process().children(recursive=True):
         try:
-            if "PooledGenerateActor" in " ".join(process.cmdline()):
+            if "GenerateActor" in " ".join(process.cmdline()):
                 found.add(process.pid)
         except psutil.Error:
             continue

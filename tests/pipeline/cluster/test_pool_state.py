@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from pipeline.cluster.crew_state import CrewState, EngineLoads
 from pipeline.cluster.metric_sources import DriverSource, engine_load
+from pipeline.cluster.pool_state import EngineLoads, PoolState
 from pipeline.progress.snapshot import Stage
 from wedlm_core.engine.scheduling.counters import EngineCounters, EngineSnapshot
 
@@ -36,15 +36,16 @@ class Members:
         self.starting, self.leaving = 2, 0
 
 
-class Crew:
+class Pool:
     """A pool and a bisection whose answers the test gives."""
 
     def __init__(self, clock: Callable[[], float], *, at_once: Any = None) -> None:
-        self.metrics, self.asked_for, self.most = DriverSource(), 2, 4
+        self.metrics, self.most, self.bisection = DriverSource(), 4, self
+        self.actors: dict[int, Any] = {0: None, 1: None}
         self.asked: list[tuple[int, Reference]] = []
         self.stages: list[Reference] = []
         self.at_once = at_once
-        self.state = CrewState(self, self, clock)
+        self.state = PoolState(self, clock)
 
     def engine_load(self, actor: int) -> Reference:
         reference = Reference()
@@ -87,61 +88,61 @@ def test_the_sums_keep_what_processes_that_are_gone_have_counted() -> None:
 
 def test_before_an_actor_is_ready_the_stage_is_the_latest_that_one_has_reached() -> None:
     clock = Clock()
-    crew = Crew(clock)
-    assert crew.state.read().phase is Stage.STARTING
-    assert crew.state.read().actors.starting == 2
-    assert len(crew.stages) == 1, "not asked again at once"
-    crew.stages[-1].future().set_result({"x": "torch imported", "y": "kernels ready"})
-    assert crew.state.read().phase is Stage.COMPILING
+    pool = Pool(clock)
+    assert pool.state.read().phase is Stage.STARTING
+    assert pool.state.read().actors.starting == 2
+    assert len(pool.stages) == 1, "not asked again at once"
+    pool.stages[-1].future().set_result({"x": "torch imported", "y": "kernels ready"})
+    assert pool.state.read().phase is Stage.COMPILING
     clock.now += 1.0
-    crew.state.read()
-    crew.stages[-1].future().set_exception(RuntimeError("the actor died"))
-    assert crew.state.read().phase is Stage.COMPILING, "an answer that fails changes nothing"
+    pool.state.read()
+    pool.stages[-1].future().set_exception(RuntimeError("the actor died"))
+    assert pool.state.read().phase is Stage.COMPILING, "an answer that fails changes nothing"
 
 
 def test_an_actor_is_asked_again_only_after_its_answer_and_a_pause() -> None:
     clock = Clock()
-    crew = Crew(clock)
-    crew.metrics.members = members = Members()
+    pool = Pool(clock)
+    pool.metrics.members = members = Members()
     members.ready_actors = (7,)
     for _ in range(20):
         clock.now += 0.25
-        crew.state.read()
-    assert len(crew.asked) == 1, "the answer is awaited"
-    crew.asked[0][1].future().set_result(answer("a", 10))
+        pool.state.read()
+    assert len(pool.asked) == 1, "the answer is awaited"
+    pool.asked[0][1].future().set_result(answer("a", 10))
     for _ in range(20):
         clock.now += 0.25
-        load = crew.state.read().load
+        load = pool.state.read().load
     assert load is not None
     assert load.counters["tokens"] == 10
-    assert len(crew.asked) == 2
+    assert len(pool.asked) == 2
 
 
 def test_thousands_of_actors_are_asked_a_bounded_number_of_times() -> None:
     clock = Clock()
-    crew = Crew(clock, at_once=answer("a", 1))
-    crew.metrics.members = members = Members()
+    pool = Pool(clock, at_once=answer("a", 1))
+    pool.metrics.members = members = Members()
     members.ready_actors = tuple(range(1000))
     for _ in range(160):  # 40 seconds
         clock.now += 0.25
-        crew.state.read()
-    assert len(crew.asked) <= 1000 * (1 + 40 * 50 / 1000)
+        pool.state.read()
+    assert len(pool.asked) <= 1000 * (1 + 40 * 50 / 1000)
 
 
 def test_nobody_is_asked_after_the_end() -> None:
     clock = Clock()
-    crew = Crew(clock)
-    crew.metrics.members = members = Members()
+    pool = Pool(clock)
+    pool.metrics.members = members = Members()
     members.ready_actors = (1,)
-    crew.state.close()
-    state = crew.state.read()
-    assert (crew.asked, crew.stages, state.actors.ready) == ([], [], 0)
+    pool.state.close()
+    state = pool.state.read()
+    assert (pool.asked, pool.stages, state.actors.ready) == ([], [], 0)
 
 
 def test_an_engine_that_counts_nothing_gives_no_load() -> None:
     clock = Clock()
-    crew = Crew(clock, at_once=engine_load(None, 0, "a"))
-    crew.metrics.members = members = Members()
+    pool = Pool(clock, at_once=engine_load(None, 0, "a"))
+    pool.metrics.members = members = Members()
     members.ready_actors = (1,)
-    crew.state.read()
-    assert crew.state.read().load is None
+    pool.state.read()
+    assert pool.state.read().load is None

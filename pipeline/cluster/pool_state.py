@@ -1,4 +1,4 @@
-"""How a crew does, for those who watch the run: which actors there are, what they load, how full their engines are.
+"""How a pool does, for those who watch the run: which actors there are, what they load, how full their engines are.
 
 Nothing is asked of anybody unless somebody watches. Then each actor that is ready is asked every few seconds for what
 the metrics of its engine are made of, and the crash bisection, whom every process knows, for the stages that starting
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pipeline.cluster.metric_sources import DriverSource
 from pipeline.progress.snapshot import Actors, ExecutorState, Load, Stage
 
-__all__ = ["CrewState", "EngineLoads"]
+__all__ = ["EngineLoads", "PoolState"]
 
 _LOAD_SECONDS = 1.0
 """An actor is asked so often, or more seldom where there are very many."""
@@ -33,14 +33,21 @@ _PHASES = {
 _ORDER = list(Stage)
 
 
+class _Bisection(Protocol):
+    def reached(self) -> Any:
+        """A reference to the latest stage of each process."""
+        ...
+
+
 class _Pool(Protocol):
-    """What is needed of :class:`pipeline.cluster.pool.Pool`."""
+    """What is needed of :class:`pipeline.cluster.actor_pool.ActorPool`."""
 
     metrics: DriverSource
+    actors: dict[int, Any]
 
     @property
-    def asked_for(self) -> int:
-        """Actors that were asked for and have not been ended."""
+    def bisection(self) -> _Bisection:
+        """Records the stages that starting processes have reached."""
         ...
 
     @property
@@ -50,14 +57,6 @@ class _Pool(Protocol):
 
     def engine_load(self, actor: int) -> Any:
         """A reference to what :meth:`GenerateActor.engine_load` returns."""
-        ...
-
-
-class _Bisection(Protocol):
-    """What is needed of :class:`pipeline.cluster.bisection_actor.RemoteBisection`."""
-
-    def reached(self) -> Any:
-        """A reference to the latest stage of each process."""
         ...
 
 
@@ -96,17 +95,16 @@ class EngineLoads:
         _add(self._before, answer["counters"])
 
 
-class CrewState:
-    """Reads how a crew does.
+class PoolState:
+    """Reads how a pool does.
 
     Args:
-        pool: its actors.
-        bisection: its crash bisection.
+        pool: the actors.
         clock: seconds.
     """
 
-    def __init__(self, pool: _Pool, bisection: _Bisection, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pool, self._bisection, self._clock = pool, bisection, clock
+    def __init__(self, pool: _Pool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pool, self._clock = pool, clock
         self._lock = threading.RLock()  # an answer that is there already is taken up within the question
         self._closed = False
         self._loads = EngineLoads()
@@ -126,7 +124,7 @@ class CrewState:
             if self._closed:
                 actors = Actors(most=self._pool.most)
             elif members is None:
-                actors = Actors(starting=self._pool.asked_for, most=self._pool.most)
+                actors = Actors(starting=len(self._pool.actors), most=self._pool.most)
             else:
                 actors = Actors(ready=len(ready), starting=members.starting, leaving=members.leaving,
                                 most=self._pool.most)  # fmt: skip
@@ -145,7 +143,7 @@ class CrewState:
         now = self._clock()
         if not ready and now >= self._next_stages:
             self._next_stages = now + _STAGE_SECONDS
-            _when_answered(self._bisection.reached(), self._take_stages)
+            _when_answered(self._pool.bisection.reached(), self._take_stages)
         present = set(ready)
         self._loads.keep(present)
         self._asked = {actor: then for actor, then in self._asked.items() if actor in present}

@@ -1,0 +1,304 @@
+"""The driver loop that feeds the generate actors: carries out the dispatcher's decisions with Ray.
+
+All that happens comes as an event in one queue: from callbacks of Ray, from the thread that draws units, and from the
+watch of the cluster's nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pipeline import stages
+from pipeline.cluster.actor_pool import ActorPool
+from pipeline.cluster.dispatcher import Assignment, Dispatcher
+from pipeline.cluster.generate_actor import Sign
+from pipeline.cluster.members import Members
+from pipeline.cluster.node_watch import NodeWatch
+from pipeline.cluster.nodes import NodeTable
+from pipeline.cluster.prefetch import PreparedUnit
+from pipeline.stopping import Stop
+from pipeline.types import CommitRecord
+from pipeline.worker.crash_bisection import QUARANTINED
+
+__all__ = ["generate"]
+
+_POLL_SECONDS = 0.2
+"""Longest wait for an event. A slow actor and a request to stop cause none, so both are looked at this often."""
+_MIN_PREFETCHED = 8
+"""Prefetched units per actor, at least: with fewer the dispatcher has too few to choose a matching prefix from."""
+_END_SECONDS = 10.0
+"""How long a job that ends early waits for its prefetch thread."""
+_STOP_SECONDS = 0.2
+"""The same of a job that was asked to stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Result:
+    """A call came back with the commit record of its unit; None if it was declined or dropped."""
+
+    given: Assignment
+    record: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failed:
+    """A call of ``actor`` ended with an error; None: the prefetch thread did."""
+
+    error: BaseException
+    actor: int | None = None
+
+
+class _Silence:
+    """No event came in time."""
+
+
+_Event = tuple[int, Sign] | _Result | _Failed | NodeTable | PreparedUnit | None
+"""A pair: an actor and its sign. None: there are no more units."""
+
+
+def generate(
+    pool: ActorPool,
+    units: Generator[PreparedUnit | None, None, None],
+    held: Mapping[str, int],
+    count: int,
+    stop: Stop,
+    *,
+    starts: list[Mapping[str, float]] | None = None,
+    refit: Callable[[], Mapping[str, int]] | None = None,
+    nodes: NodeWatch | None = None,
+    drain_seconds: float = 0.0,
+) -> Iterator[CommitRecord]:
+    """Run units on the actors; yields the commit record of each unit once, in the order in which they finish.
+
+    It begins as soon as the first actor is ready, asks for more and ends some as :class:`Members` decides.
+
+    Args:
+        pool: the actors.
+        units: drawn from in a thread of its own; a bounded number of them waits. None: nothing is there yet.
+        held: units that each actor of a pool works on at once.
+        count: how many units there are.
+        stop: once asked, no unit is given out; those in flight are waited for, but not for longer than it says.
+        starts: filled with the seconds of each stage of the start of every actor.
+        refit: see :class:`Members`.
+        nodes: reports the nodes that go; None if none ever does.
+        drain_seconds: see :class:`Members`.
+    """
+    loop = _Loop(pool, held, count, stop, refit, drain_seconds)
+    reader = threading.Thread(target=loop.read_units, args=(units,), name="prefetch", daemon=True)
+    unlisten = nodes.listen(loop.events.put) if nodes is not None else lambda: None
+    reader.start()
+    try:
+        while not loop.is_over:
+            event = loop.next_event()
+            now = time.monotonic()
+            if pool.closed or (stop.asked and isinstance(event, _Failed)):
+                break  # the next run meets it again, if it lasts
+            yield from loop.take(event, now)
+            loop.go_on(now)
+    finally:
+        if starts is not None:
+            starts += loop.members.starts
+        unlisten()
+        loop.end_reading()
+        reader.join(_STOP_SECONDS if stop.asked else _END_SECONDS)
+
+
+class _Loop:
+    """The state of the loop: the units that were read, the actors, and who has which unit.
+
+    Attributes:
+        events: whatever happens comes here.
+        members: the actors.
+    """
+
+    def __init__(
+        self,
+        pool: ActorPool,
+        held: Mapping[str, int],
+        count: int,
+        stop: Stop,
+        refit: Callable[[], Mapping[str, int]] | None,
+        drain_seconds: float,
+    ) -> None:
+        self._pool, self._stop, self._left = pool, stop, count
+        # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
+        most = {name: own + max(1, own // 4) for name, own in held.items()}
+        self._each = max(_MIN_PREFETCHED, *held.values())
+        actors = sum(own.actors for own in pool.resources.values())
+        self._dispatcher = Dispatcher(held=max(most.values()), max_overtakes=actors * self._each)
+        pool.metrics.dispatcher = self._dispatcher
+        self.events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._always = max(1, sum(own.least for own in pool.resources.values()))
+        self._may_read = threading.Semaphore(0)
+        """Units that the prefetch thread may read still."""
+        self._allowed = 0
+        """Units that it was ever allowed to read and that no actor was given yet."""
+        self._ended = False
+        self._prepared: dict[str, PreparedUnit] = {}
+        self._fresh: set[str] = set()
+        """Units that were never given to an actor."""
+        self.members = pool.metrics.members = Members(
+            pool, self._dispatcher, most, time.monotonic(), partial(self._watch, known=""), refit, drain_seconds
+        )
+        self._allow_reading()
+        self._quarantined, self._announced = 0, 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all is done, or nobody wants it any more.
+
+        A run that was asked to stop is over once it has no units in flight, or these have had their time.
+        """
+        if self._dispatcher.finished or self._pool.closed:
+            return True
+        return self._stop.asked and (not self._dispatcher.running or self._stop.overdue)
+
+    def next_event(self) -> _Event | _Silence:
+        """The next event, or that none came in time."""
+        try:
+            return self.events.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            return _Silence()
+
+    def take(self, event: _Event | _Silence, now: float) -> Iterator[CommitRecord]:
+        """Take up an event; yields the record of a unit that it brings.
+
+        Raises:
+            BaseException: an actor's or the prefetch thread's error.
+        """
+        if isinstance(event, _Failed):
+            if event.actor is None or event.actor in self.members:
+                raise event.error
+        elif isinstance(event, tuple):
+            self._hear(*event, now)
+        elif isinstance(event, PreparedUnit):
+            self._prepared[event.unit.unit_id] = event
+            self._fresh.add(event.unit.unit_id)
+            self._dispatcher.offer(event.unit.unit_id, event.histogram, first=event.unit.stage > 0)
+        elif isinstance(event, _Result):
+            self.members.touch(event.given.actor, now)
+            yield from self._settle(event, now)
+        elif isinstance(event, NodeTable):
+            self.members.see(event, now)
+        elif event is None:
+            self._dispatcher.end_input()
+
+    def go_on(self, now: float) -> None:
+        """Do what follows: end actors that have to go, give units out, ask for actors."""
+        self.members.settle(now)
+        if not self._stop.asked:
+            self._give(now)
+            self.members.adjust(self._left - self._dispatcher.running, now)
+            self._allow_reading()
+
+    # --- units in ---------------------------------------------------------------------------------------
+
+    def read_units(self, units: Generator[PreparedUnit | None, None, None]) -> None:
+        """Draw as many units as may be read; for a thread of its own. None: nothing is there yet."""
+        try:
+            with contextlib.closing(units):
+                for unit in units:
+                    if unit is not None:
+                        self.events.put(unit)
+                        self._may_read.acquire()
+                    if self._ended:
+                        return
+            self.events.put(None)
+        except BaseException as error:
+            self.events.put(_Failed(error=error))
+
+    def end_reading(self) -> None:
+        """Let the prefetch thread end."""
+        self._ended = True
+        self._may_read.release()
+
+    def _allow_reading(self) -> None:
+        """Let as many units wait for an actor as the actors hold, and enough to choose from."""
+        most = max(self._always, len(self.members.ready_actors)) * self._each
+        if (more := most - self._allowed) > 0:
+            self._allowed += more
+            self._may_read.release(more)
+
+    # --- units out --------------------------------------------------------------------------------------
+
+    def _give(self, now: float) -> None:
+        """Give waiting units to the actors that have room."""
+        while not self._stop.asked and (given := self._dispatcher.next(now)) is not None:
+            if given.unit_id in self._fresh:
+                self._fresh.remove(given.unit_id)
+                self._allowed -= 1
+            self.members.touch(given.actor, now)
+            call = self._pool.run(given, self._prepared[given.unit_id])
+            self._when_done(call, given.actor, partial(_result, given))
+
+    def _settle(self, result: _Result, now: float) -> Iterator[CommitRecord]:
+        """Record a result: if it is the first of its unit, drop the other execution and yield the commit record."""
+        given = result.given
+        if result.record is None:
+            self._dispatcher.decline(given.unit_id, given.actor)
+            return
+        losers = self._dispatcher.done(given.unit_id, given.actor, now)
+        if losers is None:
+            return
+        del self._prepared[given.unit_id]
+        for loser in losers:
+            self._pool.drop(loser)
+        self._left -= 1
+        record = CommitRecord.from_json(result.record)
+        self._report_quarantine(record)
+        yield record
+
+    def _report_quarantine(self, record: CommitRecord) -> None:
+        """Log how many rows were quarantined so far: the first ones, and each time that their number has doubled."""
+        self._quarantined += record.failures.get(QUARANTINED, 0)
+        if self._quarantined >= self._announced:
+            self._announced = 2 * self._quarantined
+            rows = f"{self._quarantined} row{'s' * (self._quarantined > 1)}"
+            stages.announce(f"{rows} killed their process and were quarantined; the others go on")
+
+    # --- actors -----------------------------------------------------------------------------------------
+
+    def _watch(self, actor: int, known: str) -> None:
+        """Ask an actor for a sign of a process other than ``known``, or for the notice that this one has to go."""
+        self._when_done(self._pool.watch(actor, known), actor, lambda sign: (actor, sign))
+
+    def _hear(self, actor: int, sign: Sign, now: float) -> None:
+        """Take a sign of an actor, and ask for the next one."""
+        if actor not in self.members:
+            return
+        if sign.notice is not None:
+            self.members.notice(actor, sign.notice, now)
+            return
+        self.members.place(actor, sign.node, now)
+        if actor not in self.members:
+            return
+        self._watch(actor, sign.process)
+        if not self.members.is_ready(actor):
+            self._join(actor, sign.taken, now)
+
+    def _join(self, actor: int, taken: Mapping[str, float], now: float) -> None:
+        if not self.members.starts:  # the others are alike
+            parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in taken.items())
+            stages.announce(f"first engine ready ({parts})")
+        self._pool.note_start(actor, taken)
+        self.members.join(actor, taken, now)
+
+    def _when_done(self, reference: Any, actor: int, event: Callable[[Any], _Event]) -> None:
+        """Queue ``event(value)`` once a call of ``actor`` has its value, or a :class:`_Failed` if it has an error."""
+
+        def put(future: Any) -> None:
+            error = future.exception()
+            self.events.put(event(future.result()) if error is None else _Failed(error=error, actor=actor))
+
+        reference.future().add_done_callback(put)
+
+
+def _result(given: Assignment, record: str | None) -> _Event:
+    return _Result(given=given, record=record)

@@ -1,0 +1,139 @@
+"""All that we use of Ray beyond its public API, in one place.
+
+A private session must accept no connections from other machines. Ray replaces the address 127.0.0.1 by that of the
+network interface, and listens on every interface for any other address. Its setting for single-machine desktops (an
+environment variable, read when Ray is imported) turns both off. Without it, 15 of 18 sockets of a session accepted
+connections from anywhere (Ray 2.60, Linux).
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+__all__ = [
+    "LOOPBACK",
+    "PER_NODE",
+    "SUPPORTED",
+    "cluster_here",
+    "is_head_of_own_session",
+    "on_loopback",
+    "read_node_tables",
+    "silence_retries",
+    "warn_unless_on_loopback",
+]
+
+SUPPORTED = ("2.50.0", "2.60.0")
+"""The oldest and the newest Ray whose private parts were tested; CI runs the tests of this package on both."""
+LOOPBACK = "127.0.0.1"
+"""The node's address in a private session. Ray binds to this one only; for 127.0.0.2 it listens on all interfaces."""
+PER_NODE = "node:__internal_implicit_resource_"
+"""Each node has 1 of any resource with this prefix, nodes to come included; Ray Serve limits replicas so."""
+
+_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_CONSTANT = "ENABLE_RAY_CLUSTER"
+_ANSWER_SECONDS = 0.5
+_RETRIED = re.compile(
+    r"Task (GenerateActor|_Recorder|prepare_units|_write_part|_prepare|ReadUnits)\b.* retries remaining", re.DOTALL
+)
+"""Ray prints this on standard output when it does a task of ours again: after each death, and after each run that is
+stopped. The run itself reports what matters of it; Ray's logs have the rest."""
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """A block in which ``ray.init(_node_ip_address=LOOPBACK)`` starts a session on loopback only.
+
+    The processes that Ray starts inside the block inherit the variable. This process has imported Ray already, so the
+    constant that holds the variable's value is set too. Both are restored afterwards, as the caller may later join or
+    start another cluster in this process.
+    """
+    from ray._private import ray_constants
+
+    variable, constant = os.environ.get(_VARIABLE), getattr(ray_constants, _CONSTANT, None)
+    os.environ[_VARIABLE] = "0"
+    if constant is not None:
+        setattr(ray_constants, _CONSTANT, False)
+    try:
+        yield
+    finally:
+        if variable is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = variable
+        if constant is not None:
+            setattr(ray_constants, _CONSTANT, constant)
+
+
+def warn_unless_on_loopback() -> None:
+    """Log a warning if the running session is bound to another address, as another version of Ray may do."""
+    import ray
+
+    addresses = [str(node["NodeManagerAddress"]) for node in ray.nodes()]
+    elsewhere = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
+    if elsewhere:
+        logger.warning(
+            "the private Ray session listens on %s, not on loopback alone: Ray %s ignores %s. Close its ports by a "
+            "firewall, or use a version from %s to %s.",
+            ", ".join(elsewhere),
+            ray.__version__,
+            _VARIABLE,
+            *SUPPORTED,
+        )
+
+
+def silence_retries() -> None:
+    """Leave the lines about tasks of ours that are done again out of the output of this process."""
+    from ray._private import worker
+
+    plain = getattr(worker, "print_to_stdstream", None)  # without it, Ray prints as before
+    if plain is None or hasattr(plain, "__wrapped__"):
+        return
+
+    @functools.wraps(plain)
+    def printed(data: dict[str, Any], *args: Any, **options: Any) -> None:
+        if not any(_RETRIED.match(line) for line in data.get("lines", ())):
+            plain(data, *args, **options)
+
+    worker.print_to_stdstream = printed
+
+
+def cluster_here() -> str | None:
+    """The address of a cluster that ``ray start`` began on this machine, if it answers."""
+    with suppress(Exception):  # no more than a message depends on it
+        from ray._private.utils import read_ray_address
+
+        address: str = read_ray_address() or ""
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+        return address
+    return None
+
+
+def is_head_of_own_session() -> bool:
+    """Whether this process began the session that it is connected to."""
+    import ray
+
+    node = ray._private.worker._global_node
+    return node is not None and bool(node.is_head())
+
+
+def read_node_tables() -> tuple[Sequence[Mapping[str, Any]], Mapping[str, int]]:
+    """Ask the head for its nodes, and for those that are being drained. Waits for as long as it does not answer.
+
+    Returns:
+        The table of nodes; and node id -> deadline in ms since 1970, 0 where there is none.
+    """
+    # No public call names the nodes that are being drained. And public ones would start a session if there is none.
+    from ray._private.state import state
+
+    return state.node_table(), state.get_draining_nodes()
