@@ -139,7 +139,7 @@ def test_no_more_actors_are_started_ahead_than_there_may_be_units(
 ) -> None:
     asked: list[int | None] = []
     monkeypatch.setattr(executor, "start_pool", lambda job, load, units, private, beside: asked.append(units))
-    monkeypatch.setattr(session, "ensure_ray", lambda: False)
+    monkeypatch.setattr(Background, "_start", lambda self: False)
     config = config_of(tmp_path, qwen3_folder, rows=rows, actors=4, unit_rows=4, limit=limit)
     storage = open_storage(config.output, layout.SCRATCH)
     ahead = RayExecutor(config)
