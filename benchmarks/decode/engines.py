@@ -1,7 +1,7 @@
-"""Measure against llama.cpp, OpenVINO GenAI and transformers: the same weights, greedy, prefill and decode.
+"""Measure against llama.cpp, OpenVINO GenAI and transformers: the same weights and sampling, prefill and decode.
 
     python -m benchmarks.decode.engines [--shapes 25m 0.6b] [--batches 1 8 32 64] [--threads 2] [--clock wall]
-        [--only "ours int8" "llama.cpp Q8_0" ...]
+        [--sampling greedy] [--only "ours int8" "llama.cpp Q8_0" ...]
         [--llama-cpp PYTHON] [--openvino PYTHON] [--transformers PYTHON]
 
 The other engines are programs of their own (:mod:`benchmarks.decode.peers`), each run by the interpreter that an option
@@ -9,6 +9,9 @@ names; one that is not named, or does not start, is listed as missing. All are l
 round, so that a busy moment of the machine meets all of them; a figure is a median over rounds. Each begins half a
 second behind the one before, whose threads may look for more work until then. A prefill is a pass of one new token; a
 decode step is the difference to a pass of ``--new`` tokens, divided by its further tokens.
+
+``--sampling`` names the settings of a model card; all engines draw with them, each with noise of its own, so tokens
+differ. Lines of ``verified`` keep their temperatures and take the rest.
 
 ``--only`` names the engines to run, where memory does not hold all; if one of them does not start, nothing is run.
 Ratios are to the first line of a table.
@@ -75,6 +78,12 @@ _PROGRAMS = {
     "transformers": ("transformers_peer.py", {"transformers float32": "float32"}),
 }
 _NUMBERS = ("float32", "bfloat16", "int8")
+_SAMPLING: dict[str, dict[str, float]] = {
+    "greedy": {"temperature": 0.0},
+    "qwen3": {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+    "qwen3-not-thinking": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "presence_penalty": 1.5},
+    "temperature": {"temperature": 0.8},
+}
 _VERIFIED = ("low", "medium")
 _OTHER_KV = {
     f"ours {numbers}, keys and values in {kv}": (numbers, kv)
@@ -92,10 +101,11 @@ class Contender(Protocol):
 class Peer:
     """A program of another engine. Raises :class:`RuntimeError` with its last words if it does not start."""
 
-    def __init__(self, python: str, file: str, folder: Path, threads: int, numbers: str, clock: str) -> None:
-        self._clock, self._errors = clock, tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
+    def __init__(self, python: str, file: str, folder: Path, args: argparse.Namespace, numbers: str) -> None:
+        self._clock, self._sampling = args.clock, _SAMPLING[args.sampling]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
         self._process = subprocess.Popen(
-            [python, str(_PEERS / file), str(folder), str(threads), numbers],
+            [python, str(_PEERS / file), str(folder), str(args.threads), numbers],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             env={"PATH": "/usr/bin:/bin", "HOME": str(folder)},
         )  # fmt: skip
@@ -114,7 +124,8 @@ class Peer:
 
     def __call__(self, prompts: Ids, new: int) -> tuple[float, Ids, float]:
         assert self._process.stdin is not None
-        print(json.dumps({"prompts": prompts, "new": new}), file=self._process.stdin, flush=True)
+        task = {"prompts": prompts, "new": new, "sampling": self._sampling}
+        print(json.dumps(task), file=self._process.stdin, flush=True)
         answer = self._read()
         return answer["cpu" if self._clock == "cpu" else "seconds"], answer["ids"], 1.0
 
@@ -128,7 +139,7 @@ class Peer:
 class Ours:
     """Our engine with the weights of a folder in some numbers, and keys and values in some."""
 
-    def __init__(self, folder: Path, numbers: str, clock: Callable[[], float], kv: Any = "auto") -> None:
+    def __init__(self, folder: Path, numbers: str, args: argparse.Namespace, kv: Any = "auto") -> None:
         dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
         weights: Any = "int8" if numbers == "int8" else "auto"
         model = load_model(folder, device="cpu", dtype=dtype, weight_dtype=weights, max_positions=1024, packed=True)
@@ -137,7 +148,8 @@ class Ours:
             num_pages=_MOST * _LONGEST // EngineConfig.page_size, prefix_caching=False,
         )  # fmt: skip
         self._engine = Engine(model, Tokenizer.load(resolve("tiny")), config, keep_weights=False)
-        self._clock, self._ids = clock, iter(range(10**9))
+        self._clock = time.process_time if args.clock == "cpu" else time.perf_counter
+        self._sampling, self._ids = _SAMPLING[args.sampling], iter(range(10**9))
 
     def run(self, prompts: Ids, params: SamplingParams) -> tuple[float, Ids, float]:
         """See :class:`Contender`."""
@@ -155,19 +167,21 @@ class Ours:
         tokens = sum(one.stats.generated_tokens for one in done.values())
         return seconds, [done[number].token_ids for number in numbers], tokens / max(1, forwards)
 
-    def contender(self, strategy: Strategy, temperature: float) -> Contender:
-        """Our engine with a strategy."""
+    def contender(self, strategy: Strategy, temperature: float | None) -> Contender:
+        """Our engine with a strategy, and a temperature of its own in place of the run's."""
+        own = {} if temperature is None else {"temperature": temperature}
 
         def generate(prompts: Ids, new: int) -> tuple[float, Ids, float]:
-            params = SamplingParams(max_tokens=new, ignore_eos=True, strategy=strategy, temperature=temperature)
+            settings: dict[str, Any] = {**self._sampling, **own}
+            params = SamplingParams(max_tokens=new, ignore_eos=True, strategy=strategy, **settings)
             return self.run(prompts, params)
 
         return generate
 
 
-def _ways(numbers: str) -> dict[str, tuple[Strategy, float]]:
-    """The lines of our engine in some numbers, and the strategy and temperature of each."""
-    ways = {f"ours {numbers}": (Strategy.AUTOREGRESSIVE, 0.0)}
+def _ways(numbers: str) -> dict[str, tuple[Strategy, float | None]]:
+    """The lines of our engine in some numbers, and the strategy and own temperature of each."""
+    ways: dict[str, tuple[Strategy, float | None]] = {f"ours {numbers}": (Strategy.AUTOREGRESSIVE, None)}
     for regime in _VERIFIED if numbers != "bfloat16" else ():
         ways[f"ours {numbers}, verified, {regime} entropy"] = Strategy.VERIFIED, TEMPERATURES[regime]
     return ways
@@ -187,7 +201,6 @@ def _check_names(only: Sequence[str] | None) -> None:
 
 def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Contender], dict[str, str], list[Peer]]:
     """All that run here, why others do not, and the processes to end."""
-    clock = time.process_time if args.clock == "cpu" else time.perf_counter
     found: dict[str, Contender] = {}
     missing: dict[str, str] = {}
     peers: list[Peer] = []
@@ -198,11 +211,11 @@ def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Conte
     for numbers in _NUMBERS:
         ways = {name: way for name, way in _ways(numbers).items() if wanted(name)}
         if ways:
-            engine = Ours(folder, numbers, clock)
+            engine = Ours(folder, numbers, args)
             found.update({name: engine.contender(*way) for name, way in ways.items()})
     for name, (numbers, kv) in _OTHER_KV.items():
         if wanted(name):
-            found[name] = Ours(folder, numbers, clock, kv).contender(Strategy.AUTOREGRESSIVE, 0.0)
+            found[name] = Ours(folder, numbers, args, kv).contender(Strategy.AUTOREGRESSIVE, None)
     for option, (file, kinds) in _PROGRAMS.items():
         python = getattr(args, option)
         for name, numbers in kinds.items():
@@ -211,7 +224,7 @@ def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Conte
             try:
                 if python is None:
                     raise RuntimeError(f"no interpreter given (--{option.replace('_', '-')})")
-                peer = Peer(python, file, folder, args.threads, numbers, args.clock)
+                peer = Peer(python, file, folder, args, numbers)
             except (RuntimeError, OSError) as error:
                 missing[name] = str(error)
                 print(name, "is missing:", error, flush=True)
@@ -293,7 +306,7 @@ def _measure(
             batch, name, f"{batch * _PROMPT / statistics.median(first[name]):.0f}", f"{batch / middle:.0f}",
             f"{batch / slow:.0f} to {batch / fast:.0f}", f"{ratio:.2f}",
             f"{share:.2f}" if _is_float32(name) else "", f"{rate[name]:.1f}",
-            "" if "verified" in name else f"{same / batch / args.new:.0%}",
+            "" if "verified" in name or args.sampling != "greedy" else f"{same / batch / args.new:.0%}",
         ))  # fmt: skip
         print(*rows[-1], sep=" | ", flush=True)
     return rows
@@ -346,9 +359,10 @@ def main() -> None:
     clock = "processor time" if args.clock == "cpu" else "wall clock"
     body = (
         f"{clock.capitalize()}, {_PROMPT} tokens of prompt and {args.new} generated, "
-        f"{args.rounds} rounds in turns. {args.note}\n\n" + "\n\n".join(parts)
+        f"{args.rounds} rounds in turns, {args.sampling}. {args.note}\n\n" + "\n\n".join(parts)
     )
     slug = "engines" if "25m" in args.shapes else "-".join(["engines", *args.shapes])
+    slug += "" if args.sampling == "greedy" else f"-{args.sampling}"
     write_result(slug, "Against other engines on a CPU", f"python -m {' '.join(_command())}", body,
                  threads=args.threads)  # fmt: skip
 
@@ -370,6 +384,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=positive, default=2)
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--new", type=positive, default=48, help=f"tokens of a pass, 2 to {_LONGEST - _PROMPT}")
+    parser.add_argument("--sampling", default="greedy", choices=list(_SAMPLING))
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--folder", default=None, help="where the model is written; default: the system's")
     parser.add_argument("--note", default="", help="a sentence on the state of the machine")

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import gguf
 import llama_cpp as api
@@ -84,6 +85,22 @@ def model_file(folder: Path, numbers: str) -> Path:
     return narrow
 
 
+def chain_of(sampling: dict[str, float], seed: int) -> Any:
+    """A chain of samplers in the order of its own programs: penalties, filters, temperature, draw. None is greedy."""
+    if not sampling["temperature"]:
+        return None
+    chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+    if presence := sampling.get("presence_penalty"):
+        api.llama_sampler_chain_add(chain, api.llama_sampler_init_penalties(_TOKENS, 1.0, 0.0, presence))
+    if top_k := sampling.get("top_k"):
+        api.llama_sampler_chain_add(chain, api.llama_sampler_init_top_k(int(top_k)))
+    if top_p := sampling.get("top_p"):
+        api.llama_sampler_chain_add(chain, api.llama_sampler_init_top_p(top_p, 1))
+    api.llama_sampler_chain_add(chain, api.llama_sampler_init_temp(sampling["temperature"]))
+    api.llama_sampler_chain_add(chain, api.llama_sampler_init_dist(seed))
+    return chain
+
+
 class Engine:
     """A model and a context with room for all sequences."""
 
@@ -113,12 +130,22 @@ class Engine:
         if api.llama_decode(self.context, self.batch):
             raise SystemExit("llama_decode failed")
 
-    def _choice(self, place: int) -> int:
+    def _choice(self, place: int, sampler: Any) -> int:
+        if sampler is not None:
+            return int(api.llama_sampler_sample(sampler, self.context, place))
         row = np.ctypeslib.as_array(api.llama_get_logits_ith(self.context, place), (self.vocab,))
         return int(row.argmax())
 
-    def generate(self, prompts: list[list[int]], new: int) -> list[list[int]]:
-        """Greedy tokens of all prompts."""
+    def generate(self, prompts: list[list[int]], new: int, sampling: dict[str, float]) -> list[list[int]]:
+        """Tokens of all prompts; each has a chain of samplers."""
+        chains = [chain_of(sampling, s) for s in range(len(prompts))]
+        try:
+            return self._generate(prompts, new, chains)
+        finally:
+            for chain in filter(None, chains):
+                api.llama_sampler_free(chain)
+
+    def _generate(self, prompts: list[list[int]], new: int, chains: list[Any]) -> list[list[int]]:
         api.llama_memory_clear(api.llama_get_memory(self.context), True)
         out: list[list[int]] = [[] for _ in prompts]
         per_call = max(1, 4096 // max(map(len, prompts)))
@@ -129,11 +156,11 @@ class Engine:
                 places.append((s, len(tokens) - 1))
             self._decode(tokens)
             for s, place in places:
-                out[s].append(self._choice(place))
+                out[s].append(self._choice(place, chains[s]))
         for _ in range(new - 1):
             self._decode([(own[-1], len(prompts[s]) + len(own) - 1, s, True) for s, own in enumerate(out)])
             for s, own in enumerate(out):
-                own.append(self._choice(s))
+                own.append(self._choice(s, chains[s]))
         return out
 
 
@@ -148,7 +175,7 @@ def main() -> None:
     for line in sys.stdin:
         task = json.loads(line)
         begin, busy = time.perf_counter(), time.process_time()
-        ids = engine.generate(task["prompts"], task["new"])
+        ids = engine.generate(task["prompts"], task["new"], task["sampling"])
         spent = {"seconds": time.perf_counter() - begin, "cpu": time.process_time() - busy}
         print(json.dumps({**spent, "ids": ids}), flush=True)
 

@@ -40,6 +40,11 @@ def converted(folder: Path) -> Path:
     return target
 
 
+def sampling(given: dict[str, float]) -> dict[str, object]:
+    """The fields of a GenerationConfig for a task's settings."""
+    return {"do_sample": True, **given} if given["temperature"] else {"do_sample": False}
+
+
 def main() -> None:
     """Answer lines until the input ends."""
     folder, threads, numbers = converted(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
@@ -58,7 +63,7 @@ def main() -> None:
         ids, new = np.array(task["prompts"], dtype=np.int64), task["new"]
         inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
         wanted = openvino_genai.GenerationConfig(
-            max_new_tokens=new, min_new_tokens=new, ignore_eos=True, do_sample=False
+            max_new_tokens=new, min_new_tokens=new, ignore_eos=True, **sampling(task["sampling"])
         )
         begin, busy = time.perf_counter(), time.process_time()
         out = pipeline.generate(inputs, wanted)

@@ -10,6 +10,13 @@ import torch
 import transformers
 
 
+def sampling(given: dict[str, float]) -> dict[str, object]:
+    """The arguments of ``generate`` for a task's settings. transformers has no presence penalty."""
+    if not given["temperature"]:
+        return {"do_sample": False}
+    return {"do_sample": True, "top_k": 0, **{k: v for k, v in given.items() if k != "presence_penalty"}}
+
+
 def main() -> None:
     """Answer lines until the input ends."""
     folder, threads, numbers = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -21,12 +28,12 @@ def main() -> None:
     print(json.dumps({"engine": "transformers", "version": transformers.__version__, "load": seconds}), flush=True)
     for line in sys.stdin:
         task = json.loads(line)
-        ids, new = torch.tensor(task["prompts"]), task["new"]
+        ids, new, options = torch.tensor(task["prompts"]), task["new"], sampling(task["sampling"])
         begin, busy = time.perf_counter(), time.process_time()
         with torch.inference_mode():
             out = model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new,
-                max_new_tokens=new, eos_token_id=None, pad_token_id=0,
+                input_ids=ids, attention_mask=torch.ones_like(ids), min_new_tokens=new,
+                max_new_tokens=new, eos_token_id=None, pad_token_id=0, **options,
             )  # fmt: skip
         spent = {"seconds": time.perf_counter() - begin, "cpu": time.process_time() - busy}
         print(json.dumps({**spent, "ids": out[:, ids.shape[1] :].tolist()}), flush=True)
