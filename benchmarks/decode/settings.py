@@ -1,10 +1,11 @@
-"""Measure what each sampling setting costs at a real vocabulary: the median step over that of plain temperature.
+"""Measure what each setting of sampling and of the engine costs at a real vocabulary: the median step over a plain one.
 
     python -m benchmarks.decode.settings [--shape 0.6b] [--batches 1 8 32 64] [--strategies autoregressive verified]
-        [--rounds 3] [--steps 8] [--threads 2]
+        [--settings ...] [--engine-settings ...] [--rounds 3] [--steps 8] [--threads 2]
 
 One engine with random int8 weights decodes every setting in turns with plain temperature, some steps each, so that a
 busy moment of the machine meets both. ``verified`` has windows of a fixed size, so that both forward as many rows.
+``--engine-settings`` takes fields of ``EngineConfig`` instead: for each, a second engine in turns with the plain one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["SETTINGS", "main"]
+__all__ = ["ENGINE_SETTINGS", "SETTINGS", "main"]
 
 _PROMPT, _LONGEST, _WINDOW = 64, 512, 8  # tokens of a prompt and of a sequence; masks of a window of ``verified``
 _PLAIN = "temperature"
@@ -42,6 +43,9 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "min_tokens": {"min_tokens": 200, "ignore_eos": False, "stop_token_ids": (7,)},
     "logprobs 5": {"logprobs": 5},
     "logprobs 20": {"logprobs": 20},
+    "suppress_tokens, 50": {"suppress_tokens": tuple(range(50))},
+    "100 stop strings": {"stop": tuple(f"the end, number {i}" for i in range(100))},
+    "10 stop_token_ids": {"stop_token_ids": tuple(range(950, 960))},
     "Qwen3, thinking": {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
     "Qwen3, not thinking": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "presence_penalty": 1.5},
     "Llama 3": {"temperature": 0.6, "top_p": 0.9},
@@ -53,22 +57,38 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 
+ENGINE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "max_batch_rows 256": {"max_batch_rows": 256},
+    "prefill_chunk 32": {"prefill_chunk": 32},
+    "page_size 16": {"page_size": 16, "num_pages": 64 * _LONGEST // 16},
+    "kv_cache_dtype bfloat16": {"kv_cache_dtype": "bfloat16"},
+    "kv_cache_dtype int8": {"kv_cache_dtype": "int8"},
+    "quantised_head false": {"quantised_head": False},
+    "prefix_caching true": {"prefix_caching": True},
+    "batch_invariant false": {"batch_invariant": False},
+    "logits_chunk_rows 8": {"logits_chunk_rows": 8},
+    "history_drafts false": {"history_drafts": False},
+    "trace true": {"trace": True},
+}
+
 
 class Subject:
     """An engine that decodes ``batch`` sequences of one setting at a time."""
 
-    def __init__(self, shape: str, strategy: Strategy) -> None:
+    def __init__(self, shape: str, strategy: Strategy, fields: Mapping[str, Any] | None = None) -> None:
         model = random_decoder(SHAPES[shape], device="cpu", dtype=torch.float32, max_positions=1024)
-        config = EngineConfig(weight_dtype="int8", max_num_seqs=64, max_model_len=_LONGEST, prefix_caching=False,
-                              num_pages=64 * _LONGEST // EngineConfig.page_size)  # fmt: skip
+        plain = {"prefix_caching": False, "num_pages": 64 * _LONGEST // EngineConfig.page_size}
+        config = EngineConfig(
+            weight_dtype="int8", max_num_seqs=64, max_model_len=_LONGEST, **{**plain, **(fields or {})}
+        )
         self._engine = Engine(model, Tokenizer.load(resolve("tiny")), config, keep_weights=False)
-        self._strategy, self._numbers = strategy, iter(range(10**9))
+        self.strategy, self._numbers = strategy, iter(range(10**9))
 
     def steps(self, batch: int, count: int, setting: Mapping[str, Any]) -> list[float]:
         """Seconds of ``count`` steps after the prompts and two more steps."""
         given = {"temperature": 0.8, "max_tokens": _LONGEST - _PROMPT, "ignore_eos": True, **setting}
-        window: dict[str, Any] = {"window_size": _WINDOW} if self._strategy == Strategy.VERIFIED else {}
-        params = SamplingParams(strategy=self._strategy, **given, **window)
+        window: dict[str, Any] = {"window_size": _WINDOW} if self.strategy == Strategy.VERIFIED else {}
+        params = SamplingParams(strategy=self.strategy, **given, **window)
         numbers = [next(self._numbers) for _ in range(batch)]
         for n in numbers:
             prompt = tuple(10 + (7 * i + 13 * n) % 900 for i in range(_PROMPT))
@@ -92,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32, 64])
     parser.add_argument("--strategies", nargs="+", default=["autoregressive", "verified"])
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--engine-settings", nargs="*", choices=list(ENGINE_SETTINGS), metavar="FIELD")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--steps", type=positive, default=8)
     parser.add_argument("--threads", type=positive, default=2)
@@ -102,24 +123,43 @@ def main(argv: Sequence[str] | None = None) -> None:
         subject = Subject(args.shape, Strategy(strategy))
         for batch in args.batches:
             subject.steps(batch, 1, {})
-            rows += [(strategy, batch, *row) for row in _compared(subject, batch, args)]
+            found = (
+                _engines(subject, batch, args) if args.engine_settings is not None else _compared(subject, batch, args)
+            )
+            rows += [(strategy, batch, *row) for row in found]
     header = ("strategy", "sequences", "setting", "ms a step", "over plain temperature")
     command = " ".join(["python -m benchmarks.decode.settings", *(sys.argv[1:] if argv is None else argv)])
-    write_result("settings", "Sampling settings at a vocabulary of 151,936", command, table(header, rows),
+    slug, title = ("engine-settings", "Engine") if args.engine_settings is not None else ("settings", "Sampling")
+    write_result(slug, f"{title} settings at a vocabulary of 151,936", command, table(header, rows),
                  threads=args.threads)  # fmt: skip
 
 
 def _compared(subject: Subject, batch: int, args: argparse.Namespace) -> Iterator[tuple[object, ...]]:
-    """A line for each setting: its median step, and the median ratio to plain temperature just before it."""
+    """A line for each sampling setting."""
     for name in args.settings:
-        own, ratios = list[float](), list[float]()
-        for _ in range(args.rounds):
-            plain = statistics.median(subject.steps(batch, args.steps, {}))
-            own.append(statistics.median(subject.steps(batch, args.steps, SETTINGS[name])))
-            ratios.append(own[-1] / plain)
-        row = name, f"{1000 * statistics.median(own):.1f}", f"{statistics.median(ratios):.2f}"
-        print(batch, *row, sep=" | ", flush=True)
-        yield row
+        yield _line(name, subject, subject, batch, SETTINGS[name], args)
+
+
+def _engines(plain: Subject, batch: int, args: argparse.Namespace) -> Iterator[tuple[object, ...]]:
+    """A line for each field of the engine: another engine in turns with the plain one."""
+    for name in args.engine_settings or ENGINE_SETTINGS:
+        other = Subject(args.shape, plain.strategy, ENGINE_SETTINGS[name])
+        other.steps(batch, 1, {})
+        yield _line(name, plain, other, batch, {}, args)
+
+
+def _line(
+    name: str, plain: Subject, other: Subject, batch: int, setting: Mapping[str, Any], args: argparse.Namespace
+) -> tuple[object, ...]:
+    """A setting's median step, and the median of its ratios to the plain steps just before."""
+    own, ratios = list[float](), list[float]()
+    for _ in range(args.rounds):
+        before = statistics.median(plain.steps(batch, args.steps, {}))
+        own.append(statistics.median(other.steps(batch, args.steps, setting)))
+        ratios.append(own[-1] / before)
+    row = name, f"{1000 * statistics.median(own):.1f}", f"{statistics.median(ratios):.2f}"
+    print(batch, *row, sep=" | ", flush=True)
+    return row
 
 
 if __name__ == "__main__":
