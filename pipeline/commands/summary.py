@@ -12,7 +12,7 @@ from pipeline.commands.start_up import StartUp
 from pipeline.cost import ResourceSeconds, describe_cost
 from pipeline.fingerprint import retry_advice
 from pipeline.parsing import describe_unparsed
-from pipeline.progress.final import Fact, Failed, FinalTable
+from pipeline.progress.final import Fact, FinalTable
 from pipeline.reporting.drafts import describe_drafts
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
@@ -172,7 +172,7 @@ class RunSummary:
         total = self.total
         return FinalTable(
             facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),
-            failures=tuple(Failed(cause=redact(own.line)) for own in total.failed_by_cause),
+            failures=tuple(redact(own.line) for own in total.failed_by_cause),
             advice=f"{_WHERE} {retry_advice(scheduled=self.scheduled)}" if total.failed_rows else "",
             commands=commands,
         )

@@ -1,11 +1,12 @@
-"""Progress on a terminal: one view in a fixed place, redrawn a few times a second, gone when the run is done."""
+"""Progress by rich: a frame in a fixed place of a terminal, drawn a few times a second; the same in a notebook."""
 
 from __future__ import annotations
 
 import atexit
-from typing import TextIO
+import io
+from typing import Any, TextIO
 
-from rich.console import Console, ConsoleOptions, OverflowMethod, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
@@ -14,21 +15,25 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.progress.figures import cells_of, chain_rows, clock_time, failure_lines, short_time, stage_marks
+from pipeline.progress.lines import format_line
 from pipeline.progress.snapshot import Snapshot, Stage
 
-__all__ = ["Frame", "LiveView", "can_show"]
+__all__ = ["Frame", "LiveView", "NotebookView", "can_show", "to_html"]
 
 _LEAST_WIDTH = 20
 _CELL_WIDTH = 30
 """Columns that a figure with its label takes at least."""
 _RATIOS = (5, 4, 5)
 """Widths of the columns of figures, where all of them fit side by side."""
-_GAP = 1
-_LEAST_BAR = 8
+_WIDE = 60
+"""Columns from which on the stages of a chain have bars."""
+_NOTEBOOK_WIDTH = 100
+_NOTEBOOK_SECONDS = 1.0
+"""Between two updates of a cell: each is a message to the browser."""
 _SHOW_CURSOR = "\x1b[?25h"
-_MARKS = {"past": ("✓ ", "green"), "present": ("● ", "bold cyan"), "future": ("  ", "dim")}
-_PLAIN_MARKS = {"past": "+ ", "present": "> ", "future": "  "}
-"""Where the terminal's encoding has no others."""
+_STYLES = {"past": "green", "present": "bold cyan", "future": "dim"}
+_MARKS = {"past": "✓ ", "present": "● ", "future": "  "}
+_ASCII_MARKS = {"past": "+ ", "present": "> ", "future": "  "}
 
 
 def can_show(file: TextIO) -> bool:
@@ -38,11 +43,11 @@ def can_show(file: TextIO) -> bool:
 
 
 class Frame:
-    """What is shown of a snapshot, as a rich renderable that fits in any width.
+    """A snapshot as a rich renderable that fits in any width.
 
     Args:
         snapshot: what to show.
-        heights: lines of the highest frame so far by width, kept here. A frame is filled up to it, so that what is
+        heights: lines of the highest frame so far by width, kept here. A frame is filled up to it, so that the text
             below stays where it is.
     """
 
@@ -52,21 +57,18 @@ class Frame:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render within ``options.max_width``, less one column: some terminals wrap a line that is full."""
-        snapshot, plain = self.snapshot, options.ascii_only
-        cut: OverflowMethod = "crop" if plain else "ellipsis"  # an ellipsis is no ASCII
+        snapshot = self.snapshot
         width = max(_LEAST_WIDTH, options.max_width - 1)
-        inner = options.update(width=width, max_width=width)
+        marks = _ASCII_MARKS if options.ascii_only else _MARKS
         head = Table.grid(expand=True, padding=(0, 1))
-        head.add_column(ratio=1, no_wrap=True, overflow=cut)
+        head.add_column(ratio=1, no_wrap=True, overflow="crop")
         head.add_column(justify="right", no_wrap=True)
         title = Text(snapshot.model, style="bold").append(f" to {snapshot.output}", style="not bold")
         head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
-        stages = self._stages(width, plain=plain)
-        note = Text(snapshot.note, style="dim", no_wrap=True, overflow=cut)
-        bars = self._chain(width, cut, plain=plain) if snapshot.chain else self._bar(width, plain=plain)
-        failed = Text("\n", style="red", no_wrap=True, overflow=cut).join(map(Text, failure_lines(snapshot)))
-        parts = (head, stages, bars, self._cells(width, cut), *([failed] if failed else []), note)
-        lines = [line for part in parts for line in console.render_lines(part, inner, pad=False)]
+        failed = [_line(line, "red") for line in failure_lines(snapshot)]
+        parts = Group(head, self._stages(width, marks), self._bars(width, marks), self._cells(width), *failed,
+                      _line(snapshot.note, "dim"))  # fmt: skip
+        lines = console.render_lines(parts, options.update(width=width, max_width=width), pad=False)
         self._heights[width] = max(len(lines), self._heights.get(width, 0))
         for line in [*lines, *([[]] * (self._heights[width] - len(lines)))]:
             yield from line
@@ -76,54 +78,40 @@ class Frame:
         """As wide as there is room."""
         return Measurement(_LEAST_WIDTH, options.max_width)
 
-    def _stages(self, width: int, *, plain: bool) -> Text:
+    def _stages(self, width: int, marks: dict[str, str]) -> Text:
         lines = [Text()]
         for mark in stage_marks(self.snapshot):
-            sign, style = _MARKS[mark.state]
-            sign = _PLAIN_MARKS[mark.state] if plain else sign
             spent = "" if mark.state == "future" else f" {short_time(mark.seconds)}"
-            stage = f"{sign}{mark.label}{spent}"
+            stage = f"{marks[mark.state]}{mark.label}{spent}"
             if lines[-1] and lines[-1].cell_len + 2 + len(stage) > width:
                 lines.append(Text())
-            lines[-1].append("  " if lines[-1] else "").append(stage, style=style)
+            lines[-1].append("  " if lines[-1] else "").append(stage, style=_STYLES[mark.state])
         return Text("\n").join(lines)
 
-    def _bar(self, width: int, *, plain: bool) -> Table:
+    def _bars(self, width: int, marks: dict[str, str]) -> Table | Text:
+        """The bar of the run; of a chain a line for each stage: name, bar (where there is room), share and rows."""
         snapshot = self.snapshot
-        grid = Table.grid(padding=(0, 1))
-        share = f"{int(snapshot.share * 100)}%" if snapshot.total_rows else ""
-        grid.add_row(_bar(snapshot.share, width - (8 if plain else 6), plain=plain), Text(share))
-        return grid
+        grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
+        if not snapshot.chain:
+            grid.add_column(ratio=1)
+            grid.add_row(_bar(snapshot.share), f"{int(snapshot.share * 100)}%" if snapshot.total_rows else "")
+            return grid
+        lines = []
+        grid.add_column(no_wrap=True, overflow="crop", max_width=width // 3)
+        grid.add_column(ratio=1)
+        for row in chain_rows(snapshot):
+            name = Text(marks[row.state] + row.name, style=_STYLES[row.state], overflow="crop", no_wrap=True)
+            share = "" if row.share is None else f"{int(row.share * 100)}% "
+            text = Text(f"{share}{row.text}").append(f"  {row.failed}" if row.failed else "", style="bold red")
+            lines.append(Text.assemble(name, " ", text))
+            grid.add_row(name, Text() if row.share is None else _bar(row.share), text)
+        return grid if width >= _WIDE else Text("\n", no_wrap=True, overflow="crop").join(lines)
 
-    def _chain(self, width: int, cut: OverflowMethod, *, plain: bool) -> Table | Text:
-        """The stages of a chain, a line each: name, bar and rows; where there is no room for that, two lines each."""
-        rows = chain_rows(self.snapshot)
-        texts = [Text(row.text, style="dim" if row.state == "future" else "") for row in rows]
-        for row, text in zip(rows, texts, strict=True):
-            text.append(f"  {row.failed}" if row.failed else "", style="bold red")
-        marks = _PLAIN_MARKS if plain else {state: sign for state, (sign, _) in _MARKS.items()}
-        names = [Text(marks[row.state] + row.name, style=_MARKS[row.state][1]) for row in rows]
-        shares = ["" if row.share is None else f"{int(row.share * 100)}%" for row in rows]
-        widest = min(max(name.cell_len for name in names), width // 3)
-        room = width - widest - max(text.cell_len for text in texts) - len("100%") - 3 * _GAP
-        if room < _LEAST_BAR:
-            lines = zip(names, shares, texts, strict=True)
-            pairs = ((name.append(f" {share}"), Text("  ").append(text)) for name, share, text in lines)
-            return Text("\n", no_wrap=True, overflow=cut).join(line for pair in pairs for line in pair)
-        grid = Table.grid(padding=(0, _GAP, 0, 0))
-        grid.add_column(width=widest, no_wrap=True, overflow=cut)
-        grid.add_column(width=room)
-        grid.add_column(width=len("100%"), justify="right")
-        grid.add_column(no_wrap=True)
-        for row, name, share, text in zip(rows, names, shares, texts, strict=True):
-            grid.add_row(name, Text() if row.share is None else _bar(row.share, room, plain=plain), share, text)
-        return grid
-
-    def _cells(self, width: int, cut: OverflowMethod) -> Table:
+    def _cells(self, width: int) -> Table:
         per_line = max(1, min(len(_RATIOS), width // _CELL_WIDTH))
         grid = Table.grid(expand=True, padding=(0, 1))
         for place in range(per_line):
-            grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow=cut)
+            grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="crop")
         texts = [
             Text(f"{cell.label} ", style="dim").append(
                 cell.value, style="not dim bold red" if cell.alarming else "not dim"
@@ -135,17 +123,18 @@ class Frame:
         return grid
 
 
-def _bar(share: float, width: int, *, plain: bool) -> Text | ProgressBar:
-    if plain:
-        filled = int(share * width)
-        return Text("#" * filled + "." * (width - filled))
-    return ProgressBar(total=1.0, completed=share, width=width, complete_style="cyan", finished_style="green")
+def _line(text: str, style: str) -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="crop")
+
+
+def _bar(share: float) -> ProgressBar:
+    return ProgressBar(total=1.0, completed=share, complete_style="cyan", finished_style="green")
 
 
 class LiveView:
     """Shows frames on a terminal; what others print meanwhile appears above. Its end leaves the terminal as it was.
 
-    A finished run leaves no frame behind: its summary follows. One that ends early leaves the last one.
+    A finished run leaves no frame there: its summary follows. One that ends early leaves the last one.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -175,3 +164,35 @@ class LiveView:
     def _show_cursor(self) -> None:
         self._console.file.write(_SHOW_CURSOR)
         self._console.file.flush()
+
+
+def to_html(snapshot: Snapshot) -> str:
+    """The frame of a snapshot as HTML without scripts and style sheets."""
+    console = Console(record=True, width=_NOTEBOOK_WIDTH, file=io.StringIO(), force_jupyter=False)
+    console.print(Frame(snapshot))
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+class NotebookView:
+    """Shows frames in the cell that was running when the first one came, in one place, without widgets."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._next = float("-inf")
+        self._stage: Stage | None = None
+
+    def update(self, snapshot: Snapshot) -> None:
+        """See :class:`pipeline.progress.observers.Observer`."""
+        if snapshot.stage is not self._stage or snapshot.at >= self._next:
+            self.close(snapshot)
+
+    def close(self, snapshot: Snapshot) -> None:
+        """See :class:`pipeline.progress.observers.Observer`."""
+        from IPython.display import display
+
+        self._stage, self._next = snapshot.stage, snapshot.at + _NOTEBOOK_SECONDS
+        data = {"text/html": to_html(snapshot), "text/plain": format_line(snapshot)}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)

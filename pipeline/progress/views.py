@@ -1,4 +1,7 @@
-"""Chooses how a run is shown: ``auto``, ``live``, ``lines``, ``none``, or an observer of the caller's own."""
+"""Chooses how a run is shown: ``auto``, ``live``, ``lines``, ``none``, or an observer of the caller's own.
+
+rich is imported only where a view needs it.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,23 @@ from typing import Literal, TextIO, get_args
 from pipeline.codec import explain
 from pipeline.errors import ConfigError
 from pipeline.progress.lines import LINE_SECONDS, Lines
-from pipeline.progress.notebook import NotebookView, in_notebook
 from pipeline.progress.observers import Observer
 
-__all__ = ["PROGRESS_MODES", "ProgressMode", "resolve_mode", "views"]
+__all__ = ["PROGRESS_MODES", "ProgressMode", "in_notebook", "resolve_mode", "views"]
 
 ProgressMode = Literal["auto", "live", "lines", "notebook", "none"]
 PROGRESS_MODES: tuple[ProgressMode, ...] = get_args(ProgressMode)
 
 
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel. Imports nothing: where there is none, IPython is not loaded."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
 def resolve_mode(mode: ProgressMode, file: TextIO | None = None) -> ProgressMode:
-    """What ``auto`` means here, and ``live`` where nothing can be redrawn; other modes stay what they are.
+    """Resolve ``auto``, and ``live`` where a view cannot be redrawn; other modes stay.
 
     ``auto`` is ``notebook`` in a kernel, ``live`` where ``file`` is a terminal that can redraw lines, else ``lines``.
 
@@ -63,10 +72,8 @@ def views(
         raise ConfigError(explain("progress", progress, rule, 'Use "auto".'))
     file = file or sys.stderr
     mode = resolve_mode(progress, file)
-    if mode == "notebook":
-        return (NotebookView(),)
-    if mode == "live":
-        from pipeline.progress.live import LiveView
+    if mode in ("live", "notebook"):
+        from pipeline.progress.live import LiveView, NotebookView
 
-        return (LiveView(file),)
+        return (LiveView(file) if mode == "live" else NotebookView(),)
     return (Lines(file, seconds),) if mode == "lines" else ()

@@ -79,7 +79,7 @@ def test_without_colour_and_in_ascii_a_frame_says_the_same() -> None:
     text = file.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
     assert "+ compiling 9.2 s" in text
     assert "> generating" in text
-    assert "#####" in text
+    assert "-----" in text
     assert "\x1b[3" not in text, "no colour"
 
 

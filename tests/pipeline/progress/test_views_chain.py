@@ -12,9 +12,8 @@ from rich.console import Console
 from pipeline.cost import ResourceSeconds
 from pipeline.progress.figures import chain_rows
 from pipeline.progress.lines import format_line
-from pipeline.progress.live import Frame
+from pipeline.progress.live import Frame, to_html
 from pipeline.progress.monitor import Monitor
-from pipeline.progress.notebook import to_html
 from pipeline.progress.snapshot import Actors, ExecutorState, Load, Progress, Snapshot, Stage
 from pipeline.types import CommitRecord, Totals
 
@@ -162,12 +161,10 @@ def test_a_frame_of_a_chain_fits_in_any_width_and_has_every_stage(width: int, en
         assert "filtering" in text
 
 
-def test_the_notebook_has_a_bar_for_each_stage_that_generates() -> None:
+def test_the_notebook_has_every_stage() -> None:
     page = to_html(middle())
-    assert page.count("<progress") == 2
     for text in ("write", "judge", "best", "27 of about 90", "10 failed"):
         assert text in page
-    assert to_html(Snapshot(total_rows=3)).count("<progress") == 1
 
 
 def test_executors_of_a_chain_are_added_up() -> None:
