@@ -40,7 +40,7 @@ from pipeline.config import RunConfig
 from pipeline.cost import ResourceSeconds
 from pipeline.damage import Damage, FoundDamageError, StageDamageError
 from pipeline.errors import DamagedError
-from pipeline.progress.lines import LINE_SECONDS
+from pipeline.progress.log_lines import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import ExecutorState, Progress, Stage

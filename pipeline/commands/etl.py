@@ -29,7 +29,7 @@ from pipeline.commit.run_record import Origin, RunState
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, LeaseError
 from pipeline.plan.intake import Intake, IntakeCounts
-from pipeline.progress.lines import LINE_SECONDS
+from pipeline.progress.log_lines import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import Progress

@@ -16,7 +16,7 @@ from pipeline.commands.run import run
 from pipeline.commands.summary import RunSummary
 from pipeline.evaluation import report, sandbox
 from pipeline.evaluation.results import Result
-from pipeline.progress.lines import LINE_SECONDS
+from pipeline.progress.log_lines import LINE_SECONDS
 from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import Progress
 from pipeline.progress.views import ProgressMode

@@ -37,7 +37,7 @@ from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, with_previous
 from pipeline.plan.sampled_units import SampledUnits, settled_samples
 from pipeline.plan.units import Work, read_tasks
-from pipeline.progress.lines import LINE_SECONDS
+from pipeline.progress.log_lines import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import Progress, Stage

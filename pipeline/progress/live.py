@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.progress.figures import cells_of, chain_rows, clock_time, failure_lines, short_time, stage_marks
-from pipeline.progress.lines import format_line
+from pipeline.progress.log_lines import format_line
 from pipeline.progress.snapshot import Snapshot, Stage
 
 __all__ = ["Frame", "LiveView", "NotebookView", "can_show", "to_html"]

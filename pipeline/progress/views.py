@@ -11,7 +11,7 @@ from typing import Literal, TextIO, get_args
 
 from pipeline.codec import explain
 from pipeline.errors import ConfigError
-from pipeline.progress.lines import LINE_SECONDS, Lines
+from pipeline.progress.log_lines import LINE_SECONDS, Lines
 from pipeline.progress.observers import Observer
 
 __all__ = ["PROGRESS_MODES", "ProgressMode", "in_notebook", "resolve_mode", "views"]

@@ -18,7 +18,7 @@ from pipeline.commands.run import run_on
 from pipeline.commands.status import status
 from pipeline.config import RunConfig
 from pipeline.progress.figures import cells_of, format_progress
-from pipeline.progress.lines import format_line
+from pipeline.progress.log_lines import format_line
 from pipeline.progress.monitor import Monitor
 from pipeline.reporting.drafts import drafts_by_source
 from pipeline.reporting.numbers import count, figure, percent

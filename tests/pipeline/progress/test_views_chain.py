@@ -11,8 +11,8 @@ from rich.console import Console
 
 from pipeline.cost import ResourceSeconds
 from pipeline.progress.figures import chain_rows
-from pipeline.progress.lines import format_line
 from pipeline.progress.live import Frame, to_html
+from pipeline.progress.log_lines import format_line
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Actors, ExecutorState, Load, Progress, Snapshot, Stage
 from pipeline.types import CommitRecord, Totals

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pipeline.cost import ResourceSeconds
 from pipeline.progress.figures import format_progress
-from pipeline.progress.lines import Lines, format_line
+from pipeline.progress.log_lines import Lines, format_line
 from pipeline.progress.snapshot import Actors, Eta, Load, Progress, Rates, Snapshot, Stage
 from pipeline.types import Totals
 
