@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipeline.codec import tokens_per_forward
 from pipeline.cost import ResourceSeconds
 from pipeline.types import Totals
 
@@ -117,11 +116,6 @@ class Rates:
         """Generated tokens per second."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
-    @property
-    def tokens_per_forward(self) -> float:
-        """Tokens per forward; see ``wedlm_core.statistics``."""
-        return tokens_per_forward(self.tokens, self.decode_forwards)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Actors:
@@ -146,10 +140,7 @@ class Actors:
 
     def __add__(self, other: Actors) -> Actors:
         """Both."""
-        return Actors(
-            ready=self.ready + other.ready, starting=self.starting + other.starting,
-            leaving=self.leaving + other.leaving, most=self.most + other.most,
-        )  # fmt: skip
+        return Actors(**{name: own + getattr(other, name) for name, own in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,21 +183,16 @@ class Load:
     counters: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def occupancy(self) -> float:
-        """Share of the slots that run; 0 where none are known."""
-        return self.running / self.slots if self.slots else 0.0
-
-    @property
     def kv_share(self) -> float:
         """Share of the KV pages that some sequence holds; 0 where none are known."""
         return self.kv_pages_used / self.kv_pages if self.kv_pages else 0.0
 
     def __add__(self, other: Load) -> Load:
         """The sums of both."""
-        names = ("actors", "running", "slots", "queue_depth", "kv_pages_used", "kv_pages")
         own, more = self.counters, other.counters
         counted = {name: own.get(name, 0) + more.get(name, 0) for name in {**own, **more}}
-        return Load(**{name: getattr(self, name) + getattr(other, name) for name in names}, counters=counted)
+        plain = {name: value + getattr(other, name) for name, value in vars(self).items() if name != "counters"}
+        return Load(**plain, counters=counted)
 
 
 @dataclass(frozen=True, kw_only=True)

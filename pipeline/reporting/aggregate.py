@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from pipeline.codec import FinishReason
 from pipeline.reporting.histogram import SCALES, Histogram
 from pipeline.reporting.samples import SampledRow, lowest, row_hashes, sampled_rows
 
-__all__ = ["MEASURES", "SAMPLED_FAILURES", "SAMPLED_ROWS", "Aggregate", "Aggregator", "merged"]
+__all__ = ["MEASURES", "SAMPLED_FAILURES", "SAMPLED_ROWS", "Aggregate", "Aggregator"]
 
 VERSIONS = (1, 2)
 """Those that are understood; the last one is written. Version 1 had more histograms, and sums."""
@@ -111,8 +111,8 @@ class Aggregate:
             "rows": self.rows,
             "finish_reasons": dict(self.finish_reasons),
             "histograms": {name: own.to_dict() for name, own in self.histograms.items()},
-            "samples": [row.to_dict() for row in self.samples],
-            "failures": [row.to_dict() for row in self.failures],
+            "samples": [vars(row) for row in self.samples],
+            "failures": [vars(row) for row in self.failures],
         }
 
     @classmethod
@@ -124,8 +124,8 @@ class Aggregate:
             rows=raw["rows"],
             finish_reasons=raw["finish_reasons"],
             histograms={name: Histogram.from_dict(raw["histograms"][name]) for name in MEASURES},
-            samples=tuple(SampledRow.from_dict(row) for row in raw["samples"]),
-            failures=tuple(SampledRow.from_dict(row) for row in raw["failures"]),
+            samples=tuple(SampledRow(**row) for row in raw["samples"]),
+            failures=tuple(SampledRow(**row) for row in raw["failures"]),
         )
 
 
@@ -179,11 +179,3 @@ def _numbers(table: pa.Table, prefix: str, path: str) -> np.ndarray:
 def _counted(column: pa.ChunkedArray) -> dict[str, int]:
     counts = pc.value_counts(column.combine_chunks())
     return {str(own["values"]): own["counts"].as_py() for own in counts if own["values"].is_valid}
-
-
-def merged(aggregates: Iterable[Aggregate]) -> Aggregate:
-    """Aggregate the rows of all of them."""
-    total = Aggregate()
-    for aggregate in aggregates:
-        total = total.merged_with(aggregate)
-    return total

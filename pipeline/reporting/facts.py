@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pipeline.cost import ResourceSeconds
@@ -52,31 +52,13 @@ class Session:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "used": {"accelerators": self.used.accelerators, "cpus": self.used.cpus},
-            "moments": columns_of(self.moments),
-        }
+        return {**vars(self), "used": vars(self.used), "moments": columns_of(self.moments)}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Session:
-        """Inverse of :meth:`to_dict`."""
-        own = {name: raw[name] for name in _PLAIN if name in raw}
-        return cls(**own, used=ResourceSeconds(**raw["used"]), moments=moments_of(raw["moments"]))
-
-
-_PLAIN = (
-    "epoch",
-    "began",
-    "seconds",
-    "outcome",
-    "generating_seconds",
-    "rows",
-    "failed",
-    "tokens",
-    "price_per_hour",
-    "version",
-)
+        """Inverse of :meth:`to_dict`; names that are not known are left out."""
+        known = {own.name: raw[own.name] for own in fields(cls) if own.name in raw}
+        return cls(**{**known, "used": ResourceSeconds(**raw["used"]), "moments": moments_of(raw["moments"])})
 
 
 @dataclass(frozen=True, kw_only=True)

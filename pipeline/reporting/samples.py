@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,15 +48,6 @@ class SampledRow:
     inputs: Mapping[str, str] = field(default_factory=dict)
     cut: bool = False
     stats: Mapping[str, float | None] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> SampledRow:
-        """Inverse of :meth:`to_dict`."""
-        return cls(**raw)
 
 
 def row_hashes(row_ids: Iterable[str], sample_indexes: Iterable[int]) -> np.ndarray:

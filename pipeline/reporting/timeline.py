@@ -22,13 +22,12 @@ class Moment:
 
     Attributes:
         at: seconds.
-        rows, failed, tokens: committed by this run.
+        rows, tokens: committed by this run.
         engine_tokens: tokens that the engines generated. They report every second or two, so at least those committed.
     """
 
     at: float
     rows: int = 0
-    failed: int = 0
     tokens: int = 0
     engine_tokens: int = 0
 
@@ -40,7 +39,6 @@ class Moment:
         return cls(
             at=snapshot.at,
             rows=session.rows,
-            failed=session.failed_rows,
             tokens=session.completion_tokens,
             engine_tokens=0 if generated is None else max(generated, session.completion_tokens),
         )

@@ -7,8 +7,8 @@ pieces of text that committed tokens added, in order, are in ``pieces``: joined 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 __all__ = ["Forward", "RowTrace", "forwards_of"]
 
@@ -16,14 +16,13 @@ MASK = -1
 """In place of a token id: the place is a mask."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forward:
-    """One forward of a row.
+class Forward(NamedTuple):
+    """One forward of a row. As JSON it is a list, in the order of the attributes.
 
     Attributes:
         at: tokens that were committed before it.
         rows: token rows that it computed for this row.
-        window: what it held at the places from ``at`` on: token ids, or :data:`MASK`.
+        window: token ids at the places from ``at`` on, or :data:`MASK`.
         committed: token ids that it committed.
         filled: place and token id of each mask that was filled; places are counted as in ``window``.
     """
@@ -33,17 +32,6 @@ class Forward:
     window: tuple[int, ...]
     committed: tuple[int, ...]
     filled: tuple[tuple[int, int], ...]
-
-    def to_list(self) -> list[Any]:
-        """Short plain values, in the order of the attributes."""
-        return [self.at, self.rows, list(self.window), list(self.committed), [list(pair) for pair in self.filled]]
-
-    @classmethod
-    def from_list(cls, raw: Sequence[Any]) -> Forward:
-        """Inverse of :meth:`to_list`."""
-        at, rows, window, committed, filled = raw
-        return cls(at=at, rows=rows, window=tuple(window), committed=tuple(committed),
-                   filled=tuple((place, token) for place, token in filled))  # fmt: skip
 
 
 def forwards_of(records: Sequence[Mapping[str, Any]], prompt_tokens: int) -> tuple[Forward, ...]:
@@ -113,12 +101,7 @@ class RowTrace:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        raw = {name: value for name, value in asdict(self).items() if name != "forwards"}
-        return {
-            **raw,
-            "forwards": [forward.to_list() for forward in self.forwards],
-            "vocabulary": {str(token): text for token, text in self.vocabulary.items()},
-        }
+        return {**vars(self), "vocabulary": {str(token): text for token, text in self.vocabulary.items()}}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> RowTrace:
@@ -127,7 +110,8 @@ class RowTrace:
         return cls(**{
             **raw,
             **{name: tuple(raw[name]) for name in lists},
-            "forwards": tuple(map(Forward.from_list, raw["forwards"])),
+            "forwards": tuple(Forward(at, rows, tuple(window), tuple(committed), tuple(map(tuple, filled)))
+                              for at, rows, window, committed, filled in raw["forwards"]),
             "vocabulary": {int(token): text for token, text in raw["vocabulary"].items()},
         })  # fmt: skip
 

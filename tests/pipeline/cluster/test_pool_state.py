@@ -73,7 +73,7 @@ def test_the_sums_keep_what_processes_that_are_gone_have_counted() -> None:
     loads.take(1, answer("b", 50, used=7))
     total = loads.total()
     assert total is not None
-    assert (total.actors, total.counters["tokens"], total.kv_share, total.occupancy) == (2, 150, 0.5, 0.5)
+    assert (total.actors, total.counters["tokens"], total.kv_share) == (2, 150, 0.5)
     loads.take(0, answer("a", 120))
     loads.take(1, answer("c", 10))  # the process died, and another one began
     loads.keep({1})

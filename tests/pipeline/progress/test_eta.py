@@ -156,7 +156,7 @@ def test_time_without_an_actor_does_not_count() -> None:
         tracker.add(rows=5, tokens=50, forwards=25)
     assert tracker.seconds == pytest.approx(10.0)
     recent = tracker.recent()
-    assert (recent.rows_per_second, recent.tokens_per_second, recent.tokens_per_forward) == (2.0, 20.0, 2.0)
+    assert (recent.rows_per_second, recent.tokens_per_second, recent.decode_forwards) == (2.0, 20.0, 100)
 
 
 def test_recent_rates_forget_the_beginning() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -14,13 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.reporting.aggregate import MEASURES, SAMPLED_FAILURES, SAMPLED_ROWS, Aggregate, Aggregator, merged
+from pipeline.reporting.aggregate import MEASURES, SAMPLED_FAILURES, SAMPLED_ROWS, Aggregate, Aggregator
 from pipeline.reporting.histogram import SCALES
 from pipeline.reporting.samples import row_hashes
 from testing.pipeline.output_rows import INPUTS, output_table
 
 TABLE = output_table(150, samples=2)
 WHOLE = Aggregate.of(TABLE, len(INPUTS))
+
+
+def merged(parts: list[Aggregate]) -> Aggregate:
+    return functools.reduce(Aggregate.merged_with, parts, Aggregate())
 
 
 @settings(max_examples=40, deadline=None)
