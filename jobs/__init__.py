@@ -2,8 +2,8 @@
 
 import sys
 
-from wedlm_batch.names import refuse_hidden
-from wedlm_batch.waiting import wait_passively
+from wedlm_base.names import refuse_hidden
+from wedlm_base.waiting import wait_passively
 
 wait_passively()  # before a job imports torch
 

@@ -22,7 +22,7 @@ from pipeline import ConfigError, RunConfig
 from pipeline.codec import literal_secrets, redact
 from pipeline.config import INPUT_FORMATS, LONG_PROMPTS, MODES, OUTPUT_FORMATS
 from pipeline.stages import LOGGER, seconds_since_start
-from wedlm_batch.version import VERSION
+from wedlm_base.version import VERSION
 
 __all__ = [
     "NO_OUTPUT", "Parser", "add_config_options", "collect", "collect_with", "merge", "parse_actors", "parse_options",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from wedlm_batch.names import refuse_hidden
+from wedlm_base.names import refuse_hidden
 
 if TYPE_CHECKING:
     from pipeline.codec import EngineConfig, SamplingParams, StructuredOutputs

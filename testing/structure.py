@@ -18,7 +18,7 @@ from testing.repository import ROOT
 
 __all__ = ["arrows", "circles", "levels", "main", "modules"]
 
-PACKAGES = ("wedlm_batch", "wedlm_core", "pipeline", "jobs")
+PACKAGES = ("wedlm_batch", "wedlm_base", "wedlm_core", "pipeline", "jobs")
 
 Graph = Mapping[str, frozenset[str]]
 

@@ -2,13 +2,13 @@
 
 ``wb.run``, ``wb.LLM``, ``wb.SamplingParams`` and every other public name of ``pipeline`` and ``wedlm_core``;
 ``wb.pipeline``, ``wb.wedlm_core`` and ``wb.jobs`` are the packages. A ``pipeline.py`` or ``jobs/`` of yours hides ours
-from a plain ``import pipeline``, never from here (:mod:`wedlm_batch.names`). A name is imported on its first use, so
+from a plain ``import pipeline``, never from here (:mod:`wedlm_base.names`). A name is imported on its first use, so
 importing this package takes milliseconds.
 """
 
 from __future__ import annotations
 
-from wedlm_batch import version
+from wedlm_base import version
 
 TYPE_CHECKING = False  # importing typing for it would take most of this package's import
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ _SOURCES = ("wedlm_core", "pipeline")
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":  # without the packages: `import *` must not overwrite a `pipeline` of the user's
-        from wedlm_batch.names import load
+        from wedlm_base.names import load
 
         return sorted({public for package in _SOURCES for public in load(package).__all__})
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from wedlm_batch.names import PACKAGES, load
+    from wedlm_base.names import PACKAGES, load
 
     if name in PACKAGES:
         return load(name)
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from wedlm_batch.names import PACKAGES
+    from wedlm_base.names import PACKAGES
 
     return sorted({*PACKAGES, "__version__", *__getattr__("__all__")})
 

@@ -1,5 +1,5 @@
-"""Our packages down to ``pipeline`` where a module of the user's has that name: see :mod:`wedlm_batch.names`."""
+"""Our packages down to ``pipeline`` where a module of the user's has that name: see :mod:`wedlm_base.names`."""
 
-from wedlm_batch.private import open_namespace
+from wedlm_base.private import open_namespace
 
 __path__ = open_namespace()

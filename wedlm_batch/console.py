@@ -1,6 +1,6 @@
 """The console script: ``wedlm-batch generate --input prompts.jsonl --output out --model tiny``.
 
-Each sub-command is a module of ``jobs``, which is found from any folder (:mod:`wedlm_batch.names`). The exit status is
+Each sub-command is a module of ``jobs``, which is found from any folder (:mod:`wedlm_base.names`). The exit status is
 the job's; 2 for a sub-command that there is none of.
 """
 
@@ -10,8 +10,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from wedlm_batch.names import load
-from wedlm_batch.version import VERSION
+from wedlm_base.names import load
+from wedlm_base.version import VERSION
 
 __all__ = ["COMMANDS", "main"]
 

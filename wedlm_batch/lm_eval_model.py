@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wedlm_batch.names import load
+from wedlm_base.names import load
 
 try:
     from lm_eval.api.instance import Instance

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from wedlm_batch.names import MARKS, private_packages
+from wedlm_base.names import MARKS, private_packages
+
+_NEEDED = ("wedlm_base", "wedlm_batch", "pipeline", "wedlm_core")
 
 __all__ = ["Found", "finder", "marks_of", "why_not"]
 
@@ -18,10 +20,10 @@ Found = Mapping[str, str | None]
 
 
 def marks_of(module: str) -> dict[str, str]:
-    """The file (:data:`wedlm_batch.names.MARKS`) by which a worker knows each package that ``module`` needs there."""
+    """The file (:data:`wedlm_base.names.MARKS`) by which a worker knows each package that ``module`` needs there."""
     top, _, rest = module.partition(".")
     private = private_packages(f"{top}.{rest.partition('.')[0]}") if top == "wedlm_batch" else ()
-    return {name: MARKS[name] for name in ("wedlm_batch", "pipeline", "wedlm_core") if name not in private}
+    return {name: MARKS[name] for name in _NEEDED if name not in private}
 
 
 def finder() -> Callable[[Mapping[str, str]], Found]:

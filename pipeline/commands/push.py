@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
 from pipeline.sinks.hub_card import CardFacts, card_text
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
-from wedlm_batch.version import VERSION
+from wedlm_base.version import VERSION
 
 __all__ = ["Pushed", "push"]
 

@@ -33,7 +33,7 @@ from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url, join, lies_inside
 from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced
-from wedlm_batch.version import VERSION
+from wedlm_base.version import VERSION
 
 __all__ = ["gather", "load_session", "load_sessions", "published_aggregate", "report", "write_page"]
 

@@ -27,7 +27,7 @@ from pipeline.reporting.timeline import TimeLine
 from pipeline.storage.protocol import Storage
 from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced
-from wedlm_batch.version import VERSION
+from wedlm_base.version import VERSION
 
 __all__ = ["RunReport", "put_page"]
 

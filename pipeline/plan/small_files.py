@@ -18,7 +18,7 @@ from pipeline.commit.run_record import FileIdentity, RunState
 from pipeline.plan.units import plan_units, unit_id_of
 from pipeline.sources.base import SlicedSource
 from pipeline.types import Slice, SourceFile, Stretch, Unit
-from wedlm_batch.version import VERSION
+from wedlm_base.version import VERSION
 
 __all__ = ["SmallFiles", "plan_key", "planned_units", "recorded_shares"]
 

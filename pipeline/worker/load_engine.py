@@ -14,7 +14,7 @@ from pipeline.prompts.model_files import check_same_model, model_folder
 from pipeline.stages import announce, stage
 from pipeline.worker.engine_thread import EngineLike
 from pipeline.worker.garbage import nothing_collected
-from wedlm_batch.waiting import wait_passively
+from wedlm_base.waiting import wait_passively
 from wedlm_core.cache import one_at_a_time
 from wedlm_core.kernels.cpu.kept import are_kept, note_kept
 

@@ -24,7 +24,7 @@ FILE = ROOT / "docs" / "images" / "architecture.svg"
 DESIGN = ROOT / "docs" / "DESIGN.md"
 
 _PLACES: Mapping[str, tuple[float, float]] = {  # column, row
-    "wedlm_batch": (1, 0.65), "jobs": (2, 0.65),
+    "wedlm_batch": (1, 0.65), "jobs": (2, 0.65), "wedlm_base": (0, 0.65),
     "pipeline": (0, 2), "pipeline.commands": (0, 3), "pipeline.cluster": (0, 4), "pipeline.worker": (0, 5),
     "pipeline.prompts": (0, 6), "pipeline.plan": (0, 7), "pipeline.commit": (0, 8), "pipeline.sources": (1, 8),
     "pipeline.commit.index": (0, 9), "pipeline.sinks": (1, 9), "pipeline.storage": (1, 10), "pipeline.codec": (1, 11),

@@ -30,7 +30,7 @@ _RAY = (
 _PORTS = ("node-manager", "object-manager", "dashboard-agent-listen", "dashboard-agent-grpc", "metrics-export",
           "runtime-env-agent")  # fmt: skip
 """By default some of them are fixed, as if a node had the machine for itself."""
-_PACKAGES = ("jobs", "pipeline", "wedlm_batch", "wedlm_core")
+_PACKAGES = ("jobs", "pipeline", "wedlm_base", "wedlm_batch", "wedlm_core")
 
 
 class JobCluster:

@@ -99,7 +99,7 @@ def targets(path: Path) -> Iterator[str]:
 def imports() -> frozenset[Edge]:
     """Lines of the table of which one imports the other."""
     found: set[Edge] = set()
-    for package in ("wedlm_batch", "jobs", "pipeline", "wedlm_core"):
+    for package in ("wedlm_batch", "wedlm_base", "jobs", "pipeline", "wedlm_core"):
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             own = home(".".join(parts[:-1] if parts[-1] == "__init__" else parts), order())
@@ -116,7 +116,8 @@ def test_the_headings_that_docstrings_cite_are_there() -> None:
 
 
 def test_every_citation_names_a_heading() -> None:
-    paths = [path for top in ("wedlm_batch", "jobs", "pipeline", "wedlm_core", "tests", "testing", "benchmarks")
+    paths = [path for top in ("wedlm_batch", "wedlm_base", "jobs", "pipeline", "wedlm_core", "tests", "testing",
+                              "benchmarks")
              for path in sorted((ROOT / top).rglob("*.py"))]  # fmt: skip
     cited = [(path, " ".join(heading.split())) for path in paths
              for heading in re.findall(r'DESIGN\.md`*,\s+"([^"]+)"', path.read_text(encoding="utf-8"))]  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 from testing.repository import ROOT
 
-SHIPPED = ("wedlm_batch", "wedlm_core", "pipeline", "jobs")
+SHIPPED = ("wedlm_batch", "wedlm_base", "wedlm_core", "pipeline", "jobs")
 UNSHIPPED = ("testing", "benchmarks", "tests")
 
 # From the top down. A module belongs to the longest of these names that it begins with, and imports modules of its own
@@ -97,10 +97,7 @@ ORDER = (
     "wedlm_core.host_memory",
     "wedlm_core.file_digest",
     "wedlm_core.checks",
-    "wedlm_batch.private",
-    "wedlm_batch.names",
-    "wedlm_batch.waiting",
-    "wedlm_batch.version",
+    "wedlm_base",
 )
 
 # They name what is below them, and are imported for no name of their own.

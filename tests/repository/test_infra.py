@@ -21,7 +21,7 @@ from pipeline import RunConfig
 from testing.infra import INFRA, SCHEMAS, clusters_in, job_commands, load, render, schema_of
 from testing.repository import ROOT
 from testing.torch_pair import pins
-from wedlm_batch.version import VERSION
+from wedlm_base.version import VERSION
 
 KUBERAY = INFRA / "kuberay"
 MANIFESTS = sorted(KUBERAY.rglob("ray*.yaml"))

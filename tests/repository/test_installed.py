@@ -14,8 +14,8 @@ from testing.installed import Environment, build_wheel, make_environment
 from testing.pages.blocks import blocks_of
 from testing.repository import ROOT
 from testing.users_folder import make_folder
+from wedlm_base.version import VERSION
 from wedlm_batch.console import COMMANDS
-from wedlm_batch.version import VERSION
 
 README = ROOT / "README.md"
 MODULES = ("pipeline", "jobs/__init__")
@@ -55,10 +55,10 @@ def test_the_wheel_holds_what_is_shipped_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     assert {name.split("/")[0] for name in held} == {
-        "jobs", "pipeline", "wedlm_batch", "wedlm_core", f"wedlm_batch-{VERSION}.dist-info",
+        "jobs", "pipeline", "wedlm_base", "wedlm_batch", "wedlm_core", f"wedlm_batch-{VERSION}.dist-info",
     }  # fmt: skip
     assert {"wedlm_core/tiny/model.safetensors", "jobs/recipes/tiny.yaml", "jobs/data/demo_prompts.parquet"} <= held
-    for package in ("jobs", "pipeline", "wedlm_batch", "wedlm_core"):
+    for package in ("jobs", "pipeline", "wedlm_base", "wedlm_batch", "wedlm_core"):
         sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
         assert sources <= held
 

@@ -29,7 +29,7 @@ def loads_of(path: Path) -> list[ast.Call]:
 
 def test_torch_load_reads_weights_only_everywhere() -> None:
     found = []
-    for package in ("wedlm_batch", "wedlm_core", "pipeline", "jobs", "benchmarks", "testing"):
+    for package in ("wedlm_batch", "wedlm_base", "wedlm_core", "pipeline", "jobs", "benchmarks", "testing"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for call in loads_of(path):
                 only = {k.arg: getattr(k.value, "value", None) for k in call.keywords}.get("weights_only")

@@ -17,9 +17,9 @@ import pytest
 
 from testing.repository import ROOT
 
-ROOTS = ("wedlm_batch", "wedlm_core", "pipeline", "jobs", "testing", "tests", "benchmarks")
+ROOTS = ("wedlm_batch", "wedlm_base", "wedlm_core", "pipeline", "jobs", "testing", "tests", "benchmarks")
 SKIPPED = ("benchmarks/results/", "tests/repository/test_words.py")
-NAMED_ROOTS = ("wedlm_batch", "wedlm_core", "pipeline", "jobs", "testing")
+NAMED_ROOTS = ("wedlm_batch", "wedlm_base", "wedlm_core", "pipeline", "jobs", "testing")
 """Where names are searched too."""
 ALLOWED: Mapping[str, frozenset[str]] = {"wedlm_core/training/corpus/": frozenset({"tally"})}
 """Folder -> words that mean something else there: a topic of the training corpus."""

@@ -9,7 +9,7 @@ from ray import cloudpickle
 
 from pipeline.cluster.worker_names import finder, marks_of, why_not
 from testing.users_folder import make_folder, run_python
-from wedlm_batch.names import MARKS
+from wedlm_base.names import MARKS
 
 
 def test_our_packages_are_found_here() -> None:
@@ -20,9 +20,9 @@ def test_our_packages_are_found_here() -> None:
 @pytest.mark.parametrize(
     ("module", "needed"),
     [
-        ("pipeline.cluster.session", {"wedlm_batch", "pipeline", "wedlm_core"}),
-        ("wedlm_batch.beside_pipeline.pipeline.cluster.session", {"wedlm_batch", "wedlm_core"}),
-        ("wedlm_batch.beside_wedlm_core.pipeline.cluster.session", {"wedlm_batch"}),
+        ("pipeline.cluster.session", {"wedlm_base", "wedlm_batch", "pipeline", "wedlm_core"}),
+        ("wedlm_batch.beside_pipeline.pipeline.cluster.session", {"wedlm_base", "wedlm_batch", "wedlm_core"}),
+        ("wedlm_batch.beside_wedlm_core.pipeline.cluster.session", {"wedlm_base", "wedlm_batch"}),
     ],
 )
 def test_a_worker_needs_what_this_process_calls_by_plain_names(module: str, needed: set[str]) -> None:
@@ -34,7 +34,7 @@ def test_the_function_runs_where_another_module_has_our_name(tmp_path: Path) -> 
     (project / "find").write_bytes(cloudpickle.dumps((finder(), MARKS)))
     code = """import pickle, sys
 find, marks = pickle.load(open("find", "rb"))
-assert not {"pipeline", "wedlm_batch", "wedlm_core"} & set(sys.modules), "it is pickled whole"
+assert not {"pipeline", "wedlm_base", "wedlm_batch", "wedlm_core"} & set(sys.modules), "it is pickled whole"
 print(find({**marks, "no_such_package": "x"}))"""
     done = run_python(project, "-c", code)
     assert done.stdout.strip() == str({"pipeline": str(project / "pipeline.py"), "no_such_package": None}), done.stderr

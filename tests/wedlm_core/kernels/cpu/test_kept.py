@@ -21,7 +21,7 @@ print(wedlm_core.__file__, out[0, 0] > 0.7)
 
 def test_kernels_are_kept_in_a_temporary_folder_if_nothing_else_can_be_written_to(tmp_path: Path) -> None:
     core = tmp_path / "site" / "wedlm_core"
-    for package in ("wedlm_core", "wedlm_batch"):
+    for package in ("wedlm_core", "wedlm_base"):
         shutil.copytree(ROOT / package, core.with_name(package), ignore=shutil.ignore_patterns("__pycache__"))
     for folder in [core, *(path for path in core.rglob("*") if path.is_dir())]:
         (folder / "__pycache__").write_text("in the way of a folder")  # as root, permissions would not be

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from wedlm_batch.names import namespace_of, private_packages
+from wedlm_base.names import namespace_of, private_packages
 
 __all__ = ["open_namespace"]
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from testing.repository import ROOT
-from wedlm_batch.waiting import wait_passively
+from wedlm_base.waiting import wait_passively
 
 
 @pytest.mark.parametrize("chosen", ["OMP_WAIT_POLICY", "KMP_BLOCKTIME", "GOMP_SPINCOUNT"])
@@ -28,7 +28,7 @@ def test_what_the_user_has_set_stays(chosen: str, monkeypatch: pytest.MonkeyPatc
 
 def test_a_command_chooses_before_torch_is_imported() -> None:
     """OpenMP reads the variable when it is loaded, and never again."""
-    program = "import os, sys; from wedlm_batch.names import load; load('jobs'); "
+    program = "import os, sys; from wedlm_base.names import load; load('jobs'); "
     program += "assert 'torch' not in sys.modules; print(os.environ['OMP_WAIT_POLICY'])"
     env = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": "/nowhere"}
     done = subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True)

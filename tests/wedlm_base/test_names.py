@@ -12,7 +12,7 @@ import pipeline
 import wedlm_batch as wb
 import wedlm_core
 from testing.users_folder import make_folder, run_python
-from wedlm_batch import names
+from wedlm_base import names
 
 BOTH = ("pipeline", "jobs/__init__")
 
@@ -48,7 +48,7 @@ def test_an_unknown_name_is_an_attribute_error_that_python_completes() -> None:
 
 def test_importing_the_namespace_imports_nothing_else(tmp_path: Path) -> None:
     code = "import __future__, sys; old = set(sys.modules); import wedlm_batch; print(sorted(set(sys.modules) - old))"
-    assert printed(run_python(tmp_path, "-c", code)) == "['wedlm_batch', 'wedlm_batch.version']"
+    assert printed(run_python(tmp_path, "-c", code)) == "['wedlm_base', 'wedlm_base.version', 'wedlm_batch']"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ open("back", "wb").write(pickle.dumps((config, error)))"""
 
 def test_all_modules_of_ours_load_beside_others(tmp_path: Path) -> None:
     code = """import pkgutil, importlib, sys, wedlm_batch as wb
-from wedlm_batch.names import load
+from wedlm_base.names import load
 for package in (wb.pipeline, load("jobs")):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)

@@ -3,11 +3,11 @@
 The user's folder comes before the installed packages on Python's path, so a ``pipeline.py`` or ``jobs/`` in it is what
 ``import pipeline`` finds. Both are needed in one process: theirs under its name, ours under another one. Where nothing
 hides ours, it is imported under its plain name, so that ``import pipeline`` and ``wedlm_batch`` give the same objects.
-Else :mod:`wedlm_batch.private` loads it as a part of ``wedlm_batch.beside_pipeline``.
+Else :mod:`wedlm_base.private` loads it as a part of ``wedlm_batch.beside_pipeline``.
 
 What is pickled for a worker names modules as they are called here, and a worker looks into the driver's working folder
-first. A package that only the workers would not find counts as hidden, therefore. ``wedlm_batch`` itself has to be
-found there: no module of the user's may have this name.
+first. A package that only the workers would not find counts as hidden, therefore. ``wedlm_batch`` and ``wedlm_base``
+themselves have to be found there: no module of the user's may have these names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ MARKS: Mapping[str, str] = {
     "jobs": "recipes/tiny.yaml",
     "pipeline": "cluster/generate_actor.py",
     "wedlm_core": "tiny/config.json",
-    "wedlm_batch": "names.py",
+    "wedlm_batch": "beside_pipeline.py",
+    "wedlm_base": "names.py",
 }
 """A file in each of our packages that no other package of this name has: a folder with it is a copy of ours."""
 
