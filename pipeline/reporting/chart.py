@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.reporting.histogram import Histogram
-from pipeline.reporting.numbers import count, figure, nice_ticks, percent, short
+from pipeline.reporting.numbers import count, figure, percent, short
 
 __all__ = ["Bar", "Chart", "histogram_chart"]
 
@@ -65,10 +65,14 @@ class Chart:
         return (self.right - self.left) / len(self.bars)
 
     @property
+    def most(self) -> float:
+        """The longest bar."""
+        return max(bar.value for bar in self.bars)
+
+    @property
     def ticks(self) -> list[tuple[float, str]]:
         """Place and label of each line of the vertical axis."""
-        marks = self._marks
-        return [(self._place(mark), short(mark)) for mark in marks]
+        return [(self._place(self.most * share), short(self.most * share)) for share in (0.0, 0.5, 1.0)]
 
     @property
     def drawn(self) -> list[tuple[Bar, float, float, float, float]]:
@@ -80,14 +84,8 @@ class Chart:
             found.append((bar, round(left, 2), round(self.bottom - high, 2), round(self.step - gap, 2), round(high, 2)))
         return found
 
-    @property
-    def _marks(self) -> list[float]:
-        return nice_ticks(
-            max(bar.value for bar in self.bars), whole=all(bar.value == int(bar.value) for bar in self.bars)
-        )
-
     def _place(self, value: float) -> float:
-        return round(self.bottom - (self.bottom - self.top) * value / self._marks[-1], 2)
+        return round(self.bottom - (self.bottom - self.top) * value / (self.most or 1.0), 2)
 
 
 def histogram_chart(name: str, title: str, about: str, x: str, found: Histogram) -> Chart:

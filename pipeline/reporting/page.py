@@ -18,10 +18,11 @@ from markupsafe import Markup
 from pipeline.codec import redact
 from pipeline.fingerprint import retry_advice
 from pipeline.parsing import describe_unparsed
+from pipeline.progress.figures import short_time
 from pipeline.reporting.chart import Bar, Chart, histogram_chart
 from pipeline.reporting.drafts import drafts_by_source
 from pipeline.reporting.facts import Facts, Session
-from pipeline.reporting.numbers import clock, count, figure, percent, short
+from pipeline.reporting.numbers import count, figure, percent, short
 from pipeline.reporting.player import ABOUT, name_of, player_data
 from pipeline.reporting.samples import SampledRow
 
@@ -49,7 +50,8 @@ def render(facts: Facts) -> str:
         drafts=drafts_by_source(facts.totals.drafts, facts.totals.completion_tokens),
         unparsed=describe_unparsed(facts.totals.unparsed, facts.totals.samples) if facts.totals.unparsed else "",
         advice=retry_advice(scheduled=facts.scheduled),
-        rows=[(_heading(kind, own, whole), [_row(row, facts) for row in own])
+        rows=[(f"{len(own)} of {count(whole)} rows that {kind}",
+               [_row(row, facts) for row in sorted(own, key=_certainty)])
               for kind, own, whole in (("succeeded", facts.aggregate.samples, facts.aggregate.generations),
                                        ("failed", facts.aggregate.failures, facts.aggregate.failed)) if own],
         about_decoding=" ".join(ABOUT.get(name, "") for name in dict.fromkeys(t.strategy for t in facts.traces)),
@@ -64,7 +66,7 @@ def _template() -> jinja2.Template:
         autoescape=True, finalize=_shown, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(_asset),
     )  # fmt: skip
-    environment.filters |= {"clock": clock, "count": count, "figure": figure, "percent": percent, "redact": redact,
+    environment.filters |= {"clock": short_time, "count": count, "figure": figure, "percent": percent, "redact": redact,
                             "utc": _utc}  # fmt: skip
     return environment.get_template("report.html")
 
@@ -113,7 +115,7 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
                   ("Prefix cacheability", figure(totals.prefix_cacheability), computed)]  # fmt: skip
     last = next((s for s in reversed(facts.sessions) if s.tokens and s.generating_seconds), None)
     if last is not None:
-        about = f"last run: {clock(last.generating_seconds)} of {clock(last.seconds)} generating"
+        about = f"last run: {short_time(last.generating_seconds)} of {short_time(last.seconds)} generating"
         tiles.append(("Tokens per second", _count(round(last.tokens / last.generating_seconds)), about))
     return [*tiles, *_cost(facts.sessions)]
 
@@ -131,8 +133,8 @@ def _cost(sessions: Sequence[Session]) -> list[tuple[str, str, str]]:
     used, tokens = sum(s.used.priced for s in sessions), sum(s.tokens for s in sessions)
     if not used:
         return []
-    each = f"{clock(used / tokens * 1e6)} per million tokens" if tokens else "reserved by actors"
-    return [(f"{sessions[-1].used.unit} time", clock(used), each)]
+    each = f"{short_time(used / tokens * 1e6)} per million tokens" if tokens else "reserved by actors"
+    return [(f"{sessions[-1].used.unit} time", short_time(used), each)]
 
 
 def _charts(facts: Facts) -> list[Chart]:
@@ -152,23 +154,22 @@ def _charts(facts: Facts) -> list[Chart]:
 
 def _throughput(session: Session) -> Chart:
     """Tokens per second over the last run that generated, in stretches of equal length."""
-    at = np.array([moment.at for moment in session.moments])
-    generated = bool(session.moments[-1].engine_tokens)
-    tokens = np.array([moment.engine_tokens if generated else moment.tokens for moment in session.moments])
+    at, tokens = np.array(session.moments).T
     edges = np.linspace(at[0], at[-1], min(_STRETCHES, len(at)) + 1)
     counts = np.interp(edges, at, np.maximum.accumulate(tokens))
     rates = np.diff(counts) / np.maximum(np.diff(edges), 1e-9)
     bars = [
-        Bar(label=f"{clock(low)} to {clock(high)}", value=float(rate), shown=short(float(rate)),
-            tick=clock(low) if i % max(1, len(rates) // 5) == 0 else "")
+        Bar(label=f"{short_time(low)} to {short_time(high)}", value=float(rate), shown=short(float(rate)),
+            tick=short_time(low) if i % max(1, len(rates) // 5) == 0 else "")
         for i, (low, high, rate) in enumerate(zip(edges, edges[1:], rates, strict=False))
     ]  # fmt: skip
-    about = f"Tokens that were {'generated' if generated else 'committed'} by the last run: {count(session.rows)} rows."
+    about = f"Tokens that the last run generated: {count(session.rows)} rows."
     return Chart(name="throughput", title="Throughput", about=about, x="time", y="tokens per second", bars=bars)
 
 
-def _heading(kind: str, own: Sequence[SampledRow], whole: int) -> str:
-    return f"{len(own)} of {count(whole)} rows that {kind}"
+def _certainty(row: SampledRow) -> float:
+    """Sort the least certain rows first."""
+    return -(row.stats.get("mean_entropy") or 0.0)
 
 
 def _row(row: SampledRow, facts: Facts) -> dict[str, Any]:

@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.progress.snapshot import Snapshot
 
-__all__ = ["Moment", "TimeLine"]
+__all__ = ["Moment", "TimeLine", "columns_of", "moments_of"]
 
 _MOST = 400
 _SECONDS = 0.5
 """Between two points, at first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Moment:
-    """A run at one moment, counted since the run began.
-
-    Attributes:
-        at: seconds.
-        rows, tokens: committed by this run.
-        engine_tokens: tokens that the engines generated. They report every second or two, so at least those committed.
-    """
+class Moment(NamedTuple):
+    """Tokens that were generated in the first ``at`` seconds of a run, or committed where engines report none."""
 
     at: float
-    rows: int = 0
-    tokens: int = 0
-    engine_tokens: int = 0
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> Moment:
-        """Take a snapshot's counts."""
-        session, load = snapshot.session, snapshot.load
-        generated = None if load is None else load.counters.get("tokens")
-        return cls(
-            at=snapshot.at,
-            rows=session.rows,
-            tokens=session.completion_tokens,
-            engine_tokens=0 if generated is None else max(generated, session.completion_tokens),
-        )
-
-
-_NAMES = tuple(field.name for field in dataclasses.fields(Moment))
+    tokens: int
 
 
 class TimeLine:
@@ -76,36 +50,34 @@ class TimeLine:
     def update(self, snapshot: Snapshot) -> None:
         """Take the moment, if the last one is old enough."""
         if not self.moments or snapshot.at - self.moments[-1].at >= self._apart:
-            self.add(Moment.of(snapshot))
+            self._add(snapshot)
         if self._keep is not None and snapshot.at - self._kept >= self._every:
             self._kept = snapshot.at
             self._keep(self, snapshot)
 
     def close(self, snapshot: Snapshot) -> None:
         """Take the last moment, in any case."""
-        self.add(Moment.of(snapshot))
+        self._add(snapshot)
         if self._keep is not None:
             self._keep(self, snapshot)
 
-    def add(self, moment: Moment) -> None:
+    def _add(self, snapshot: Snapshot) -> None:
         """Append a moment; thin the line if it has become long."""
-        self.moments.append(moment)
+        # Engines report every second or two, so their tokens are at least those committed.
+        generated = 0 if snapshot.load is None else snapshot.load.counters.get("tokens", 0)
+        last = Moment(snapshot.at, max(generated, snapshot.session.completion_tokens))
+        self.moments.append(last)
         if len(self.moments) >= self._most:
-            last = self.moments[-1]
-            self.moments = self.moments[::2]
-            if self.moments[-1] is not last:
-                self.moments.append(last)
+            self.moments = [*self.moments[:-1:2], last]
             self._apart *= 2
 
 
 def columns_of(moments: Sequence[Moment]) -> dict[str, Any]:
-    """Moments as one list for each of their numbers."""
-    rows = [asdict(moment) for moment in moments]
-    return {name: [round(row[name], 3) for row in rows] for name in _NAMES}
+    """Moments as a list of times and a list of tokens."""
+    return {"at": [round(moment.at, 3) for moment in moments], "tokens": [moment.tokens for moment in moments]}
 
 
 def moments_of(raw: Mapping[str, Sequence[Any]]) -> tuple[Moment, ...]:
-    """Inverse of :func:`columns_of`; numbers that are missing are 0."""
-    return tuple(
-        Moment(**{name: raw[name][i] for name in _NAMES if name in raw}) for i in range(len(raw.get("at", ())))
-    )
+    """Inverse of :func:`columns_of`. Versions before kept what the engines counted apart, and more."""
+    generated = raw.get("engine_tokens") or [0] * len(raw["at"])
+    return tuple(Moment(at, max(both)) for at, *both in zip(raw["at"], raw["tokens"], generated, strict=True))

@@ -83,7 +83,7 @@ def test_the_time_line_of_a_run_is_kept_and_its_sums_are_the_sessions(make_job: 
     assert first.rows + second.rows == 22
     data = read(job.config.output).to_pandas()
     assert first.tokens + second.tokens == data.completion_tokens.sum()
-    assert second.moments[-1].rows == second.rows
+    assert second.moments[-1].tokens == second.tokens
     assert second.price_per_hour == 3.0
 
 

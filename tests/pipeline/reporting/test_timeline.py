@@ -17,7 +17,7 @@ from pipeline.types import Totals
 
 
 def snapshot(at: float, tokens: int) -> Snapshot:
-    load = Load(actors=2, running=3, slots=8, kv_pages_used=5, kv_pages=10, counters={"tokens": 2 * tokens, "masks": 7})
+    load = Load(actors=2, running=3, slots=8, kv_pages_used=5, kv_pages=10, counters={"tokens": tokens // 2})
     session = Totals(completion_tokens=tokens, rows=tokens // 10)
     return Snapshot(at=at, session=session, actors=Actors(ready=2, starting=1), load=load,
                     used=ResourceSeconds(cpus=at))  # fmt: skip
@@ -50,10 +50,10 @@ def test_it_is_kept_now_and_then_and_at_the_end() -> None:
 
 
 def test_moments_and_sessions_survive_json_and_older_records() -> None:
-    moments = (Moment.of(snapshot(1.0, 10)), Moment.of(snapshot(2.0, 30)))
-    assert moments[0].engine_tokens == 20
+    moments = (Moment(1.0, 20), Moment(2.0, 60))
     assert moments_of(json.loads(json.dumps(columns_of(moments)))) == moments
-    assert moments_of({"at": [1.0], "unknown": [3]}) == (Moment(at=1.0),)
+    older = {"at": [1.0, 2.0], "rows": [1, 2], "tokens": [10, 70], "engine_tokens": [20, 60], "wanted": [3, 3]}
+    assert moments_of(older) == (Moment(1.0, 20), Moment(2.0, 70))
     session = Session(epoch=3, began=1.0, seconds=9.0, outcome="done", tokens=1_000_000, moments=moments,
                       used=ResourceSeconds(accelerators=3600.0), price_per_hour=2.5)  # fmt: skip
     assert Session.from_dict(json.loads(json.dumps(session.to_dict()))) == session
@@ -62,6 +62,6 @@ def test_moments_and_sessions_survive_json_and_older_records() -> None:
 
 @given(st.integers(0, 1000), st.integers(0, 1000))
 def test_generated_tokens_are_never_below_committed_ones_whenever_engines_last_reported(seen: int, done: int) -> None:
-    found = Moment.of(Snapshot(session=Totals(completion_tokens=done), load=Load(counters={"tokens": seen})))
-    assert found.tokens == done
-    assert found.engine_tokens == max(seen, done)
+    line = TimeLine()
+    line.update(Snapshot(session=Totals(completion_tokens=done), load=Load(counters={"tokens": seen})))
+    assert line.moments == [Moment(0.0, max(seen, done))]
