@@ -1,6 +1,6 @@
 """Kills and damage, and what they cost: rows lost, duplicated and wrong, work redone, the price of ledger and staging.
 
-    python -m benchmarks.pipeline.chaos --part reference          # undisturbed; the others compare with it
+    python -m benchmarks.pipeline.chaos --part reference          # undisturbed, and first: the others need it
     python -m benchmarks.pipeline.chaos --part local-1            # local-2, s3-1, s3-2: store and actors, 19 events
     python -m benchmarks.pipeline.chaos --part poison             # a row that kills its process
     python -m benchmarks.pipeline.chaos --part endings            # many of them, and faults of several rows
@@ -25,7 +25,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def write_prompts(path: Path, rows: int, poison: bool = False) -> Path:
 def config_of(source: Path, output: str, actors: int, options: dict[str, Any] | None = None) -> dict[str, Any]:
     """Fields of RunConfig, the same for every part but for where and how many."""
     return {"input": str(source), "output": output, "actors": actors, "num_threads": 1, "unit_rows": 16,
-            "cpus_per_actor": 0.5, "units_in_flight": 8, "target_part_bytes": 200_000,
+            "cpus_per_actor": 0.5, "units_in_flight": 8, "model": "tiny", "target_part_bytes": 200_000,
             "output_storage_options": options or {}, "sampling": {"max_tokens": 128, "temperature": 0.7}}  # fmt: skip
 
 
@@ -83,24 +83,22 @@ def stage_for(actors: int) -> Iterator[Cluster]:
         yield cluster
 
 
-def disturb(part: str, folder: Path, rows: int, kills: int | None, seed: int) -> dict[str, Any]:
-    """Run a scene with its kills; what was found."""
+def disturb(part: str, folder: Path, rows: int, kills: int | None, seed: int, tokens: int) -> dict[str, Any]:
+    """Run a scene with its kills; what was found. ``tokens``: of the whole job, as the reference has it."""
     store, actors = part.split("-")[0], int(part.split("-")[1])
     source = write_prompts(folder / "prompts.parquet", rows)
     plan = [kind for kind, count in EVENTS.items() for _ in range(count) if kind != "edit"]
     random.Random(seed).shuffle(plan)
     plan = [*plan[: None if kills is None else kills - 1], "edit"]  # which is noticed at the latest when all is done
-    with stage_for(actors) as cluster:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(stage_for(actors))
         if store == "local":
             config = config_of(source, str(folder / "out"), actors)
-            return _figures(
-                Chaos(cluster, folder, config, failures=FAILURES, ttl=TTL_SECONDS, seed=seed).run(plan), config
-            )
-        with serve_s3() as server:
+        else:
+            server = stack.enter_context(serve_s3())
             config = config_of(source, f"{server.bucket('chaos')}/out", actors, server.references(folder))
-            return _figures(
-                Chaos(cluster, folder, config, failures=FAILURES, ttl=TTL_SECONDS, seed=seed).run(plan), config
-            )
+        chaos = Chaos(cluster, folder, config, tokens=tokens, failures=FAILURES, ttl=TTL_SECONDS, seed=seed)
+        return _figures(chaos.run(plan), config)
 
 
 def reference(folder: Path, rows: int, poison: bool = False) -> dict[str, Any]:
@@ -232,7 +230,8 @@ def _run_part(part: str, folder: Path, args: argparse.Namespace) -> Any:
         (sick := folder / "sick").mkdir()
         expected = reference(healthy, rows)["sha256_but_middle"]
         return {**reference(sick, rows, poison=True), "expected": expected, "rows_in": rows}
-    return disturb(part, folder, args.rows, args.kills, args.seed + SCENES.index(part))
+    tokens = json.loads((args.folder / "reference.json").read_text())["tokens"]
+    return disturb(part, folder, args.rows, args.kills, args.seed + SCENES.index(part), tokens)
 
 
 if __name__ == "__main__":
