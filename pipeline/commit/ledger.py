@@ -45,7 +45,7 @@ _READ_SEGMENTS = 32
 """Segments read at once."""
 _SNAPSHOT_ENTRIES = 65_536
 """Entries, or planned units, that are worth a snapshot: reading so many takes a second."""
-_SNAPSHOT_SHARE = 0.2
+_SNAPSHOT_SHARE = 0.05
 """While units are committed there is another snapshot as soon as the last one lacks this share of the entries."""
 
 _LOG = logging.getLogger(__name__)

@@ -91,6 +91,18 @@ def committed(storage: Any, units: int = 20) -> None:
         ledger.commit([record(number, 1, draw) for number in range(units)])
 
 
+def test_a_kill_at_any_commit_leaves_few_entries_that_no_snapshot_holds() -> None:
+    draw, storage = random.Random(0), MemoryStorage()
+    with hold_lease(storage) as lease, Index() as index:
+        ledger, _ = Ledger.load(storage, index.records, lease, 1)
+        for first in range(0, 400, 4):
+            ledger.commit([record(first + number, 1, draw) for number in range(4)])
+            with Index() as other:
+                reading = read_ledger(storage, other.records, 1)
+            assert len(held_by(index)[0]) == first + 4
+            assert reading.loose < max(8, 0.05 * (first + 4))
+
+
 @pytest.mark.parametrize("damage", ["altered", "cut", "empty", "no database", "gone"])
 def test_a_wrong_snapshot_is_named_and_not_used_and_the_next_writer_makes_another(tmp_path: Path, damage: str) -> None:
     storage = LocalStorage(tmp_path / "out", layout.SCRATCH)
