@@ -290,6 +290,7 @@ class CommitRecord:
             accepts an input file in which only those were corrected. Empty in records of earlier versions.
         copy: 0 for the first execution, 1 for a speculative backup on another actor.
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
+        rows_again: input rows that this attempt generated again; 0 in a first attempt.
         failures: number of failed rows by error class.
         causes: number of failed rows by cause, see :mod:`pipeline.causes`; empty in records of earlier versions.
         examples: a failed row of each cause, see :func:`pipeline.causes.example_of`.
@@ -325,6 +326,7 @@ class CommitRecord:
     input_sha256: str = ""
     kept_sha256: str = ""
     redone: str = ""
+    rows_again: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     causes: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
@@ -361,13 +363,16 @@ class CommitRecord:
 
     def since(self, before: CommitRecord) -> CommitRecord:
         """The counts that this attempt added to those of the attempt ``before``; its rows are those generated again."""
+        if self.redone:
+            return self
         own = {name: getattr(self, name) - getattr(before, name) for name in GENERATED_COUNTS}
-        return replace(self, num_rows=before.failed_rows, **own)
+        failed = self.failed_rows - (before.failed_rows - self.rows_again)
+        return replace(self, num_rows=self.rows_again, failed_rows=failed, **own)
 
     def to_json(self) -> str:
         """One line of JSON."""
         raw = asdict(self)
-        for name in ("more", "made_of", "unparsed", "retried", "kept_sha256", "causes", *DRAFT_COUNTS, *PROMPT_COUNTS):
+        for name in _LEFT_OUT:
             if not raw[name]:
                 del raw[name]
         return json.dumps(raw)
@@ -381,6 +386,10 @@ class CommitRecord:
         return cls(**{name: raw[name] for name in RECORD_FIELDS if name in raw})
 
 
+_LEFT_OUT = (
+    "more", "made_of", "unparsed", "retried", "kept_sha256", "causes", "rows_again", *DRAFT_COUNTS, *PROMPT_COUNTS
+)  # fmt: skip
+"""Fields of a ledger record that its text lacks where they are empty or 0."""
 RECORD_FIELDS = tuple(field.name for field in fields(CommitRecord))
 """Names of the fields of a ledger record."""
 

@@ -173,6 +173,7 @@ class UnitWorker:
             dead_sha256=letters.sha256,
             input_sha256=notes.get(INPUT_SHA256, b"").decode(),
             redone=redone,
+            rows_again=table.num_rows if unit.attempt > 1 else 0,
             engine_seconds=time.monotonic() - self._ready,
         )
 

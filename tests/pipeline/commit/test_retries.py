@@ -294,7 +294,8 @@ def test_failed_rows_of_a_unit_may_be_corrected_one_at_a_time(tmp_path: Path, qw
     job = Job(tmp_path, qwen3_folder, unit_rows=14)
     job.run()
     letters = fixed(job)
-    job.retry(input=str(write(tmp_path / "one.jsonl", [letters[last]])))
+    session = job.retry(input=str(write(tmp_path / "one.jsonl", [letters[last]]))).session
+    assert (session.rows, session.failed_rows) == (1, 0), "the summary counts the rows of this run"
     left = [LONG, EMPTY][not last]
     assert failed(job) == [left]
     dead = read(job.config.output, table="dead_letters", format="arrow").to_pylist()

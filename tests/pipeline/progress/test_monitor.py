@@ -55,9 +55,17 @@ def test_rows_that_are_generated_again_count_once() -> None:
     monitor = Monitor()
     monitor.plan(10, Totals(), 1)
     before = record(failed_rows=4, completion_tokens=100)
-    monitor.add(record(failed_rows=1), before)
+    monitor.add(record(failed_rows=1, rows_again=4), before)
     now = monitor.now()
     assert (now.done.rows, now.session.rows, now.session.completion_tokens) == (10, 4, 200)
+
+
+def test_failed_rows_that_were_not_corrected_and_rows_done_from_the_beginning_count_as_they_are() -> None:
+    before = record(failed_rows=4, completion_tokens=100)
+    some = record(failed_rows=3, rows_again=2, completion_tokens=130).since(before)
+    assert (some.num_rows, some.failed_rows, some.completion_tokens) == (2, 1, 30)
+    whole = record(failed_rows=1, rows_again=10, redone="the staged rows are gone").since(before)
+    assert (whole.num_rows, whole.failed_rows, whole.completion_tokens) == (10, 1, 300)
 
 
 def test_a_second_pass_adds_to_the_session_and_its_seconds() -> None:
