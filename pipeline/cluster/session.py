@@ -44,9 +44,13 @@ PRIVATE_SYSTEM_CONFIG = {
     "idle_worker_killing_time_threshold_ms": 60_000,
     # By default results below 100 kB go through the driver's memory, and prepared units are that small.
     "max_direct_call_object_size": 4096,
+    # By default ``ray.init`` waits, without a limit and with Python's lock, for worker processes that it starts ahead.
+    "prestart_worker_first_driver": False,
 }
 """Settings of a private session."""
 _PROBE_RETRIES = 2
+_PROBE_SECONDS = 60.0
+"""Time for a worker process of a private session to register; Ray itself starts others without end."""
 _LOGS_STAY = "\nRay's logs hold the output of these processes."
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
@@ -166,7 +170,8 @@ def start_probe(*, private: bool = False) -> Callable[[], None]:
 
     Returns:
         A function that waits for the task, and raises ResourceError if these processes end as they start, or find other
-        modules of these names: actors and tasks, retried without limit, would restart for ever.
+        modules of these names: actors and tasks, retried without limit, would restart for ever. In a private session it
+        raises it too if no process registers in time; a cluster may have to add a node first.
     """
     import ray
 
@@ -175,7 +180,13 @@ def start_probe(*, private: bool = False) -> Callable[[], None]:
 
     def wait() -> None:
         try:
-            found = ray.get(running)
+            found = ray.get(running, timeout=_PROBE_SECONDS if private else None)
+        except ray.exceptions.GetTimeoutError as error:
+            raise ResourceError(
+                f"no worker process of this Ray session registered in {_PROBE_SECONDS:.0f} s: they end as they start, "
+                f"or do not start.{_logs()}\nCorrect the environment of this process (a sitecustomize, the limits on "
+                "processes and memory), and run again."
+            ) from error
         except ray.exceptions.RayError as error:
             logs = _logs() if private else _LOGS_STAY
             raise ResourceError(

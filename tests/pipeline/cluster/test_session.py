@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +17,7 @@ from pipeline.cluster.private_folder import end_of_logs
 from pipeline.cluster.private_ray import cluster_here
 from pipeline.cluster.session import ensure_ray
 from pipeline.errors import ResourceError
+from testing.repository import ROOT
 
 
 def test_a_cluster_that_answers_is_found_and_one_that_is_gone_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +67,32 @@ def test_a_ray_that_does_not_start_is_an_error_with_the_end_of_its_logs(
     monkeypatch.setattr(ray, "init", fails)
     with pytest.raises(ResourceError, match=r"(?s)timed out.*raylet\.err:\n  no room in shared memory"):
         ensure_ray()
+
+
+_ENDS_WORKERS = """
+import os, sys
+if any("default_worker.py" in word for word in sys.orig_argv):
+    os._exit(3)
+"""
+
+
+def test_workers_that_end_before_they_register_are_an_error_and_not_a_wait(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_ENDS_WORKERS)
+    code = """
+from pipeline.cluster import session
+from pipeline.errors import ResourceError
+from testing.repository import ROOT
+session._PROBE_SECONDS = 3.0
+try:
+    with session.ray_session():
+        session.start_probe(private=True)()
+except ResourceError as error:
+    print(error)
+"""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("no worker process of this Ray session registered in 3 s")
