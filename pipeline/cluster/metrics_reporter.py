@@ -228,7 +228,7 @@ def _reporter(config: RunConfig, pool: str) -> Reporter | None:
 
 
 def _has_metrics_port() -> bool:
-    """Whether the node of this process serves metrics. In a private session it does not, and nothing is reported."""
+    """Whether the node of this process serves metrics."""
     import ray
 
     here = ray.get_runtime_context().get_node_id()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -232,19 +231,6 @@ def test_the_summary_says_what_the_actors_cost(scraped: dict[str, Any]) -> None:
     assert scraped["cost"] == pytest.approx(used), "at one a second"
     each = used * 1e6 / scraped["tokens"]
     assert f"{used:.1f} CPU-seconds reserved by actors, {each:.1f} per million tokens" in scraped["summary"]
-
-
-def test_a_private_session_has_no_reporter() -> None:
-    code = """
-from pipeline.cluster.metrics_reporter import _reporter
-from pipeline.cluster.session import ray_session
-from pipeline.config import RunConfig
-with ray_session():
-    print(_reporter(RunConfig(input="in", output="out"), "default"))
-"""  # in a process of its own: this one may have joined a cluster
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == ["None"], done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("given", ["", None, "0", "-1", "nan", "inf", "soon"])
