@@ -1,7 +1,7 @@
 """Reports the metrics of :mod:`pipeline.metrics` to Ray, whose agent on each node serves them to Prometheus.
 
-A thread of its own samples every few seconds: nothing here runs for each row, and nothing on the path of a forward. In
-a session whose node has no metrics port (a private one) there is no reporter at all.
+A thread of its own samples every few seconds: nothing here runs for each row, and nothing on the path of a forward. On
+a node without a metrics port there is no reporter at all.
 """
 
 from __future__ import annotations
