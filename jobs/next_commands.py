@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pipeline import ChainConfig, ChainSummary, FilterResult, RunConfig, RunSummary, layout
 from pipeline.codec import redact
-from pipeline.progress.final import Fact
+from pipeline.progress.summary_table import Fact
 
 __all__ = ["commands_of_chain", "commands_of_stages", "next_commands"]
 

@@ -11,7 +11,7 @@ from pipeline.commands.filter_result import FilterResult
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunResult, RunSummary
 from pipeline.cost import ResourceSeconds, describe_cost
-from pipeline.progress.final import Fact, FinalTable
+from pipeline.progress.summary_table import Fact, SummaryTable
 
 __all__ = ["ChainResult", "ChainSummary"]
 
@@ -45,7 +45,7 @@ class ChainSummary:
 
     def table(
         self, of_stages: Mapping[str, tuple[Fact, ...]] | None = None, commands: tuple[Fact, ...] = ()
-    ) -> FinalTable:  # fmt: skip
+    ) -> SummaryTable:  # fmt: skip
         """What to say at the end: of the chain, then of each stage.
 
         Args:
@@ -67,7 +67,7 @@ class ChainSummary:
             facts[label] = value
         next_ones = of_stages or {}
         outputs: Mapping[str, RunSummary | FilterResult] = {**self.stages, **self.filters}
-        return FinalTable(
+        return SummaryTable(
             facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),
             sections=tuple(own.section(f"Stage {name}", next_ones.get(name, ())) for name, own in outputs.items()),
             commands=commands,

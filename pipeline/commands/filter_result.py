@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.codec import redact
 from pipeline.commands.read import read
-from pipeline.progress.final import Fact, FinalTable
+from pipeline.progress.summary_table import Fact, SummaryTable
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
 
@@ -78,7 +78,7 @@ class FilterResult:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows_kept)
 
-    def section(self, title: str, commands: tuple[Fact, ...] = ()) -> FinalTable:
+    def section(self, title: str, commands: tuple[Fact, ...] = ()) -> SummaryTable:
         """What to say of it as a stage of a chain."""
         dropped = ", ".join(f"{reason} {count}" for reason, count in self.dropped.items())
         facts = {
@@ -87,7 +87,7 @@ class FilterResult:
             **({} if self.added else {"This run": "nothing was left to do"}),
             "Files": redact(self.glob),
         }
-        return FinalTable(
+        return SummaryTable(
             title=title, facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),
             commands=commands,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from pipeline.commands.start_up import StartUp
 from pipeline.cost import ResourceSeconds, describe_cost
 from pipeline.fingerprint import retry_advice
 from pipeline.parsing import describe_unparsed
-from pipeline.progress.final import Fact, FinalTable
+from pipeline.progress.summary_table import Fact, SummaryTable
 from pipeline.reporting.drafts import describe_drafts
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
@@ -111,7 +111,7 @@ class RunSummary:
         """Input rows per second of this call, start of the actors left out."""
         return self.session.rows / self.generating_seconds if self.generating_seconds > 0 else 0.0
 
-    def table(self, commands: tuple[Fact, ...] = ()) -> FinalTable:
+    def table(self, commands: tuple[Fact, ...] = ()) -> SummaryTable:
         """What to say at the end. ``commands``: that may be typed next."""
         total, session = self.total, self.session
         facts = {
@@ -146,7 +146,7 @@ class RunSummary:
             facts["Files"] = f"{redact(self.glob)} (a glob for Polars, DuckDB, Spark, datasets)"
         return self._table(facts, commands)
 
-    def section(self, title: str, commands: tuple[Fact, ...] = ()) -> FinalTable:
+    def section(self, title: str, commands: tuple[Fact, ...] = ()) -> SummaryTable:
         """What to say of a stage of a chain, for which time and cost are not counted."""
         facts = self._counts()
         if self.session.rows < self.total.rows:
@@ -168,9 +168,9 @@ class RunSummary:
             **({"Retries": redact("; ".join(self.retries))} if self.retries else {}),
         }
 
-    def _table(self, facts: Mapping[str, str], commands: tuple[Fact, ...]) -> FinalTable:
+    def _table(self, facts: Mapping[str, str], commands: tuple[Fact, ...]) -> SummaryTable:
         total = self.total
-        return FinalTable(
+        return SummaryTable(
             facts=tuple(Fact(label=label, value=value) for label, value in facts.items()),
             failures=tuple(redact(own.line) for own in total.failed_by_cause),
             advice=f"{_WHERE} {retry_advice(scheduled=self.scheduled)}" if total.failed_rows else "",

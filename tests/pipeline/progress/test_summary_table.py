@@ -9,12 +9,12 @@ import re
 
 import pytest
 
-from pipeline.progress.final import Fact, FinalTable
+from pipeline.progress.summary_table import Fact, SummaryTable
 
-TABLE = FinalTable(
+TABLE = SummaryTable(
     facts=(Fact(label="Output", value="out/sums"), Fact(label="Cost of this run", value="12.9 CPU-seconds")),
     sections=(
-        FinalTable(
+        SummaryTable(
             title="Stage write",
             facts=(Fact(label="Rows", value="161, 160 ok, 1 failed"),),
             failures=("1 row: the prompt is empty. For example row in.jsonl:7.",),

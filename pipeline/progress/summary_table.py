@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-__all__ = ["Fact", "FinalTable"]
+__all__ = ["Fact", "SummaryTable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Fact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinalTable:
+class SummaryTable:
     """The lines at the end of a run.
 
     Attributes:
@@ -35,7 +35,7 @@ class FinalTable:
     failures: tuple[str, ...] = ()
     advice: str = ""
     commands: tuple[Fact, ...] = ()
-    sections: tuple[FinalTable, ...] = ()
+    sections: tuple[SummaryTable, ...] = ()
 
     def plain(self) -> str:
         """Lines of text, each beginning with its label; those of a section are indented."""
