@@ -53,12 +53,12 @@ if TYPE_CHECKING:
         StoppedError,
         TooManyFailuresError,
     )
-    from pipeline.parsing import Parse
-    from pipeline.pools import ActorRange, PoolConfig
     from pipeline.progress.figures import format_progress
     from pipeline.progress.observers import Observer
     from pipeline.progress.snapshot import Progress, Snapshot
     from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
+    from pipeline.settings.parsing import Parse
+    from pipeline.settings.pools import ActorRange, PoolConfig
 
 if __name__ == "pipeline":
     refuse_hidden("wedlm_core")

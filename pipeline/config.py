@@ -28,9 +28,9 @@ from pipeline.codec import (
     remember,
 )
 from pipeline.errors import ConfigError
-from pipeline.parsing import Parse, parse_settings, parsed_columns
-from pipeline.plain_data import build, unknown_field
-from pipeline.pools import (
+from pipeline.settings.parsing import Parse, parse_settings, parsed_columns
+from pipeline.settings.plain_data import build, unknown_field
+from pipeline.settings.pools import (
     ActorRange,
     PoolConfig,
     actor_range,
@@ -40,8 +40,8 @@ from pipeline.pools import (
     is_number,
     pool_config,
 )
-from pipeline.pools import require as _require
-from pipeline.template import check_template
+from pipeline.settings.pools import require as _require
+from pipeline.settings.template import check_template
 
 __all__ = [
     "DTYPES",
@@ -104,8 +104,8 @@ class RunConfig:
         sampling_columns: sampling parameter -> column with per-row values; null cells keep ``sampling``'s. That of
             ``structured_outputs`` has JSON schemas, OpenAI's ``response_format``, or fields of ``StructuredOutputs``:
             JSON text or structs.
-        parse: name of a column -> :class:`~pipeline.parsing.Parse`: what to read out of each text, such as a score
-            (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none. With
+        parse: name of a column -> :class:`~pipeline.settings.parsing.Parse`: what to read out of each text, such as
+            a score (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none. With
             ``sampling.structured_outputs.json``, and no schemas of rows' own, there is a column ``parsed`` by itself.
         on_long_prompt: a prompt that with its ``max_tokens`` exceeds the model's length: "fail" its row, or cut
             tokens off at its begin ("truncate_left") or end ("truncate_right").
@@ -119,15 +119,15 @@ class RunConfig:
         limit: read this many rows at most.
         mode: "resume" continues or starts; "error_if_exists" only starts; "new" discards what is there.
         actors: generate actors, each with an engine, a model and a KV pool of its own: a number, or a range
-            (:class:`~pipeline.pools.ActorRange`, in YAML ``{min: 1, max: 64}``), in which it follows the work.
+            (:class:`~pipeline.settings.pools.ActorRange`, in YAML ``{min: 1, max: 64}``), in which it follows the work.
         gpus_per_actor: "auto" is 1 where the cluster has GPUs or an ``accelerator_type`` is given, else 0. Below 1,
             actors share a GPU, and ``engine.gpu_memory_utilization`` is of an actor's part of it.
         cpus_per_actor: Ray CPUs reserved per actor; "auto" leaves a quarter of the cluster to other tasks.
         accelerator_type: actors run on nodes with this accelerator only, by Ray's name for it, such as "H100".
         resources_per_actor: custom Ray resources that an actor reserves, name -> amount.
         actors_per_node: actors on one node at most; None lets resources decide.
-        pools: name -> :class:`~pipeline.pools.PoolConfig`: several pools with resources and engines of their own, which
-            take units from one queue. Each says how many actors it has; ``actors`` is then left out.
+        pools: name -> :class:`~pipeline.settings.pools.PoolConfig`: several pools with resources and engines of their
+            own, which take units from one queue. Each says how many actors it has; ``actors`` is then left out.
         num_threads: torch threads per actor; None is the cluster's CPUs over actors, at least 1.
         device, dtype: of the model, or "auto".
         unit_rows: input rows per unit; None sizes units by expected tokens.

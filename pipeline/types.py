@@ -295,7 +295,7 @@ class CommitRecord:
         causes: number of failed rows by cause, see :mod:`pipeline.causes`; empty in records of earlier versions.
         examples: a failed row of each cause, see :func:`pipeline.causes.example_of`.
         unparsed: number of generations whose JSON could not be read, or not all of it, by ``column:reason``; the
-            reasons are those of :data:`pipeline.parsing.UNPARSED`.
+            reasons are those of :data:`pipeline.settings.parsing.UNPARSED`.
         retried: number of input rows by the number of their retry, see :mod:`pipeline.commit.retries`.
         blank_prompts, identical_prompts: prompts of the rows that this attempt generated for: those without a visible
             character, and those that equal an earlier one of the unit.

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pipeline.cost import ResourceSeconds
+from pipeline.progress.cost import ResourceSeconds
 
 __all__ = ["ActorSeconds"]
 

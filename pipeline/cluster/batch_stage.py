@@ -26,8 +26,8 @@ from pipeline.codec import masked_errors
 from pipeline.config import RunConfig
 from pipeline.errors import ResourceError
 from pipeline.plan.job import Job, resolve_job
-from pipeline.pools import ActorRange
 from pipeline.prompts.tokenize import FAILURE, PARAMS, PROMPT_IDS, ROW_ID, prepare_rows
+from pipeline.settings.pools import ActorRange
 from pipeline.storage.local import LocalStorage
 from pipeline.types import Slice, SourceFile, Unit
 from pipeline.worker.engine_thread import EngineThread

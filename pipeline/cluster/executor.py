@@ -30,12 +30,12 @@ from pipeline.cluster.tracing import Tracing, rows_to_trace
 from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
-from pipeline.cost import ResourceSeconds
 from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, plan_units
-from pipeline.pools import ActorRange
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.snapshot import ExecutorState
+from pipeline.settings.pools import ActorRange
 from pipeline.stopping import Stop
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeline.config import RunConfig
 from pipeline.errors import ResourceError
-from pipeline.pools import ActorRange
+from pipeline.settings.pools import ActorRange
 
 __all__ = [
     "ActorResources",

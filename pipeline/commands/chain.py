@@ -37,9 +37,8 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.repair import describe_damage, revoke
 from pipeline.commit.retries import describe_retries
 from pipeline.config import RunConfig
-from pipeline.cost import ResourceSeconds
-from pipeline.damage import Damage, FoundDamageError, StageDamageError
 from pipeline.errors import DamagedError
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.log_lines import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.observers import Observer
@@ -47,6 +46,7 @@ from pipeline.progress.snapshot import ExecutorState, Progress, Stage
 from pipeline.progress.views import ProgressMode, views
 from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
+from pipeline.storage.damage import Damage, FoundDamageError, StageDamageError
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord

@@ -10,8 +10,8 @@ from typing import Any
 from pipeline.codec import EngineConfig, SamplingParams, WeDLMError, explain
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
-from pipeline.plain_data import build
 from pipeline.selection.settings import FilterConfig
+from pipeline.settings.plain_data import build
 from pipeline.sources.stage_rows import STAGE_ID
 from pipeline.storage.urls import join
 

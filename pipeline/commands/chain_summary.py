@@ -10,7 +10,7 @@ from pipeline.codec import redact
 from pipeline.commands.filter_result import FilterResult
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunResult, RunSummary
-from pipeline.cost import ResourceSeconds, describe_cost
+from pipeline.progress.cost import ResourceSeconds, describe_cost
 from pipeline.progress.summary_table import Fact, SummaryTable
 
 __all__ = ["ChainResult", "ChainSummary"]

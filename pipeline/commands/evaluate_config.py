@@ -13,8 +13,8 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.evaluation.plugins import task_named
 from pipeline.evaluation.task import Row, Task
-from pipeline.pools import is_int
-from pipeline.pools import require as _require
+from pipeline.settings.pools import is_int
+from pipeline.settings.pools import require as _require
 from pipeline.storage.urls import is_url, join
 
 __all__ = ["EvaluationConfig", "TaskInput", "as_evaluation"]

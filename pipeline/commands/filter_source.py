@@ -14,9 +14,9 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.published_parts import published_dead_letters, published_rows
 from pipeline.commit.repair import reading_error
 from pipeline.commit.run_record import RunState
-from pipeline.damage import FoundDamageError
 from pipeline.errors import OutputError
 from pipeline.sinks.stored_rows import check_object
+from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 
 __all__ = ["FilteredOutput", "dropped_by_reason", "open_filtered"]

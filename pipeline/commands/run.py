@@ -30,7 +30,6 @@ from pipeline.commit.revise import outdated, revise
 from pipeline.commit.run_record import Origin
 from pipeline.commit.usage import Usage
 from pipeline.config import RunConfig
-from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError
 from pipeline.plan.input_check import changed_since_planned, check_committed_rows
 from pipeline.plan.job import Job
@@ -46,6 +45,7 @@ from pipeline.prompts.model_files import generation_defaults
 from pipeline.sources import check_apart
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.stopping import Stop, stop_budget
+from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.worker.row_traces import SPARE

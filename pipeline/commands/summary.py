@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pipeline.codec import redact
 from pipeline.commands.read import read
 from pipeline.commands.start_up import StartUp
-from pipeline.cost import ResourceSeconds, describe_cost
 from pipeline.fingerprint import retry_advice
-from pipeline.parsing import describe_unparsed
+from pipeline.progress.cost import ResourceSeconds, describe_cost
 from pipeline.progress.summary_table import Fact, SummaryTable
 from pipeline.reporting.drafts import describe_drafts
+from pipeline.settings.parsing import describe_unparsed
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join
 from pipeline.types import Totals, Unread

@@ -15,10 +15,10 @@ from pipeline.commit.published_parts import PublishedPart, published_dead_letter
 from pipeline.commit.repair import describe_damage
 from pipeline.commit.run_record import RunState
 from pipeline.commit.watermark import load_watermark
-from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError, OutputError
 from pipeline.sinks.stored_rows import PlaceReader
 from pipeline.storage.concurrent import map_ahead
+from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Place
 

@@ -26,8 +26,8 @@ from pipeline.commit.index import CommittedUnits, row_of
 from pipeline.commit.lease import Lease
 from pipeline.commit.ledger_snapshot import Covered, load_snapshot, save_snapshot
 from pipeline.commit.sealed import read_state, seal_lines, unseal_lines
-from pipeline.damage import is_unreadable
 from pipeline.errors import DamagedError, OutputError, SinkError
+from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation
 

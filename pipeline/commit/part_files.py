@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.part_aggregates import PartAggregator
-from pipeline.damage import Damage, FoundDamageError
 from pipeline.sinks.base import PartFormat
 from pipeline.sinks.hashed import HashedFile
 from pipeline.sinks.stored_rows import PlaceReader, check_object
+from pipeline.storage.damage import Damage, FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries
 from pipeline.types import CommitRecord, Place

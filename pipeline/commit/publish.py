@@ -47,10 +47,10 @@ from pipeline.commit.part_files import (
     write_part,
     write_rows,
 )
-from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError, LeaseLostError
 from pipeline.sinks import FORMATS
 from pipeline.sinks.dataset_card import NAME, is_card
+from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Place
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.commit.manifest import Publication
 from pipeline.commit.repair import reading_error
-from pipeline.damage import Damage
 from pipeline.sinks import FORMATS
+from pipeline.storage.damage import Damage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 

@@ -20,12 +20,12 @@ from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import Ledger
 from pipeline.commit.manifest import Manifest, Publication, index_publication, write_units
 from pipeline.commit.part_files import PartRecord, Rows
-from pipeline.damage import Damage, FoundDamageError
 from pipeline.errors import DamagedError, OutputError, SinkError
 from pipeline.schema import data_columns
 from pipeline.sinks import FORMATS
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import check_object
+from pipeline.storage.damage import Damage, FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation
 

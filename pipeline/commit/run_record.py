@@ -19,8 +19,8 @@ from pipeline.commit.retries import Retry, recorded
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
 from pipeline.fingerprint import RETRY_SETTINGS
-from pipeline.parsing import Parse, parsed_columns
 from pipeline.schema import KNOWN_VERSIONS, SCHEMA_VERSION, dead_schema, output_schema, result_fields
+from pipeline.settings.parsing import Parse, parsed_columns
 from pipeline.storage.protocol import Storage
 from pipeline.types import InputBase
 

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.damage import is_unreadable
 from pipeline.errors import DamagedError, SinkError
+from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
 
 __all__ = ["read_state", "seal", "seal_lines", "unseal", "unseal_lines"]

@@ -15,8 +15,8 @@ from typing import Any
 
 from pipeline import layout
 from pipeline.commit.sealed import read_state, seal, unseal
-from pipeline.cost import ResourceSeconds
 from pipeline.errors import DamagedError, SinkError
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.storage.protocol import Storage
 
 __all__ = ["Usage", "read_usage"]

@@ -25,9 +25,9 @@ from pipeline.commit.index import Inputs, ProcessedFile
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.part_files import PartRecord
-from pipeline.damage import is_unreadable
 from pipeline.errors import DamagedError, SinkError
 from pipeline.sinks.hashed import HashedFile
+from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries
 

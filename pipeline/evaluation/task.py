@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipeline.errors import ConfigError
-from pipeline.template import PromptTemplate
+from pipeline.settings.template import PromptTemplate
 
 __all__ = ["Row", "Task", "Verdict"]
 

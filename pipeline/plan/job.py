@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError, SourceError
 from pipeline.fingerprint import fingerprint_fields
 from pipeline.plan.units import check_any_rows
 from pipeline.schema import SCHEMA_VERSION, check_collisions, dead_schema, output_schema, result_fields
+from pipeline.settings.template import WHOLE_ROW, PromptTemplate
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import FileSource, SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
@@ -24,7 +25,6 @@ from pipeline.sources.names import check_names
 from pipeline.sources.stage_rows import StageRows
 from pipeline.sources.wanted import columns_named_by
 from pipeline.storage.protocol import Storage
-from pipeline.template import WHOLE_ROW, PromptTemplate
 from pipeline.types import Unit, Unread
 
 __all__ = ["Job", "PromptKind", "named_columns", "new_run_record", "resolve_job"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipeline.cost import ResourceSeconds
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.types import Totals
 
 __all__ = [
@@ -162,7 +162,7 @@ class Units:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How full the engines are, as the actors said last (:mod:`pipeline.metrics` has the same values).
+    """How full the engines are, as the actors said last (:mod:`pipeline.progress.metrics` has the same values).
 
     Attributes:
         actors: that are in these sums.

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from pipeline.codec import Failure, RequestError, explain, param_of_text
 from pipeline.config import RunConfig
-from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, load_place
@@ -31,13 +30,14 @@ from pipeline.prompts.prompt import (
 )
 from pipeline.prompts.special_text import encode_marked, is_marked, marked, unmarked
 from pipeline.prompts.structures import of_cell
+from pipeline.settings.template import NullCellError, PromptTemplate
 from pipeline.sinks.row_digests import row_digests
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import BAD, RAW
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 from pipeline.sources.tabulate import holds_any_values
-from pipeline.template import NullCellError, PromptTemplate
+from pipeline.storage.damage import FoundDamageError
 from pipeline.types import Unit, column_row_ids, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
 

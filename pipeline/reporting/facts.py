@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pipeline.cost import ResourceSeconds
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.reporting.aggregate import Aggregate
 from pipeline.reporting.timeline import Moment, columns_of, moments_of
 from pipeline.reporting.traces import RowTrace

@@ -17,7 +17,6 @@ from markupsafe import Markup
 
 from pipeline.codec import redact
 from pipeline.fingerprint import retry_advice
-from pipeline.parsing import describe_unparsed
 from pipeline.progress.figures import short_time
 from pipeline.reporting.chart import Bar, Chart, histogram_chart
 from pipeline.reporting.drafts import drafts_by_source
@@ -25,6 +24,7 @@ from pipeline.reporting.facts import Facts, Session
 from pipeline.reporting.numbers import count, figure, percent, short
 from pipeline.reporting.player import ABOUT, name_of, player_data
 from pipeline.reporting.samples import SampledRow
+from pipeline.settings.parsing import describe_unparsed
 
 __all__ = ["render"]
 

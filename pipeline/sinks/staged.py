@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.damage import Damage, FoundDamageError, as_damage
+from pipeline.storage.damage import Damage, FoundDamageError, as_damage
 from pipeline.storage.protocol import Storage
 
 __all__ = ["Staged", "data_checksum", "load_staged", "stage"]

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from pipeline.damage import Damage, FoundDamageError, as_damage
 from pipeline.schema import data_columns
 from pipeline.sinks import FORMATS
 from pipeline.sinks.cast import cast_table
 from pipeline.sinks.staged import data_checksum, load_staged
+from pipeline.storage.damage import Damage, FoundDamageError, as_damage
 from pipeline.storage.protocol import Storage
 from pipeline.types import Place, derived_row_ids
 

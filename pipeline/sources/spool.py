@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import layout
-from pipeline.damage import FoundDamageError
 from pipeline.errors import SourceError
 from pipeline.sinks.cast import cast_table
 from pipeline.sinks.hashed import HashedFile
@@ -28,6 +27,7 @@ from pipeline.sources.names import check_names
 from pipeline.sources.tabulate import infer_columns, tabulate
 from pipeline.sources.types import plain_schema
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
+from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 from pipeline.types import SourceFile

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.damage import FoundDamageError, StageDamageError
 from pipeline.sinks.stored_rows import PlaceReader
 from pipeline.sources.identity import RESTORE_INPUT
+from pipeline.storage.damage import FoundDamageError, StageDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.types import SourceFile, Unit
 

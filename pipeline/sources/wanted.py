@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.config import RunConfig
-from pipeline.template import PromptTemplate
+from pipeline.settings.template import PromptTemplate
 
 __all__ = ["ALL_COLUMNS", "PROMPT_COLUMNS", "Wanted", "columns_named_by", "wanted_by"]
 

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 from pipeline import codec
 from pipeline.causes import added_causes, cause_of, example_of
 from pipeline.codec import DRAFT_COUNTS, RowResult
-from pipeline.parsing import Parse
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import retried_rows
 from pipeline.prompts.structures import special_token, with_tag
 from pipeline.prompts.tokenize import RAW_TEXT
 from pipeline.reporting.samples import lowest_hash
 from pipeline.schema import data_columns
+from pipeline.settings.parsing import Parse
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
 

@@ -6,7 +6,7 @@ import yaml
 
 from pipeline.commands.etl_config import EtlConfig
 from pipeline.config import RunConfig
-from pipeline.plain_data import build
+from pipeline.settings.plain_data import build
 
 __all__ = ["check_settings"]
 

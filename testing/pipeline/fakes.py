@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 from pipeline import layout
 from pipeline.codec import FinishReason, Generation, Request, RequestError
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
-from pipeline.cost import ResourceSeconds
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, read_units
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.snapshot import ExecutorState
 from pipeline.prompts.tokenize import prepare_table
 from pipeline.types import CommitRecord

@@ -10,7 +10,7 @@ from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import fingerprint_fields
-from pipeline.pools import ActorRange
+from pipeline.settings.pools import ActorRange
 
 
 @pytest.mark.parametrize(

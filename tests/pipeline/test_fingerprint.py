@@ -11,7 +11,7 @@ from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import fingerprint_fields
-from pipeline.pools import PoolConfig
+from pipeline.settings.pools import PoolConfig
 
 
 def test_the_fingerprint_covers_what_changes_the_output_and_nothing_else() -> None:

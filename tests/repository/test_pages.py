@@ -13,7 +13,7 @@ import pytest
 import wedlm_batch
 from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.config import RunConfig
-from pipeline.pools import ActorRange
+from pipeline.settings.pools import ActorRange
 from testing.pages.blocks import Block, blocks_of, faults, text_of
 from testing.pages.runner import PageRunner
 from testing.repository import ROOT

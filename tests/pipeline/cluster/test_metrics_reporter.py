@@ -15,7 +15,7 @@ import pytest
 from pipeline.cluster.metric_sources import ActorSource, DriverSource
 from pipeline.cluster.metrics_reporter import Instrument, Reporter, label_of, labels_of, seconds_between
 from pipeline.config import RunConfig
-from pipeline.metrics import LABELS, METRICS, Metric
+from pipeline.progress.metrics import LABELS, METRICS, Metric
 from pipeline.types import CommitRecord
 from testing.pipeline.ray_nodes import serve_cluster
 from testing.repository import ROOT

@@ -19,10 +19,10 @@ from pipeline.commands.summary import RunSummary
 from pipeline.commit.index import Index
 from pipeline.commit.part_files import PartJob, PartRecord
 from pipeline.config import RunConfig
-from pipeline.cost import ResourceSeconds
 from pipeline.plan.job import Job
 from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import Work, plan_units
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.snapshot import ExecutorState
 from pipeline.sources import open_source
 from pipeline.storage.local import LocalStorage

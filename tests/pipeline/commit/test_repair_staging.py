@@ -14,9 +14,9 @@ from pipeline import layout
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.part_files import staged_place
-from pipeline.damage import FoundDamageError
 from pipeline.errors import DamagedError
 from pipeline.sinks.staged import load_staged
+from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import RetryingStorage
 from testing.pipeline.damage import FAULTS, make_unreadable, swap

@@ -9,7 +9,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.evaluation.plugins import all_tasks, task_named
 from pipeline.evaluation.sandbox import barriers, run_program
-from pipeline.template import PromptTemplate
+from pipeline.settings.template import PromptTemplate
 
 ROWS: dict[str, dict[str, Any]] = {
     "gsm8k": {"question": "Ann has 3 {% raw %} and 4. How many?", "answer": "3 + 4 = 7\n#### 7"},

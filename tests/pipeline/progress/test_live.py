@@ -15,7 +15,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pipeline.cost import ResourceSeconds
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.live import Frame, LiveView, can_show
 from pipeline.progress.snapshot import Actors, Eta, Load, Rates, Snapshot, Stage
 from pipeline.types import Totals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from pipeline.cost import ResourceSeconds
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.figures import format_progress
 from pipeline.progress.log_lines import Lines, format_line
 from pipeline.progress.snapshot import Actors, Eta, Load, Progress, Rates, Snapshot, Stage

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline import stages
-from pipeline.cost import ResourceSeconds
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Actors, ExecutorState, Progress, Snapshot, Stage
 from pipeline.types import CommitRecord, Totals

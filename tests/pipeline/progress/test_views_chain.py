@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pipeline.cost import ResourceSeconds
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.figures import chain_rows
 from pipeline.progress.live import Frame, to_html
 from pipeline.progress.log_lines import format_line

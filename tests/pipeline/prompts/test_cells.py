@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.prompts.cells import structured_values
-from pipeline.template import PromptTemplate
+from pipeline.settings.template import PromptTemplate
 
 
 @pytest.mark.parametrize("number", ["0.5", "-7", "1e400", "0.12345678901234567890123", "1e-400"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cost import ResourceSeconds
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.snapshot import Actors, Load, Snapshot
 from pipeline.reporting.facts import Session
 from pipeline.reporting.timeline import Moment, TimeLine, columns_of, moments_of

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.codec import TemplateLimitError
 from pipeline.errors import ConfigError
-from pipeline.template import PromptTemplate, check_template
+from pipeline.settings.template import PromptTemplate, check_template
 from testing.templates.attacks import ATTACKS
 from wedlm_core.templating import LIMITS, ChatTemplate
 

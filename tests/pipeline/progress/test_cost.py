@@ -6,9 +6,9 @@ import pytest
 
 from pipeline import RunConfig
 from pipeline.commands.summary import RunSummary
-from pipeline.cost import ResourceSeconds, describe_cost
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import fingerprint_fields
+from pipeline.progress.cost import ResourceSeconds, describe_cost
 from pipeline.types import Totals
 
 

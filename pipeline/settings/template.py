@@ -11,7 +11,7 @@ from jinja2 import meta
 
 from pipeline.codec import BoundedTemplate, TemplateLimitError, TemplateSyntaxError, explain
 from pipeline.errors import ConfigError
-from pipeline.null_cells import NullCellError, RowEnvironment, cells_of
+from pipeline.settings.null_cells import NullCellError, RowEnvironment, cells_of
 
 __all__ = ["WHOLE_ROW", "NullCellError", "PromptTemplate", "check_template"]
 

@@ -13,7 +13,7 @@ from pipeline.codec import RequestError, SamplingParams, StructuredOutputs, para
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import fingerprint_fields
-from pipeline.parsing import Parse
+from pipeline.settings.parsing import Parse
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}}
 

@@ -13,7 +13,7 @@ import pytest
 from pipeline.codec import SamplingParams
 from pipeline.commands.preview import preview
 from pipeline.config import RunConfig
-from pipeline.template import NullCellError, PromptTemplate
+from pipeline.settings.template import NullCellError, PromptTemplate
 
 ROW: dict[str, Any] = {
     "c": None, "n": math.nan, "s": {"x": None, "y": "a"}, "l": [None, "b"], "d": [{"q": None}], "m": [("k", None)],

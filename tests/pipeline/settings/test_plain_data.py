@@ -10,7 +10,7 @@ import pytest
 from pipeline.codec import EngineConfig
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
-from pipeline.plain_data import build
+from pipeline.settings.plain_data import build
 
 PLACES = {"input": "x", "output": "y"}
 

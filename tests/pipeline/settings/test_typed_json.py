@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.parsing import Parse
-from pipeline.typed_json import json_type, read_json
+from pipeline.settings.parsing import Parse
+from pipeline.settings.typed_json import json_type, read_json
 
 TEXT = pa.string()
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason, StructuredOutputs, WeDLMError, explain
 from pipeline.errors import ConfigError
-from pipeline.structured import loaded_schema
-from pipeline.typed_json import JSON_TEXT, JsonType, json_type, read_json
+from pipeline.settings.structured import loaded_schema
+from pipeline.settings.typed_json import JSON_TEXT, JsonType, json_type, read_json
 
 __all__ = ["PARSED", "UNPARSED", "Parse", "describe_unparsed", "parse_settings", "parsed_columns"]
 

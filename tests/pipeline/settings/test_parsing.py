@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.parsing import Parse, parse_settings
+from pipeline.settings.parsing import Parse, parse_settings
 
 
 def values(texts: list[str | None], **given: Any) -> list[Any]:
