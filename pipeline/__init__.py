@@ -133,11 +133,11 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("EngineConfig", "SamplingParams", "StructuredOutputs"), "codec"),
     "RunConfig": "config",
-    "Parse": "parsing",
+    "Parse": "settings.parsing",
     "chain": "commands.chain",
     "ChainConfig": "commands.chain_config",
     **dict.fromkeys(("ChainResult", "ChainSummary"), "commands.chain_summary"),
-    **dict.fromkeys(("ActorRange", "PoolConfig"), "pools"),
+    **dict.fromkeys(("ActorRange", "PoolConfig"), "settings.pools"),
     **dict.fromkeys(("Progress", "Snapshot"), "progress.snapshot"),
     "Observer": "progress.observers",
     "format_progress": "progress.figures",
