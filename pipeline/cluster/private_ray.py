@@ -30,7 +30,7 @@ __all__ = [
     "warn_unless_on_loopback",
 ]
 
-SUPPORTED = ("2.56.0", "2.60.0")
+SUPPORTED = ("2.59.0", "2.60.0")
 """The oldest and the newest Ray whose private parts were tested; CI runs the tests of this package on both."""
 LOOPBACK = "127.0.0.1"
 """The node's address in a private session. Ray binds to this one only; for 127.0.0.2 it listens on all interfaces."""
