@@ -177,12 +177,12 @@ def generation_defaults(config: RunConfig) -> GenerationDefaults:
 
 @functools.lru_cache(maxsize=4)
 def _defaults(folder: Path, setting: str) -> GenerationDefaults:
-    return load_generation_defaults(folder, setting, load_config(folder).vocab_size)
+    return load_generation_defaults(folder, setting, _config_of(folder).vocab_size)
 
 
-@functools.lru_cache(maxsize=2)
-def _positions(folder: Path) -> int:
-    return load_config(folder).max_position_embeddings
+@functools.lru_cache(maxsize=4)
+def _config_of(folder: Path) -> ModelConfig:
+    return load_config(folder)
 
 
 def model_length(config: RunConfig) -> int:
@@ -191,7 +191,7 @@ def model_length(config: RunConfig) -> int:
     Raises:
         WeightsError: the model cannot be found.
     """
-    return config.engine.max_model_len or _positions(model_folder(config))
+    return config.engine.max_model_len or _config_of(model_folder(config)).max_position_embeddings
 
 
 def load_tokenizer(config: RunConfig) -> Tokenizer:

@@ -106,7 +106,7 @@ class EngineConfig:
         batch_invariant: whether a row's result must be bitwise independent of everything else in the forward
             (docs/DESIGN.md, "Batch invariance"). "auto" is true for float32 on CPU. False does not change what
             ``attention="auto"`` takes on CPU; name "sdpa" for padded torch attention.
-        attention: backend name or "auto" (:mod:`wedlm_core.attention.registry`).
+        attention: backend name or "auto" (:mod:`wedlm_core.attention.backends`).
         logits_chunk_rows: most rows of logits in memory at once.
         logits_chunk_bytes: most bytes of logits in memory at once, in float32. Top-k and top-p take about ten times
             as much while they sort. The default is 441 rows of a vocabulary of 151,936.

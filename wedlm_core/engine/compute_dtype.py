@@ -7,7 +7,7 @@ import logging
 
 import torch
 
-from wedlm_core.attention.registry import may_bring_cpu_decoder
+from wedlm_core.attention.backends import may_bring_cpu_decoder
 from wedlm_core.config import EXACT_WEIGHT_DTYPES, EngineConfig
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import why_no_bfloat16

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wedlm_core.config import ModelConfig
-from wedlm_core.model.rope import apply_rope, rope_tables
+from wedlm_core.model.rotary import apply_rope, rope_tables
 
 __all__ = ["Attend", "Decoder", "DecoderLayer", "RMSNorm"]
 

@@ -25,7 +25,7 @@ from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 from wedlm_core.model.products import Product, Products, Weight, int8_padding, products_of
 from wedlm_core.model.products_int4 import Int4Product
 from wedlm_core.model.products_int8 import Int8Product, widened
-from wedlm_core.model.rope import rope_tables
+from wedlm_core.model.rotary import rope_tables
 
 __all__ = ["DecoderCpu"]
 

@@ -30,7 +30,7 @@ from wedlm_core.model.panel_layers import PROJECTIONS, PanelEmbedding, PanelLine
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.products import RowPadding
 from wedlm_core.model.products_int8 import widened
-from wedlm_core.model.rope import rope_tables
+from wedlm_core.model.rotary import rope_tables
 from wedlm_core.model.team import Team
 
 __all__ = ["DecoderTeam", "digits_are_fine", "numbers_of", "why_no_team"]

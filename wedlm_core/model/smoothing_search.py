@@ -22,7 +22,7 @@ from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.placing import place
 from wedlm_core.model.quantised import EXACT_DTYPES
-from wedlm_core.model.rope import rope_tables
+from wedlm_core.model.rotary import rope_tables
 from wedlm_core.model.smoothing import MOST, Smoothing, to_queries
 
 __all__ = ["search"]

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.training.attention import MaskedAttend, dual_stream_mask
 from wedlm_core.training.batches import Batch
 from wedlm_core.training.masking import IGNORE
+from wedlm_core.training.stream_attention import MaskedAttend, dual_stream_mask
 
 __all__ = ["LossParts", "dual_stream_loss"]
 

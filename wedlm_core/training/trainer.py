@@ -15,12 +15,12 @@ from torch import Tensor
 
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.training.batches import BatchConfig, make_batch
-from wedlm_core.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from wedlm_core.training.examples import Vocabulary
 from wedlm_core.training.greedy import accuracy
 from wedlm_core.training.loss import LossParts, dual_stream_loss
 from wedlm_core.training.optim import build_optimisers, learning_rate_factor, set_learning_rate
 from wedlm_core.training.recipe import DataRecipe, Recipe
+from wedlm_core.training.training_state import Progress, load_checkpoint, save_checkpoint
 
 __all__ = ["Trainer", "batch_config"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from testing.engine.attention import make_case
 from wedlm_core.attention import AttentionProblem, PackedRows, resolve_backend
-from wedlm_core.attention import registry as registry_module
+from wedlm_core.attention import backends as registry_module
 from wedlm_core.attention.oracle import OracleAttention
 from wedlm_core.attention.problem import version_of
 from wedlm_core.attention.sdpa import SdpaAttention

@@ -13,7 +13,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError
-from wedlm_core.model.rope import rope_tables
+from wedlm_core.model.rotary import rope_tables
 
 POSITIONS = 50
 ABSENT = object()

@@ -13,7 +13,7 @@ from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul
 from wedlm_core.model.decoder import RMSNorm
 from wedlm_core.model.decoder_gpu import disagreement, use_gpu_decoder
 from wedlm_core.model.placing import empty_decoder
-from wedlm_core.model.rope import apply_rope
+from wedlm_core.model.rotary import apply_rope
 from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
 pytestmark = pytest.mark.gpu  # kernels are compiled for a CUDA device and run on it

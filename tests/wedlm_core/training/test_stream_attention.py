@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.training.attention import MaskedAttend, dual_stream_mask, oracle_mask
 from wedlm_core.training.batches import Batch, pack
 from wedlm_core.training.examples import Example
 from wedlm_core.training.masking import LossWeights, MaskingConfig, dual_stream, plan_blocks
+from wedlm_core.training.stream_attention import MaskedAttend, dual_stream_mask, oracle_mask
 
 EOS, MASK, PAD = 1, 2, 0
 CONFIG = ModelConfig(

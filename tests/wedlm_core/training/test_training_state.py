@@ -11,7 +11,7 @@ import torch
 from testing.engine.models import random_decoder
 from testing.engine.refusals import assert_refused
 from wedlm_core.errors import WeightsError
-from wedlm_core.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from wedlm_core.training.training_state import Progress, load_checkpoint, save_checkpoint
 
 
 class Evil:

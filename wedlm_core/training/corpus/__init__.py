@@ -12,7 +12,7 @@ from wedlm_core.errors import ConfigError, explain
 from wedlm_core.training.corpus.high import HIGH
 from wedlm_core.training.corpus.low import LOW
 from wedlm_core.training.corpus.medium import MEDIUM
-from wedlm_core.training.corpus.problem import SPLITS, Family, Problem, Split, split_of
+from wedlm_core.training.corpus.word_problem import SPLITS, Family, Problem, Split, split_of
 
 __all__ = ["FAMILIES", "SPLITS", "Family", "Problem", "Split", "check", "distinct", "split_of", "stream"]
 

@@ -6,7 +6,7 @@ import random
 import re
 
 from wedlm_core.training.corpus.grammar import Grammar, pick
-from wedlm_core.training.corpus.problem import Family
+from wedlm_core.training.corpus.word_problem import Family
 from wedlm_core.training.corpus.words import ANIMALS, CATEGORIES, NAMES, PLACES, THINGS, WORDS, with_article
 
 __all__ = ["HIGH"]

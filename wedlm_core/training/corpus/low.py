@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import string
 
-from wedlm_core.training.corpus.problem import Family, exact
+from wedlm_core.training.corpus.word_problem import Family, exact
 from wedlm_core.training.corpus.words import WORDS
 
 __all__ = ["LOW"]

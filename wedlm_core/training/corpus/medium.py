@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from wedlm_core.training.corpus.problem import Family, exact
+from wedlm_core.training.corpus.word_problem import Family, exact
 from wedlm_core.training.corpus.words import CITIES, ITEMS, NAMES, WORDS
 
 __all__ = ["MEDIUM", "add_steps", "subtract_steps"]

@@ -15,7 +15,7 @@ from wedlm_core.kernels.cpu import scalar, vector
 from wedlm_core.kernels.cpu.layer import add_rms_norm, place_qkv, rms_norm, silu_mul
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.decoder import RMSNorm
-from wedlm_core.model.rope import apply_rope, rope_tables
+from wedlm_core.model.rotary import apply_rope, rope_tables
 
 EPS = np.float32(1e-6)
 

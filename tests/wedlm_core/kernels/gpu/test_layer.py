@@ -20,7 +20,7 @@ from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul, silu
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.decoder import Decoder, RMSNorm
 from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, use_gpu_decoder
-from wedlm_core.model.rope import apply_rope, rope_tables
+from wedlm_core.model.rotary import apply_rope, rope_tables
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
