@@ -15,11 +15,9 @@ from torch import Tensor, nn
 
 from wedlm_core.attention import CpuPlan
 from wedlm_core.attention.paged_cpu import score_width
-from wedlm_core.config import ModelConfig
 from wedlm_core.errors import IntegrityError
-from wedlm_core.kernels.cpu.digits import MOST_INPUTS, coarse_outputs
 from wedlm_core.kernels.cpu.panel_packing import copy_rows
-from wedlm_core.kernels.cpu.panels import has_digits, numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.kernels.cpu.records import ADVANCE, CHOICE, LAYER
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool
@@ -33,23 +31,17 @@ from wedlm_core.model.products_int8 import widened
 from wedlm_core.model.rotary import rope_tables
 from wedlm_core.model.team import Team
 
-__all__ = ["DecoderTeam", "digits_are_fine", "numbers_of", "why_no_team"]
+__all__ = ["DecoderTeam", "numbers_of", "why_no_team"]
 
 _FIELDS = ("qkv", "o", "gate_up", "down")
 _READ_WHILE_MOVED = 5
 """Bytes of weights that a thread reads while one byte of a row goes from core to core."""
 
 
-def numbers_of(linear: nn.Module, config: ModelConfig, *, digits: bool = True) -> str | None:
+def numbers_of(linear: nn.Module) -> str | None:
     """Which numbers the panels of a layer hold: the fastest that are right; None if this CPU has none for its weight.
 
-    Where all are wrong, the first of them. All layers of a model hold the same, so its widest one decides whether they
-    can be digits.
-
-    Args:
-        linear: the layer.
-        config: of its model.
-        digits: whether float32 may be held as digits: see :func:`digits_are_fine`.
+    Where all are wrong, the first of them.
     """
     if isinstance(linear, PanelLinear):
         return linear.panels.numbers
@@ -59,32 +51,14 @@ def numbers_of(linear: nn.Module, config: ModelConfig, *, digits: bool = True) -
         kinds = (str(linear.weight.dtype).removeprefix("torch."),)
     else:
         return None
-    widest = max(config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim)
     found = [one for one in numbers_here() if numeric_kind(one) in kinds]
-    if widest > MOST_INPUTS or not digits:
-        found = [one for one in found if not has_digits(one)]
     return next((one for one in found if _why_wrong(one) is None), found[0] if found else None)
-
-
-def digits_are_fine(model: Decoder) -> bool:
-    """Whether digits hold all float32 weights of a model well enough; True of weights that are elsewhere or not yet."""
-    if not any(has_digits(one) for one in numbers_here()):
-        return True
-    found = [_coarse(one.weight) for one in model.modules() if isinstance(one, nn.Linear)]
-    return not any(found)
-
-
-def _coarse(weight: Tensor) -> bool:
-    if weight.dtype != torch.float32 or weight.device.type != "cpu" or weight.dim() != 2:
-        return False
-    return bool(coarse_outputs(weight.detach().contiguous().numpy(), 0, len(weight)))
 
 
 def why_no_team(model: Decoder) -> str | None:
     """Why :class:`DecoderTeam` cannot run a model here; None if it can."""
-    layers, fine = [cast(DecoderLayer, layer) for layer in model.layers], digits_are_fine(model)
-    kinds = {numbers_of(getattr(layer, name), model.config, digits=fine) for layer in layers for name in PROJECTIONS}
-    head = numbers_of(model.lm_head, model.config, digits=fine)
+    kinds = {numbers_of(getattr(layer, name)) for layer in model.layers for name in PROJECTIONS}
+    head = numbers_of(model.lm_head)
     if None in kinds or head is None or len(kinds) != 1:
         return "this CPU has no kernel for the numbers of its weights"
     if "bfloat16" in (*kinds, head) and torch.cpu._is_amx_tile_supported():
@@ -110,7 +84,7 @@ def _why_wrong(numbers: str) -> str | None:
         weight_OI = torch.randn(outputs, inputs, generator=generator).to(getattr(torch, kind))
         packed = pack(weight_OI, numbers)
         want_RO = (x_RI.to(weight_OI.dtype).double() @ weight_OI.double().t()).float()
-        tolerance = (1e-6 if has_digits(numbers) else 1e-4) * want_RO.abs().max().item()
+        tolerance = 1e-4 * want_RO.abs().max().item()
     team = Team()
     found_RO = team.product(packed, x_RI)
     if not (found_RO - want_RO).abs().max().item() <= tolerance:
@@ -138,8 +112,7 @@ class DecoderTeam:
         self._team, self._head_team = Team(), Team()
         self.padding = RowPadding(few=1, many=1)
         layers = [cast(DecoderLayer, layer) for layer in model.layers]
-        self._fine = digits_are_fine(model)
-        self._numbers = self._numbers_of(layers[0].qkv_proj)
+        self._numbers = cast(str, numbers_of(layers[0].qkv_proj))
         self._packed = [[self._pack(getattr(layer, name), keep_weights) for name in PROJECTIONS] for layer in layers]
         self._table = self._tied_table(keep_weights)
         self._head = self._table or self._pack(model.lm_head, keep_weights)
@@ -172,29 +145,22 @@ class DecoderTeam:
         self._fixed()
 
     def _tied_table(self, keep_weights: bool) -> PanelWeight | None:
-        """The packed head from which tokens are embedded too; None where the model keeps its embedding.
-
-        Weights are rounded to digits, and it must make no difference whether they are kept too: so digits are embedded.
-        """
+        """The packed head from which tokens are embedded too; None where the model keeps its embedding."""
         embed, head = self._model.embed, self._model.lm_head
         if isinstance(embed, PanelEmbedding):
             return self._pack(head, keep_weights)
         if isinstance(head, PanelLinear) or embed.weight.data_ptr() != head.weight.data_ptr():
             return None
-        if keep_weights and not has_digits(self._numbers_of(head)):
+        if keep_weights:
             return None
         packed = self._pack(head, keep_weights)
-        if not keep_weights:
-            _empty(embed)
+        _empty(embed)
         return packed
-
-    def _numbers_of(self, linear: nn.Module) -> str:
-        return cast(str, numbers_of(linear, self._config, digits=self._fine))
 
     def _pack(self, linear: nn.Module, keep_weights: bool) -> PanelWeight:
         if isinstance(linear, PanelLinear):
             return linear.panels.with_bias(linear.bias)
-        numbers = self._numbers_of(linear)
+        numbers = cast(str, numbers_of(linear))
         scale_O = linear.scale_O if isinstance(linear, Int8Linear) else None
         weight = cast(Tensor, linear.weight)
         bias_O = cast("Tensor | None", linear.bias)

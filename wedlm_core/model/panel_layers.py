@@ -10,7 +10,6 @@ from typing import NoReturn, cast
 
 from torch import Tensor, nn
 
-from wedlm_core.config import ModelConfig
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 from wedlm_core.model.panels import PanelWeight
@@ -44,11 +43,6 @@ class PanelLinear(nn.Module):
         """See :meth:`wedlm_core.model.panels.PanelWeight.put`."""
         self.panels.put(start, weight_RI)
 
-    @property
-    def is_coarse(self) -> bool:
-        """Whether digits hold what was put too coarsely (:func:`wedlm_core.kernels.cpu.digits.coarse_outputs`)."""
-        return bool(self.panels.coarse)
-
     def forward(self, x: Tensor) -> NoReturn:
         """Raises :class:`wedlm_core.errors.ConfigError`."""
         refuse_packed(self)
@@ -74,19 +68,19 @@ class PanelEmbedding(nn.Module):
         refuse_packed(self)
 
 
-def use_panels(model: Decoder, numbers_of: Callable[[nn.Module, ModelConfig], str | None]) -> None:
+def use_panels(model: Decoder, numbers_of: Callable[[nn.Module], str | None]) -> None:
     """Replace the linear layers of a model without weights (on the meta device) by layers in panels, to be filled.
 
     Biases, norms and an embedding of its own stay on the meta device; one in int8 gets its memory here.
 
     Args:
         model: the decoder.
-        numbers_of: names the numbers of the panels of a layer of a model.
+        numbers_of: names the numbers of the panels of a layer.
     """
 
     def packed(linear: nn.Module) -> PanelLinear:
         outputs, inputs = cast(Tensor, linear.weight).shape
-        numbers = numbers_of(linear, model.config)
+        numbers = numbers_of(linear)
         assert numbers is not None
         return PanelLinear(outputs, inputs, numbers, cast("nn.Parameter | None", linear.bias))
 

@@ -4,56 +4,39 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from wedlm_core.errors import IntegrityError
-from wedlm_core.kernels.cpu.digits import (
-    BLOCK_INPUTS,
-    DIGITS,
-    GROUP,
-    LAST_WORTH,
-    WEIGHT_DIGITS,
-    coarse_outputs,
-    look_up_digits,
-    split_weights,
-)
 from wedlm_core.kernels.cpu.eight_bits import round_narrow_rows, round_rows
 from wedlm_core.kernels.cpu.panel_packing import look_up, look_up_bfloat16, pack_units
-from wedlm_core.kernels.cpu.panels import PANEL, depth_step, has_digits, numeric_kind
+from wedlm_core.kernels.cpu.panels import PANEL, depth_step, numeric_kind
 from wedlm_core.model.large_pages import large, let_go
 
 __all__ = ["PanelWeight", "pack", "units_of"]
 
 _HALF = PANEL // 2
 _THREAD_BYTES = 1 << 20  # that another thread packs
-_DIGITS = "digits"
-_STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8,
-           _DIGITS: torch.int8}  # fmt: skip
-_PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2, _DIGITS: 4}
-_SCALED = ("int8", "int16", _DIGITS)
+_STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}
+_PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2}
+_SCALED = ("int8", "int16")
 _PART_BYTES = 16 << 20  # of a weight that is let go of: so much of one is in memory twice
 _PUT_NUMBERS = 1 << 15  # converted at once: they stay in the cache, and torch starts no threads for so few
 _PUT_BFLOAT16 = 1 << 18  # the same where torch converts nothing
 _SIGN, _SIGNS = 128, 0x80808080
-_ZERO = {"float32": 0, "bfloat16": 0, "int8": _SIGN, "int16": 0, _DIGITS: 0}
+_ZERO = {"float32": 0, "bfloat16": 0, "int8": _SIGN, "int16": 0}
 _UNITS = {2: (np.uint16, torch.int16), 4: (np.uint32, torch.int32)}
 """By the bytes of a unit, as weights are stored: what stands for it in numpy, and one as long in torch."""
 
 
-def _stored_as(numbers: str) -> str:
-    """What panels hold: the numeric kind, or digits."""
-    return _DIGITS if has_digits(numbers) else numeric_kind(numbers)
-
-
 def units_of(inputs: int, numbers: str) -> int:
     """Units of four bytes of a row."""
-    step, per = depth_step(numbers), 1 if has_digits(numbers) else _PER_UNIT[numeric_kind(numbers)]
+    step, per = depth_step(numbers), _PER_UNIT[numeric_kind(numbers)]
     return -(-inputs // (per * step)) * step
 
 
@@ -64,13 +47,10 @@ class PanelWeight:
     Attributes:
         numbers: name of :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
         data: panels ``[ceil(O / 64), 2, depth, 32, numbers of a unit]``; outputs and inputs beyond the last are zero.
-            Digits (:mod:`wedlm_core.kernels.cpu.digits`) are int8 ``[ceil(O / 64), 4, units, 16, 4]``.
         scale: float32, as long as the panels; empty for floats that are stored as they are.
         bias: float32, as long as the panels.
         outputs: O.
         inputs: I.
-        coarse: for each call of :meth:`put` that met some, how many outputs digits hold too coarsely
-            (:func:`wedlm_core.kernels.cpu.digits.coarse_outputs`).
     """
 
     numbers: str
@@ -79,7 +59,6 @@ class PanelWeight:
     bias: Tensor
     outputs: int
     inputs: int
-    coarse: list[int] = field(default_factory=list)
 
     @classmethod
     def empty(cls, outputs: int, inputs: int, numbers: str, *, bias_O: Tensor | None = None) -> PanelWeight:
@@ -91,11 +70,9 @@ class PanelWeight:
             numbers: see :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
             bias_O: None is zero.
         """
-        kind, count, units = _stored_as(numbers), -(-outputs // PANEL), units_of(inputs, numbers)
-        per, dtype, half = _PER_UNIT[kind], _STORED[kind], GROUP if kind == _DIGITS else _HALF
-        if kind == _DIGITS:
-            units = units // DIGITS * WEIGHT_DIGITS
-        shape = (count, PANEL // half, units, half, per)
+        kind, count, units = numeric_kind(numbers), -(-outputs // PANEL), units_of(inputs, numbers)
+        per, dtype = _PER_UNIT[kind], _STORED[kind]
+        shape = (count, PANEL // _HALF, units, _HALF, per)
         data = large(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
         if outputs % PANEL:
             _bytes_of(data[-1])[:] = _ZERO[kind]  # what lies beyond the last output
@@ -113,12 +90,12 @@ class PanelWeight:
             weight_RI: of any floating dtype: rounded to bfloat16 where panels hold that, and as
                 :class:`wedlm_core.model.int8.Int8Linear` does it where they hold integers.
         """
-        kind, rows = _stored_as(self.numbers), len(weight_RI)
+        kind, rows = numeric_kind(self.numbers), len(weight_RI)
         floats = kind in ("float32", "bfloat16")
         if floats and weight_RI.dtype in (torch.bfloat16, self.data.dtype):
             self.copy_in(start, self._in_whole_units(weight_RI))
             return
-        at_once = _PUT_BFLOAT16 if weight_RI.dtype == torch.bfloat16 and kind != _DIGITS else _PUT_NUMBERS
+        at_once = _PUT_BFLOAT16 if weight_RI.dtype == torch.bfloat16 else _PUT_NUMBERS
         step = max(1, at_once // max(1, self.inputs))
         for first in range(0, rows, step):
             part_RI = weight_RI[first : first + step]
@@ -131,8 +108,6 @@ class PanelWeight:
 
     def _rounded(self, start: int, weight_RI: Tensor) -> Tensor:
         """Outputs as int8; their scales are noted."""
-        if has_digits(self.numbers):
-            return self._split(start, weight_RI)
         byte_RI = torch.empty(weight_RI.shape, dtype=torch.int8)
         scale_R = self.scale[start : start + len(weight_RI)].numpy()
         if weight_RI.dtype == torch.bfloat16:
@@ -142,22 +117,12 @@ class PanelWeight:
             round_rows(weight_RI.float().contiguous().numpy(), byte_RI.numpy(), scale_R, 0, len(weight_RI))
         return byte_RI
 
-    def _split(self, start: int, weight_RI: Tensor) -> Tensor:
-        """Outputs as digits; their scales are noted."""
-        digit_RI = torch.empty(len(weight_RI), 4 * self.data.shape[2], dtype=torch.int8)
-        scale_R, wide_RI = self.scale[start : start + len(weight_RI)].numpy(), weight_RI.float().contiguous().numpy()
-        split_weights(wide_RI, digit_RI.numpy(), scale_R, 0, len(weight_RI))
-        if count := coarse_outputs(wide_RI, 0, len(weight_RI)):
-            self.coarse.append(count)
-        return digit_RI
-
     def copy_in(self, start: int, weight_RI: Tensor) -> None:
         """Copy outputs from ``start`` on to their places.
 
         Args:
             start: the first output.
-            weight_RI: int8 (digits as :func:`wedlm_core.kernels.cpu.digits.split_weights` writes them) or floats as the
-                panels have them, or bfloat16 for float32; in whole units, contiguous.
+            weight_RI: int8 or floats as the panels have them, or bfloat16 for float32; in whole units, contiguous.
         """
         per, stored = self.data.shape[-1], weight_RI.element_size()
         factor = np.uint32(1 << 8 * (self.data.element_size() - stored))
@@ -206,8 +171,6 @@ class PanelWeight:
         if numeric_kind(self.numbers) == "bfloat16":
             bits = out.view(torch.int32).numpy().view(np.uint32)
             found = look_up_bfloat16(self._array, ids.numpy(), bits, 0, count)
-        elif has_digits(self.numbers):
-            found = look_up_digits(self._array, self._scale_array, ids.numpy(), out.numpy(), 0, count)
         else:
             offset = _SIGN if numeric_kind(self.numbers) == "int8" else 0
             found = look_up(self._array, offset, self._scale_array, ids.numpy(), out.numpy(), 0, count)
@@ -230,11 +193,6 @@ class PanelWeight:
         """Rows of the weight as float32 ``[T, I]``: the slow way back."""
         half = self.data.shape[3]
         units = self.data[ids // PANEL, ids % PANEL // half, :, ids % half].reshape(len(ids), -1)
-        if has_digits(self.numbers):
-            digit_TBDI = units.view(len(ids), -1, WEIGHT_DIGITS, BLOCK_INPUTS // 4, 4).transpose(3, 4).flatten(3).int()
-            whole_TBI = sum(digit_TBDI[:, :, d] << 8 * (WEIGHT_DIGITS - 1 - d) for d in range(WEIGHT_DIGITS))
-            wide = cast(Tensor, whole_TBI).reshape(len(ids), -1)[:, : self.inputs].float()
-            return wide * (self.scale[ids] * LAST_WORTH)[:, None]
         wide = units[:, : self.inputs].float()
         if numeric_kind(self.numbers) == "int8":
             wide -= _SIGN
@@ -263,15 +221,12 @@ def pack(
     packed = PanelWeight.empty(outputs, inputs, numbers, bias_O=bias_O)
     if scale_O is not None:
         packed.scale[:outputs] = scale_O.detach()
-    elif packed.scale.numel() and not has_digits(numbers):
+    elif packed.scale.numel():
         packed = replace(packed, scale=torch.empty(0))
-    whole_OI = weight_OI if has_digits(numbers) else packed._in_whole_units(weight_OI)
+    whole_OI = packed._in_whole_units(weight_OI)
 
     def fill(first: int, last: int) -> None:
-        if has_digits(numbers):
-            packed.put(first, whole_OI[first:last])
-        else:
-            packed.copy_in(first, whole_OI[first:last])
+        packed.copy_in(first, whole_OI[first:last])
 
     members = min(torch.get_num_threads(), 1 + packed.data.nbytes // _THREAD_BYTES)
     released = release and whole_OI.data_ptr() == weight_OI.data_ptr()

@@ -6,7 +6,6 @@ dtype, on the target device. The mapped pages belong to the system's page cache.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,7 +66,6 @@ def empty_decoder(
     weight_dtype: str = "auto",
     quantised_head: bool = True,
     packed: bool = False,
-    digits: bool = True,
 ) -> Decoder:
     """A decoder with allocated but uninitialised parameters on ``device``.
 
@@ -81,7 +79,6 @@ def empty_decoder(
         weight_dtype: as in ``EngineConfig``.
         quantised_head: as in ``EngineConfig``.
         packed: see :func:`wedlm_core.model.weights.load_model`.
-        digits: whether packed float32 may be held as digits.
     """
     exact = weight_dtype in EXACT_DTYPES
 
@@ -91,7 +88,7 @@ def empty_decoder(
         return prepare_exact(found, weight_dtype, place, head=quantised_head) if exact else found
 
     model = planned("meta" if packed else device)
-    in_panels = packed and _use_panels(model, digits)
+    in_panels = packed and _use_panels(model)
     if packed and not in_panels:
         model = planned(device)
     for name, parameter in list(model.named_parameters()):
@@ -103,7 +100,7 @@ def empty_decoder(
     return model.eval()
 
 
-def _use_panels(model: Decoder, digits: bool) -> bool:
+def _use_panels(model: Decoder) -> bool:
     """Replace the layers of a model on the meta device by layers in panels, if this CPU has products for them."""
     if importlib.util.find_spec("numba") is None:
         return False
@@ -112,7 +109,7 @@ def _use_panels(model: Decoder, digits: bool) -> bool:
 
     if why_no_team(model) is not None:
         return False
-    use_panels(model, functools.partial(numbers_of, digits=digits))
+    use_panels(model, numbers_of)
     return True
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.kernels.cpu.entries import attend_of, join_entry, place_of, product_of
-from wedlm_core.kernels.cpu.panels import line_units, row_step
+from wedlm_core.kernels.cpu.panels import line_units
 from wedlm_core.kernels.cpu.records import TASK
 from wedlm_core.kernels.cpu.team import LONG, POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
 from wedlm_core.model.panels import PanelWeight, units_of
@@ -85,15 +85,14 @@ class Team:
     def _tell(self, numbers: str, held: str) -> None:
         """Fill the record of the functions for these numbers."""
         task, self._numbers, self._held = self.task, numbers, held
-        task["product"], task["row_block"] = product_of(numbers), row_step(numbers)
+        task["product"] = product_of(numbers)
         if held:
             task["place"], task["attend"] = place_of(held), attend_of(held)
 
     def narrow(self, rows: int, widest: int, numbers: str) -> None:
         """Make room for rows as they meet weights."""
-        held = -(-rows // row_step(numbers)) * row_step(numbers)
         step = line_units(numbers)(units_of(widest, numbers))
-        self.task["narrow"] = self.scratch("narrow", held * step)
+        self.task["narrow"] = self.scratch("narrow", rows * step)
         self.task["narrow_step"] = 4 * step
         self.task["row_scale"] = self.scratch("row_scale", rows)
         self.task["row_sum"] = self.scratch("row_sum", rows)

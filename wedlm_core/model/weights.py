@@ -67,18 +67,11 @@ def load_model(
     with on_device(torch.device(device)):
         exact = weight_dtype in EXACT_DTYPES
 
-        def filled(digits: bool) -> Decoder:
-            model = empty_decoder(
-                found.config, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=quantised_head,
-                packed=packed and torch.device(device).type == "cpu", digits=digits,
-            )  # fmt: skip
-            place(found.files, expected_tensors(found.config), model, workers=workers, smoothing=smoothing)
-            return model
-
-        model = filled(True)
-        if any(getattr(layer, "is_coarse", False) for layer in model.modules()):
-            del model  # known behind the reading only, and true of few models; a second one needs the memory
-            model = filled(False)
+        model = empty_decoder(
+            found.config, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=quantised_head,
+            packed=packed and torch.device(device).type == "cpu",
+        )  # fmt: skip
+        place(found.files, expected_tensors(found.config), model, workers=workers, smoothing=smoothing)
         _check_tied_head(found, model)
         model.set_max_positions(max_positions or found.config.max_position_embeddings)
     return model if exact else quantise(model, weight_dtype)

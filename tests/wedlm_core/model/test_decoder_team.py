@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +18,13 @@ from torch import nn
 from testing.engine.engines import requests_of, run
 from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, observe
 from testing.engine.models import random_decoder
-from wedlm_core.config import EngineConfig, ModelConfig
+from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward import model_runner
-from wedlm_core.kernels.cpu.digits import MOST_INPUTS
 from wedlm_core.kernels.cpu.eight_bits import round_to_bfloat16
-from wedlm_core.kernels.cpu.panels import has_digits, numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.model import decoder_team, team
-from wedlm_core.model.decoder import Decoder, DecoderLayer
+from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.decoder_cpu import DecoderCpu
 from wedlm_core.model.decoder_team import DecoderTeam, why_no_team
 from wedlm_core.model.draw import Drawn
@@ -320,39 +319,6 @@ def test_where_products_are_wrong_steps_are_computed_one_by_one(
     monkeypatch.setattr(decoder_team, "_why_wrong", lambda numbers: f"{numbers} cuts off")
     assert why_no_team(model) == f"{FLOATS[0]} cuts off"
     assert isinstance(model_runner._decoder_cpu(model, keep_weights=True), DecoderCpu)
-
-
-def test_layers_too_wide_for_sums_of_digits_hold_floats() -> None:
-    """All layers of such a model, as they are computed by one kernel."""
-    narrow = nn.Linear(8, 8)
-    config = ModelConfig(vocab_size=8, hidden_size=8, intermediate_size=MOST_INPUTS, num_hidden_layers=1,
-                         num_attention_heads=1, num_key_value_heads=1, head_dim=8)  # fmt: skip
-    assert decoder_team.numbers_of(narrow, config) == FLOATS[0]
-    wider = replace(config, intermediate_size=MOST_INPUTS + 1)
-    assert decoder_team.numbers_of(narrow, wider) == "float32"
-
-
-def outlying(qwen3: bool, factor: float) -> Decoder:
-    """A model in one of whose outputs a weight is so much larger than the others."""
-    model = random_decoder(qwen3=qwen3, seed=4)
-    cast(DecoderLayer, model.layers[1]).down_proj.weight.data[3, 5] *= factor
-    return model
-
-
-@pytest.mark.skipif(not has_digits(FLOATS[0]), reason="this CPU has no matrix units for int8")
-def test_weights_that_digits_would_hold_too_coarsely_are_held_as_floats() -> None:
-    for model, fine in ((outlying(True, 1.0), True), (outlying(True, 1e5), False)):
-        assert decoder_team.digits_are_fine(model) == fine
-        assert DecoderTeam(model)._numbers == (FLOATS[0] if fine else "float32")
-        assert why_no_team(model) is None
-    rounded = outlying(True, 1e5)
-    for parameter in rounded.parameters():
-        parameter.data = parameter.data.bfloat16().float()
-    assert not decoder_team.digits_are_fine(rounded), "beyond 2**15"
-    for parameter in (near := outlying(True, 1000.0)).parameters():
-        parameter.data = parameter.data.bfloat16().float()
-    assert decoder_team.digits_are_fine(near), "what was bfloat16 is held as it is"
-    assert not decoder_team.digits_are_fine(outlying(True, 1000.0))
 
 
 def test_a_saturating_product_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

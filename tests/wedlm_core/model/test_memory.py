@@ -9,14 +9,12 @@ import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.kernels.cpu.digits import DIGITS
-from wedlm_core.kernels.cpu.panels import has_digits, numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.decoder_team import DecoderTeam
 from wedlm_core.model.memory import kv_bytes_per_token, weight_bytes
-from wedlm_core.model.panels import PanelWeight
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 
@@ -60,13 +58,8 @@ def test_an_engine_on_a_cpu_holds_each_weight_once(
         return
     assert isinstance(decoder, DecoderTeam)
     packed = [one for layer in decoder._packed for one in layer] + [decoder._head]
-    matrices = sum(one.outputs * one.inputs * bytes_of(one) for one in packed)
+    matrices = sum(one.outputs * one.inputs * one.data.element_size() for one in packed)
     assert held(model) + matrices == predicted
-
-
-def bytes_of(weight: PanelWeight) -> int:
-    """Of a number."""
-    return DIGITS if has_digits(weight.numbers) else weight.data.element_size()
 
 
 def test_a_packed_head_that_gives_no_rows_back_is_counted_twice(qwen25_folder: Path) -> None:

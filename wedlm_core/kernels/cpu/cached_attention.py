@@ -13,7 +13,7 @@ from wedlm_core.kernels.cpu.attention import GROUPS, QUERIES, Group, Pool, bits_
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.layer import place_heads
 from wedlm_core.kernels.cpu.records import layer_at, task_at
-from wedlm_core.kernels.cpu.shares import LEAST_ROWS, part_of, rows_of
+from wedlm_core.kernels.cpu.shares import LEAST_ROWS, part_of
 from wedlm_core.kernels.cpu.team import STATE_SIZE, take
 from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
@@ -52,7 +52,7 @@ def _placing(held: str) -> Any:
         first, last = 0, rows
         low, high = 0, task.kv_heads
         if rows >= LEAST_ROWS * members:
-            first, last = rows_of(task, rows, me, members)
+            first, last = part_of(rows, me, members)
         else:
             low, high = part_of(task.kv_heads, me, members)
         place_heads(

@@ -20,7 +20,6 @@ _float32: Any = PRODUCTS.get("float32")
 _bfloat16: Any = PRODUCTS.get("bfloat16")
 _int8: Any = PRODUCTS.get("int8")
 _int16: Any = PRODUCTS.get("int16")
-_float32_amx: Any = PRODUCTS.get("float32_amx")
 _bfloat16_amx: Any = PRODUCTS.get("bfloat16_amx")
 _int8_amx: Any = PRODUCTS.get("int8_amx")
 _place_float32, _attend_float32 = PLACERS["float32"], ATTENDERS["float32"]
@@ -46,10 +45,6 @@ def _product_int8(task, rows, x, one, out, me, members):  # type: ignore[no-unty
 
 def _product_int16(task, rows, x, one, out, me, members):  # type: ignore[no-untyped-def]
     _int16(task, rows, x, one, out, me, members)
-
-
-def _product_float32_amx(task, rows, x, one, out, me, members):  # type: ignore[no-untyped-def]
-    _float32_amx(task, rows, x, one, out, me, members)
 
 
 def _product_bfloat16_amx(task, rows, x, one, out, me, members):  # type: ignore[no-untyped-def]
@@ -89,7 +84,6 @@ _PRODUCTS = {
     "bfloat16": _product_bfloat16,
     "int8": _product_int8,
     "int16": _product_int16,
-    "float32_amx": _product_float32_amx,
     "bfloat16_amx": _product_bfloat16_amx,
     "int8_amx": _product_int8_amx,
 }

@@ -24,7 +24,7 @@ from wedlm_core.kernels.cpu.records import (
 )
 from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, take_only_tokens
 from wedlm_core.kernels.cpu.sampling import choose_row, likely, scratch_of
-from wedlm_core.kernels.cpu.shares import by_rows, part_of, rows_of
+from wedlm_core.kernels.cpu.shares import by_rows, part_of
 from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_windows
 from wedlm_core.kernels.cpu.team import STATE_SIZE, meet, take
 from wedlm_core.kernels.cpu.tile import address as address_of
@@ -139,7 +139,7 @@ def _run_layers(task_address, me, members):  # type: ignore[no-untyped-def]
     space = group_space(task.dim, task.width)
     starts, counts, cached = task.starts, task.counts, task.cached
     places = numbers_at(task.read, 0)
-    context, (first, last) = task.context, rows_of(task, rows, me, members)
+    context, (first, last) = task.context, part_of(rows, me, members)
     weight = array_at(layer_at(task.lines).input_norm, (task.hidden,), np.float32)
     rms_norm(stream, weight, task.eps, normed, first, last)
     for number in range(task.layers):
@@ -160,7 +160,7 @@ def _run_layers(task_address, me, members):  # type: ignore[no-untyped-def]
         call_at(task.attend, (task_address, line, starts, counts, cached, address_of(space), members))
         meet(state, members)
         if narrows_down:
-            first, last = rows_of(task, rows, me, members)
+            first, last = part_of(rows, me, members)
             context = task.qkv  # as wide at least, and read by no one any more
             _gather(floats_at(task.context, task.rows, wide), places, floats_at(context, rows, wide), first, last)
         call_at(task.product, (task_address, rows, context, line + O_PLACE, task.delta, me, members))

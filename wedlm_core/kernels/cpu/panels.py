@@ -1,7 +1,7 @@
 """Products of rows and packed weights, ``out = x @ weight.T + bias``, in float32, bfloat16 and int8.
 
 A weight ``[O, I]`` is packed into panels of 64 outputs, each of two halves of 32: ``[O / 64, 2, depth, 32]`` units of
-four bytes (digits of four groups of 16, see :mod:`.digits`). A unit is what one instruction multiplies in a lane: one
+four bytes. A unit is what one instruction multiplies in a lane: one
 float32, two bfloat16 or four int8 along the inputs (``depth`` units in all). So few rows read the weights once, at the
 speed of memory, and many rows keep a half in the L2 cache. While tiles of rows are multiplied with a half, the next one
 is fetched, a part of it by each tile: so memory is read all the time, not only while the first tile of a half waits for
@@ -25,14 +25,12 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.amx import BLOCK_ROWS, STEP, block_multiplier, has_amx, kept_sums, release
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.digit_products import ROWS, multiply_digits
-from wedlm_core.kernels.cpu.digits import BLOCK_INPUTS, TILE
 from wedlm_core.kernels.cpu.panel_tiles import HALF, features, panel_tile
 from wedlm_core.kernels.cpu.tile import address
 from wedlm_core.kernels.cpu.views import floats_at
 
-__all__ = ["PANEL", "depth_step", "has_digits", "l1_ways", "line_units", "multiply_panels", "numbers_here",
-           "numeric_kind", "pieces", "row_step", "tile_rows"]  # fmt: skip
+__all__ = ["PANEL", "depth_step", "l1_ways", "line_units", "multiply_panels", "numbers_here",
+           "numeric_kind", "pieces", "tile_rows"]  # fmt: skip
 
 PANEL = 64
 """Outputs of a panel."""
@@ -46,11 +44,10 @@ def numbers_here() -> tuple[str, ...]:
     """The numbers that panels can hold on this CPU: names for :func:`multiply_panels`, the fastest of each kind first.
 
     "int8" adds four products in one instruction (VNNI); "int16" widens int8 and adds pairs in 32 bits (AVX2). Those
-    that end in "_amx" are for matrix units: int8 and bfloat16 (:mod:`.amx`), fewer rows by vectors that make the same
-    bits, and float32 by its digits (:mod:`.digits`).
+    that end in "_amx" are for matrix units (:mod:`.amx`); fewer rows are multiplied by vectors that make the same bits.
     """
     wide = {"avx512f", "avx512bw"} <= features()
-    found = ["float32_amx", "float32"] if wide and "avx512vnni" in features() and has_amx() else ["float32"]
+    found = ["float32"]
     if wide and "avx512bf16" in features() and has_amx():
         found.append("bfloat16_amx")
     if wide and "avx512bf16" in features():
@@ -69,15 +66,8 @@ def numeric_kind(numbers: str) -> str:
     return numbers.removesuffix("_amx")
 
 
-def has_digits(numbers: str) -> bool:
-    """Whether weights and rows are held as digits (:mod:`.digits`)."""
-    return numbers == "float32_amx"
-
-
 def depth_step(numbers: str) -> int:
     """Rows and panels are padded to a multiple of so many units of four bytes."""
-    if has_digits(numbers):
-        return BLOCK_INPUTS
     return STEP if numbers.endswith("_amx") else 1
 
 
@@ -112,15 +102,8 @@ def l1_ways(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
     return min(found, default=_USUAL_WAYS)
 
 
-def row_step(numbers: str) -> int:
-    """Rows are held in whole blocks of so many."""
-    return TILE if has_digits(numbers) else 1
-
-
 def tile_rows(numbers: str) -> int:
     """Most rows that are multiplied together."""
-    if has_digits(numbers):
-        return ROWS
     if numbers.endswith("_amx"):
         return BLOCK_ROWS
     return 12 if "avx512f" in features() else 3
@@ -307,12 +290,11 @@ def multiply_panels(numbers: str) -> Any:
 
     Its arguments, addresses and counts (int64):
 
-    - x, x_step: rows, in units (int8: four bytes; bfloat16 and int16: two numbers), zero behind the inputs. Digits are
-      as :func:`wedlm_core.kernels.cpu.digits.split_rows` writes them.
+    - x, x_step: rows, in units (int8: four bytes; bfloat16 and int16: two numbers), zero after the inputs.
     - weight, depth: panels, and units of a row.
     - out, out_step: float32 rows, written.
     - bias: float32, zeros where there is none, like scale as long as the panels.
-    - scale: float32, of each output (integers and digits only, as the next one).
+    - scale: float32, of each output (integers only, as the next one).
     - row_scale: float32, of each row.
     - row_sum: int32, 128 times the sum of each row's numbers (int8 only).
     - rows, outputs: of the product.
@@ -324,8 +306,6 @@ def multiply_panels(numbers: str) -> Any:
 
 
 def _multiplier_of(numbers: str) -> Any:
-    if has_digits(numbers):
-        return multiply_digits
     return _amx_multiplier(numbers) if numbers.endswith("_amx") else _multiplier(numbers)
 
 

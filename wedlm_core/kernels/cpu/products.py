@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.digits import split_rows
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
 from wedlm_core.kernels.cpu.panels import (
-    has_digits,
     l1_ways,
     line_units,
     multiply_panels,
@@ -21,7 +19,7 @@ from wedlm_core.kernels.cpu.panels import (
 )
 from wedlm_core.kernels.cpu.records import product_at, task_at
 from wedlm_core.kernels.cpu.scalar import F32
-from wedlm_core.kernels.cpu.shares import by_rows, part_of, rows_of
+from wedlm_core.kernels.cpu.shares import by_rows, part_of
 from wedlm_core.kernels.cpu.team import STATE_SIZE, meet
 from wedlm_core.kernels.cpu.vector import LANES, load, store
 from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
@@ -49,15 +47,6 @@ def _narrowing(numbers: str) -> Any:
     """
     kind, units = numeric_kind(numbers), line_units(numbers)
     most = tile_rows(numbers) if tile_rows(numbers) <= l1_ways() else _NO_LIMIT
-    if has_digits(numbers):
-
-        @kernel(label=f"_{numbers}")
-        def to_digits(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
-            wide, scale = floats_at(x, rows, product.inputs), array_at(task.row_scale, (rows,), np.float32)
-            split_rows(wide, product.depth, to, scale, first, last)
-            return to, 4 * product.depth
-
-        return to_digits
     if kind == "float32":
 
         @kernel(label=f"_{numbers}")
@@ -121,7 +110,7 @@ def _producing(numbers: str) -> Any:
             members: of the team.
         """
         task, one = task_at(task_address), product_at(one_address)
-        apart, (first, last) = by_rows(task, rows, members), rows_of(task, rows, me, members)
+        apart, (first, last) = by_rows(task, rows, members), part_of(rows, me, members)
         state = numbers_at(task.state, STATE_SIZE)
         # By rows, a member may be a product ahead of another, whose rows of another width must not be in its way.
         offset = first * (task.narrow_step - 4 * units(one.depth)) if apart else 0

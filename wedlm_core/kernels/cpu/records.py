@@ -86,7 +86,7 @@ ADVANCE = _record("decoding columns spans states mask places counts flags token 
 - ``places``: C of the outcome, whose arrays are the others.
 """
 TASK = _record(
-    "product place attend row_block state rows layers hidden inner heads kv_heads dim eps "
+    "product place attend state rows layers hidden inner heads kv_heads dim eps "
     "stream normed q context gated qkv gate_up delta narrow narrow_step row_scale row_sum apart "
     "cos sin reach positions entries "
     "blocks block kv_entries pages page_columns starts counts cached page_size sequences width scale "
@@ -97,7 +97,6 @@ TASK = _record(
 
 - ``product, place, attend``: functions for the numbers at hand (:mod:`wedlm_core.kernels.cpu.entries`); without layers
   the first alone.
-- ``row_block``: in blocks of how many rows they meet weights.
 - ``state``: of the team.
 - ``stream``: float32 ``[rows, hidden]``, the embedded rows, changed.
 - ``normed, q, context, gated, qkv, gate_up, delta``: float32 scratch as wide as the model has them.
