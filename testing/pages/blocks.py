@@ -1,4 +1,4 @@
-"""The code blocks of a page, and what is to be done with each.
+"""The code blocks of a page, and what is to be done with each. Sybil finds the fences.
 
 What a block is for follows from its language and from a comment on the line above it, which readers do not see:
 
@@ -16,20 +16,22 @@ any language with ``title="job.yaml"``      is written to that file, for the blo
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Block", "blocks_of", "console_commands", "faults", "text_of"]
+from sybil import Document, Region
+from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
+
+__all__ = ["Block", "blocks_of", "console_commands", "faults", "regions_of", "text_of"]
 
 Use = Literal["run", "file", "settings", "output", "shown"]
 
 RUN = ("bash", "python")
 SETTINGS = "yaml"
 LISTINGS = ("text", "mermaid")
-_FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```[ \t]*$", re.MULTILINE | re.DOTALL
-)
+_FENCES = RawFencedCodeBlockLexer(re.compile(r"(?P<info>[^\n`]*)\n"))
 _MARK = re.compile(r"<!-- (?:(?P<output>output)|not run: (?P<reason>[^>]+?)|run on: (?P<page>\S+)) -->\n*$")
 _TITLE = re.compile(r'title="([^"]+)"')
 _COMMAND = re.compile(r"^(?:\$ |wedlm-batch |python |pip |make |curl |kubectl )", re.MULTILINE)
@@ -43,7 +45,7 @@ class Block:
     Attributes:
         page: path of its page.
         line: of the page, where its code begins, from 1.
-        language: as behind the fence; empty if there is none.
+        language: as after the fence; empty if there is none.
         title: the file that the block is, if it is one.
         code: its text.
         reason: why it is not run, if its page says so.
@@ -88,26 +90,25 @@ def text_of(page: Path) -> str:
 
 def blocks_of(page: Path) -> list[Block]:
     """All blocks of a page, in order."""
-    text = text_of(page)
-    found = []
-    for fence in _FENCE.finditer(text):
-        before = text[: fence.start()]
-        mark = _MARK.search(before)
-        title = _TITLE.search(fence["info"])
-        found.append(
-            Block(
-                page=page,
-                line=before.count("\n") + 2,
-                language=fence["info"].split()[0] if fence["info"].split() else "",
-                title=title[1] if title else None,
-                code=fence["code"],
-                reason=mark["reason"] if mark else None,
-                elsewhere=mark["page"] if mark else None,
-                is_output=bool(mark and mark["output"]),
-                indented=bool(fence["indent"]),
-            )
+    return [block for _, block in regions_of(Document(text_of(page), str(page)))]
+
+
+def regions_of(document: Document) -> Iterator[tuple[Region, Block]]:
+    """The fenced regions of a page that Sybil found, each with its block."""
+    for region in _FENCES(document):
+        before, info, code = document.text[: region.start], region.lexemes["info"].strip(), region.lexemes["source"]
+        mark, title = _MARK.search(before), _TITLE.search(info)
+        yield region, Block(
+            page=Path(document.path),
+            line=before.count("\n") + 2,
+            language=info.split()[0] if info else "",
+            title=title[1] if title else None,
+            code=str(code),
+            reason=mark["reason"] if mark else None,
+            elsewhere=mark["page"] if mark else None,
+            is_output=bool(mark and mark["output"]),
+            indented=document.text[region.start] != "`",
         )
-    return found
 
 
 def faults(blocks: list[Block], run_elsewhere: dict[str, set[str]]) -> list[str]:
@@ -134,7 +135,7 @@ def _fault(block: Block, before: list[Block], run_elsewhere: dict[str, set[str]]
     if block.is_output:
         ran = before and before[-1].use in ("run", "output")
         return (
-            None if block.language == "text" and ran else "an output is ```text right behind the block that prints it"
+            None if block.language == "text" and ran else "an output is ```text right after the block that prints it"
         )
     if block.language in LISTINGS:
         command = _COMMAND.search(block.code) if block.title is None else None

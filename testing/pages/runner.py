@@ -1,122 +1,123 @@
 """Runs the blocks of a page in a folder of its own, in order, as a reader would type them.
 
-Each block of shell commands is a ``bash -e`` of its own; the Python blocks of a page share one session. All of it
-begins in the page's folder.
+A page has a process of its own, ``python -m testing.pages.runner PAGE``, in which Sybil runs its Python blocks in one
+namespace. Each block of shell commands is a ``bash -e``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from testing.pages.blocks import Block
+from sybil import Document, Example, Region
+from sybil.evaluators.python import PythonEvaluator
+
+from testing.pages.blocks import Block, regions_of
 from testing.pages.settings import check_settings
 from testing.repository import ROOT
 
-__all__ = ["BlockFailed", "PageRunner", "differences"]
+__all__ = ["BlockFailed", "differences", "run_page"]
 
 _SHOWN = 3000
+_DONE = "runs as written"
 
 
 class BlockFailed(AssertionError):  # noqa: N818  # a failed check of a page, not an error of a program
     """A block ended with an error, or printed something else than its page says."""
 
 
-class PageRunner:
-    """Runs blocks; a context manager that ends the Python session.
+def run_page(page: Path, folder: Path, environment: Mapping[str, str] | None = None, timeout: float = 600) -> str:
+    """Run a page in a folder and return its blocks' places and output.
 
     Args:
+        page: of the documentation.
         folder: where the blocks run.
         environment: variables in place of this process's.
-        timeout: seconds for each block of shell commands.
-        on_run: called with each block that ran and what it printed.
+        timeout: seconds for the page.
+
+    Raises:
+        BlockFailed: for the first block that fails, with page, line and what it printed.
     """
+    own = dict(os.environ if environment is None else environment) | {
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "testing.pages.runner", str(page.resolve())], cwd=folder, env=own, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False,
+    )  # fmt: skip
+    if done.returncode or not done.stdout.endswith(f"{_DONE}\n"):
+        raise BlockFailed(f"{page.name}: status {done.returncode}:\n{done.stdout[-_SHOWN:]}")
+    return done.stdout
 
-    def __init__(
-        self,
-        folder: Path,
-        environment: Mapping[str, str] | None = None,
-        timeout: float = 240,
-        on_run: Callable[[Block, str], None] = lambda block, printed: None,
-    ) -> None:
-        self._folder = folder
-        self._timeout = timeout
-        self._on_run = on_run
-        self._environment = dict(os.environ if environment is None else environment) | {
-            "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
-            "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        self._session: subprocess.Popen[str] | None = None
-        self._printed = folder.with_name(folder.name + ".printed")
 
-    def __enter__(self) -> PageRunner:
-        """Itself."""
-        return self
+class _Page:
+    """Evaluates the blocks of a page in the present folder."""
 
-    def __exit__(self, *_: object) -> None:
-        """End the Python session."""
-        if self._session is not None:
-            self._session.communicate(timeout=60)
+    def __init__(self) -> None:
+        self._printed = ""
+        self._python = PythonEvaluator()
 
-    def run(self, blocks: list[Block]) -> None:
-        """Run a page.
+    def regions(self, document: Document) -> Iterator[Region]:
+        """The parser for Sybil: every region, with what evaluates it."""
+        for region, block in regions_of(document):
+            region.parsed = region.lexemes["source"]
+            region.evaluator = lambda example, block=block: self._evaluate(example, block)
+            yield region
 
-        Raises:
-            BlockFailed: the first block that fails, with page, line and what it printed.
-        """
-        printed = ""
-        for block in blocks:
-            if block.use == "file":
-                self._write(block)
-            elif block.use == "settings":
-                check_settings(block.code)
-            elif block.use == "run":
-                printed = self._python(block) if block.language == "python" else self._shell(block)
-                self._on_run(block, printed)
-            elif block.use == "output":
-                wrong = differences(block.code, printed)
-                if wrong:
-                    raise BlockFailed(f"{block.place}: not printed: {wrong}; printed was:\n{printed[-_SHOWN:]}")
+    def _evaluate(self, example: Example, block: Block) -> None:
+        if block.use == "file":
+            file = Path(str(block.title))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.code, encoding="utf-8")
+        elif block.use == "settings":
+            check_settings(block.code)
+        elif block.use == "run":
+            with tempfile.TemporaryFile("w+", errors="replace") as output:
+                try:
+                    with _printing_to(output.fileno()):
+                        self._run(example, block)
+                finally:
+                    output.seek(0)
+                    self._printed = output.read()
+                    print(f"--- {block.place}\n{self._printed}", flush=True)
+        elif block.use == "output":
+            wrong = differences(block.code, self._printed)
+            if wrong:
+                raise BlockFailed(f"{block.place}: not printed: {wrong}; printed was:\n{self._printed[-_SHOWN:]}")
 
-    def _write(self, block: Block) -> None:
-        file = self._folder / str(block.title)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(block.code, encoding="utf-8")
+    def _run(self, example: Example, block: Block) -> None:
+        if block.language == "bash":
+            command = ["bash", "-e", "-o", "pipefail", "-c", block.code]
+            status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+            if status:
+                raise BlockFailed(f"{block.place}: status {status}")
+            return
+        try:
+            self._python(example)
+        except SystemExit as ended:
+            raise BlockFailed(f"{block.place}: SystemExit({ended.code!r})") from ended
 
-    def _shell(self, block: Block) -> str:
-        done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", block.code], cwd=self._folder, env=self._environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self._timeout,
-            check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise BlockFailed(f"{block.place}: status {done.returncode}:\n{done.stdout[-_SHOWN:]}")
-        return done.stdout
 
-    def _python(self, block: Block) -> str:
-        if self._session is None:
-            self._session = subprocess.Popen(
-                [sys.executable, "-m", "testing.pages.session"], cwd=self._folder, env=self._environment, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
-        assert self._session.stdin is not None
-        assert self._session.stdout is not None
-        self._printed.write_text("")
-        asked = {"code": "\n" * (block.line - 1) + block.code, "name": block.page.name, "output": str(self._printed)}
-        self._session.stdin.write(json.dumps(asked) + "\n")
-        self._session.stdin.flush()
-        answer = self._session.stdout.readline()
-        printed = self._printed.read_text(errors="replace")
-        if not answer:
-            raise BlockFailed(f"{block.place}: the Python session ended:\n{printed[-_SHOWN:]}")
-        error = json.loads(answer)["error"]
-        if error:
-            raise BlockFailed(f"{block.place}: {printed[-_SHOWN:]}\n{error}")
-        return printed
+@contextmanager
+def _printing_to(descriptor: int) -> Iterator[None]:
+    """Send the output of this process, and of what it starts, to a file."""
+    saved = [os.dup(number) for number in (1, 2)]
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, old in zip((1, 2), saved, strict=True):
+            os.dup2(old, number)
+            os.close(old)
 
 
 def differences(expected: str, printed: str) -> list[str]:
@@ -150,3 +151,15 @@ def _matches(wanted: str, line: str) -> bool:
             return False
         at = found + len(piece)
     return line[at:].endswith(rest[-1])
+
+
+def _main(page: str) -> None:
+    document = Document.parse(page, _Page().regions)
+    document.namespace["__name__"] = "__main__"
+    for example in document.examples():
+        example.evaluate()
+    print(_DONE)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -15,7 +15,7 @@ from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.config import RunConfig
 from pipeline.settings.pools import ActorRange
 from testing.pages.blocks import Block, blocks_of, faults, text_of
-from testing.pages.runner import PageRunner
+from testing.pages.runner import run_page
 from testing.repository import ROOT
 from wedlm_batch.console import COMMANDS
 from wedlm_core.names import ENGINE_NAMES
@@ -78,8 +78,7 @@ def test_a_page_runs_as_it_is_written(page: Path, tmp_path: Path) -> None:
     folder = tmp_path / "fresh"
     folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with PageRunner(folder, environment) as runner:
-        runner.run(blocks_of(page))
+    run_page(page, folder, environment)
 
 
 def test_what_contributors_type_in_a_clone_is_not_taken_for_run() -> None:

@@ -62,7 +62,7 @@ def test_each_block_has_its_use_and_its_line(tmp_path: Path) -> None:
         ("- item\n\n  ```bash\n  ls\n  ```\n", "inside a list"),
         ("<!-- not run: later -->\n```bash\nls\n```\n", "too little"),
         ("<!-- run on: other.md -->\n```bash\nls\n```\n", "other.md does not run"),
-        ("<!-- output -->\n```text\n1\n```\n", "right behind the block"),
+        ("<!-- output -->\n```text\n1\n```\n", "right after the block"),
     ],
 )
 def test_a_block_that_is_neither_run_nor_explained_is_a_fault(tmp_path: Path, text: str, says: str) -> None:

@@ -6,18 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError
-from testing.pages.blocks import blocks_of
-from testing.pages.runner import BlockFailed, PageRunner, differences
+from testing.pages.runner import BlockFailed, differences, run_page
 
 
 def run(tmp_path: Path, text: str) -> Path:
+    folder = tmp_path / "folder"
+    folder.mkdir(parents=True)
     page = tmp_path / "page.md"
     page.write_text(text)
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    with PageRunner(folder) as runner:
-        runner.run(blocks_of(page))
+    run_page(page, folder)
     return folder
 
 
@@ -34,10 +31,11 @@ def test_blocks_share_a_folder_and_python_blocks_their_names(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("```bash\necho before\nfalse\necho after\n```\n", r"page\.md:2: status 1:\nbefore"),
-        ("\n```python\nx = 1\n1 / 0\n```\n", r'File "page\.md", line 4(.|\n)*ZeroDivisionError'),
-        ("```python\nimport os; os._exit(3)\n```\n", "the Python session ended"),
-        ("```python\nraise SystemExit(1)\n```\n", "SystemExit"),
+        ("```bash\necho before\nfalse\necho after\n```\n", r"--- page\.md:2\nbefore(.|\n)*page\.md:2: status 1"),
+        ("\n```python\nx = 1\n1 / 0\n```\n", r'page\.md", line 4(.|\n)*ZeroDivisionError'),
+        ("```python\nimport os; os._exit(3)\n```\n", "status 3"),
+        ("```python\nimport os; os._exit(0)\n```\n", "status 0"),
+        ("```python\nraise SystemExit(0)\n```\n", "SystemExit"),
         ("```bash\necho 1\n```\n<!-- output -->\n```text\n2\n```\n", r"not printed: \['2'\]; printed was:\n1"),
         ("```bash\necho 1 | false | cat\n```\n", "status 1"),
     ],
@@ -48,13 +46,9 @@ def test_a_block_that_fails_is_named_with_what_it_printed(tmp_path: Path, text: 
 
 
 def test_settings_are_built_as_a_job_would_build_them(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    with PageRunner(tmp_path) as runner:
-        page.write_text("```yaml\nactors: {min: 0, max: 4}\netl: {since: '2026-11-01'}\n```\n")
-        runner.run(blocks_of(page))
-        page.write_text("```yaml\nactor: 4\n```\n")
-        with pytest.raises(ConfigError, match="Did you mean 'actors'"):
-            runner.run(blocks_of(page))
+    run(tmp_path / "good", "```yaml\nactors: {min: 0, max: 4}\netl: {since: '2026-11-01'}\n```\n")
+    with pytest.raises(BlockFailed, match="Did you mean 'actors'"):
+        run(tmp_path / "bad", "```yaml\nactor: 4\n```\n")
 
 
 def test_output_is_compared_line_by_line_in_order() -> None:
