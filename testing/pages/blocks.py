@@ -98,16 +98,19 @@ def regions_of(document: Document) -> Iterator[tuple[Region, Block]]:
     for region in _FENCES(document):
         before, info, code = document.text[: region.start], region.lexemes["info"].strip(), region.lexemes["source"]
         mark, title = _MARK.search(before), _TITLE.search(info)
-        yield region, Block(
-            page=Path(document.path),
-            line=before.count("\n") + 2,
-            language=info.split()[0] if info else "",
-            title=title[1] if title else None,
-            code=str(code),
-            reason=mark["reason"] if mark else None,
-            elsewhere=mark["page"] if mark else None,
-            is_output=bool(mark and mark["output"]),
-            indented=document.text[region.start] != "`",
+        yield (
+            region,
+            Block(
+                page=Path(document.path),
+                line=before.count("\n") + 2,
+                language=info.split()[0] if info else "",
+                title=title[1] if title else None,
+                code=str(code),
+                reason=mark["reason"] if mark else None,
+                elsewhere=mark["page"] if mark else None,
+                is_output=bool(mark and mark["output"]),
+                indented=document.text[region.start] != "`",
+            ),
         )
 
 
@@ -134,9 +137,7 @@ def _fault(block: Block, before: list[Block], run_elsewhere: dict[str, set[str]]
         return None if there is not None and block.code in there else f"{block.elsewhere} does not run this block"
     if block.is_output:
         ran = before and before[-1].use in ("run", "output")
-        return (
-            None if block.language == "text" and ran else "an output is ```text right after the block that prints it"
-        )
+        return None if block.language == "text" and ran else "an output is ```text right after the block that prints it"
     if block.language in LISTINGS:
         command = _COMMAND.search(block.code) if block.title is None else None
         return f"a listing has a command: {command[0]!r}; make the block ```bash" if command else None
