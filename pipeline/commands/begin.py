@@ -20,7 +20,7 @@ from pipeline.commit.retries import Retry
 from pipeline.commit.run_record import Origin, RunState, is_begun
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, FingerprintError, OutputError, SourceError
-from pipeline.plan.corrections import Corrections, corrections_of, is_correction
+from pipeline.plan.corrections import Corrections, check_no_corrections, corrections_of, is_correction
 from pipeline.plan.input_check import check_committed_rows, check_renamed, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, plan_key, planned_units, recorded_shares
@@ -134,11 +134,14 @@ def _corrections(config: RunConfig, source: SlicedSource, storage: Storage) -> C
     """The corrected rows of a retry, if its input is these and not the run's.
 
     Raises:
-        SourceError: they cannot take the place of rows of the run.
+        SourceError: they cannot take the place of rows of the run; or they are given without ``retry_failed``.
     """
     try:
-        state = RunState.load(storage) if config.retry_failed else None
+        state = RunState.load(storage)
     except DamagedError:  # the record is made again from the run's own input
+        return None
+    if state is not None and not config.retry_failed:
+        check_no_corrections(config, source, state, storage)
         return None
     if state is None or not is_correction(source, state):
         return None

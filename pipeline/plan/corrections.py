@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from pipeline.codec import redact_forms
+from pipeline.commit.committed_rows import DEAD_LETTERS, committed_tables
 from pipeline.commit.index import Index
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.part_files import staged_dead_place
@@ -28,7 +29,10 @@ from pipeline.sources.spool import spool
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Place, Slice, SourceFile, Unit
 
-__all__ = ["Corrections", "corrections_of", "is_correction"]
+__all__ = ["Corrections", "check_no_corrections", "corrections_of", "is_correction"]
+
+_LOOKED_AT = 4096
+"""Rows of an input that are looked at to tell whether they are corrected rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +108,37 @@ def is_correction(source: SlicedSource, state: RunState) -> bool:
     if any(file.digest in (known.digest, known.first_digest) for known, file in own):
         return False
     return not own or sum(piece.num_rows for piece in source.slices(4096)) < state.rows
+
+
+def check_no_corrections(config: RunConfig, source: SlicedSource, state: RunState, storage: Storage) -> None:
+    """Refuse corrected rows that are given without ``retry_failed``: they would be further rows of the output.
+
+    Looks at the first rows of an input that has no file of the run. Their ids are those of rows of the output if they
+    name a file of the run, or, in an id column, if a failed row has one of them.
+
+    Raises:
+        SourceError: the input is corrected rows.
+    """
+    derived = f"{config.column_prefix}row_id"
+    name = config.id_column or derived
+    if state.scheduled or name not in source.schema.names or any(file.key in state.files for file in source.files):
+        return
+    first = next(source.slices(_LOOKED_AT), None)
+    if first is None:
+        return
+    ids = [str(value) for table in source.read([first]) for value in table[name].to_pylist()]
+    if config.id_column is None:
+        same = next((own for own in ids if own.rpartition(":")[0] in state.files), None)
+    else:
+        letters = committed_tables(storage, DEAD_LETTERS, state, state.dead_schema)
+        failed = {own for table in letters for own in table[derived].to_pylist()}
+        same = next((own for own in ids if own in failed), None)
+    if same is not None:
+        raise SourceError(
+            f"{storage.url}: the input has no file of this run, and its {name}={same!r} is that of a row of this "
+            "output: these rows would be in it twice. If they are corrected rows, run again with --retry-failed "
+            "(retry_failed=True); else give the input that the run was begun with."
+        )
 
 
 def corrections_of(config: RunConfig, source: SlicedSource, state: RunState, storage: Storage) -> Corrections:

@@ -289,6 +289,23 @@ def test_corrected_rows_alone_take_the_place_of_failed_ones_by_id(job: Job, tmp_
     assert any("corrected rows there are not" in problem for problem in job.problems())
 
 
+@pytest.mark.parametrize("form", ["row_id", "id_column", "renamed"])
+def test_corrected_rows_without_the_retry_are_refused_and_doubled_by_no_run(
+    tmp_path: Path, qwen3_folder: Path, form: str
+) -> None:
+    own = {"row_id": {}, "id_column": {"id_column": "note"}, "renamed": {"column_prefix": "gen_"}}[form]
+    job = Job(tmp_path, qwen3_folder, **own)
+    job.run()
+    by_id = write(tmp_path / "fixed.jsonl", fixed(job))
+    with pytest.raises(SourceError, match=r"would be in it twice.*--retry-failed.*begun with"):
+        job.run(input=str(by_id))
+    assert job.run().total.rows == len(ROWS)
+    assert job.retry(input=str(by_id)).total.failed_rows == 0
+    assert job.run().session.rows == 0
+    more = write(tmp_path / "more.jsonl", [{"prompt": "Count.", "note": "new", "row_id": "other.jsonl:3"}])
+    assert job.run(input=str(more)).session.rows == 1, "rows with ids of other outputs are new input"
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_failed_rows_of_a_unit_may_be_corrected_one_at_a_time(tmp_path: Path, qwen3_folder: Path, last: bool) -> None:
     job = Job(tmp_path, qwen3_folder, unit_rows=14)
