@@ -30,6 +30,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/repository/test_imports.py
+	$(BIN)/python -m testing.house
 
 # The site, into out/site, in a few seconds and without a network. A warning, such as a link that leads nowhere, is an
 # error; with --quiet it would not be.
