@@ -62,11 +62,9 @@ class Optimisations:
         self.prefixes = Optimisation("the prefix cache", "prompts are computed whole from now on")
         self.windows = Optimisation("the planner of windows", "tokens come one by one from now on")
         self.history = Optimisation("drafting from history", "there are no such drafts from now on")
-        self.automata = Optimisation("the automaton of a grammar", "a matcher takes its place", most_failures=8)
-        self.choices = Optimisation("the check of free choices", "bits say what is allowed from now on")
 
     @property
     def fallbacks(self) -> int:
         """Exceptions of all of them so far."""
-        each: list[Any] = [self.prefixes, self.windows, self.history, self.automata, self.choices]
+        each: list[Any] = [self.prefixes, self.windows, self.history]
         return sum(one.fallbacks for one in each)

@@ -29,11 +29,9 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -45,7 +43,6 @@ from benchmarks.decode.turns import Passage, first_lengths, take_turns
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
 from wedlm_core.engine import Engine
-from wedlm_core.engine.automata import Automata
 from wedlm_core.engine.mask_lines import mask_lines
 from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
 from wedlm_core.grammar import GrammarCompiler, Proposals
@@ -345,28 +342,21 @@ def large_pass(engine: Engine, params: SamplingParams, batch: int, ids: Iterator
 
 
 def large_speeds(text: str, rounds: int, batch: int = 32) -> list[tuple[object, ...]]:
-    """The 25M shape with the large vocabulary: unconstrained, with long keys, with short strings.
-
-    Sequences are walked through automata of the schemas; those of ways "by matchers" are not.
-    """
+    """The 25M shape with the large vocabulary: unconstrained, with long keys, with short strings."""
     lines: list[tuple[object, ...]] = []
     for model, words_only in (("random", False), ("short words", True)):
         engine, ids = large_engine(text, batch, words_only=words_only), itertools.count()
         free = SamplingParams(strategy="autoregressive", max_tokens=48, ignore_eos=True)
-        ways: dict[str, tuple[SamplingParams, bool]] = {"autoregressive": (free, False)}
+        ways = {"autoregressive": free}
         for name, schema in (("long keys", LONG_KEYS), ("strings of 20 characters", PERSON)):
             wanted = StructuredOutputs(json=dict(schema))
             for strategy in ("autoregressive", "verified"):
-                params = SamplingParams(strategy=strategy, max_tokens=48, structured_outputs=wanted)
-                for matchers in (False, True):
-                    ways[f"{strategy}, {name}{', by matchers' if matchers else ''}"] = params, matchers
-        found = []
-        for _ in range(rounds + 1):
-            one = {}
-            for way, (params, matchers) in ways.items():
-                with mock.patch.object(Automata, "enter", return_value=False) if matchers else nullcontext():
-                    one[way] = large_pass(engine, params, batch, ids)
-            found.append(one)
+                ways[f"{strategy}, {name}"] = SamplingParams(
+                    strategy=strategy, max_tokens=48, structured_outputs=wanted
+                )
+        found = [
+            {way: large_pass(engine, params, batch, ids) for way, params in ways.items()} for _ in range(rounds + 1)
+        ]
         for way in ways:
             speed, step = (statistics.median(one[way][n] for one in found[1:]) for n in (0, 1))
             over = [one[way][0] / one["autoregressive"][0] for one in found[1:]]

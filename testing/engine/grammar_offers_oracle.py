@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray
-from wedlm_core.kernels.cpu.grammar_walk import DONE, Drafted, Proposed
+from wedlm_core.kernels.cpu.grammar_columns import DONE, Drafted, Proposed
 from wedlm_core.statistics import DraftSource
 
 __all__ = ["paying_drafts", "saved"]

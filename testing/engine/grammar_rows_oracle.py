@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
-from wedlm_core.kernels.cpu.grammar_walk import DONE, Drafted, Proposed
+from wedlm_core.kernels.cpu.grammar_columns import DONE, Drafted, Proposed
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["collected", "forced_count", "lines_of_rows", "noted_states", "noted_windows"]
+__all__ = ["collected", "forced_count", "lines_of_rows", "noted_windows"]
 
 
 def collected(
@@ -42,18 +42,6 @@ def lines_of_rows(slot_R: IntArray, position_R: IntArray, facts_3S: IntArray, li
     state_R = position_R - begin_S[slot_R]
     known_R = (first_S[slot_R] >= 0) & (state_R >= 0) & (state_R < count_S[slot_R])
     return np.where(known_R, line_N[np.where(known_R, first_S[slot_R] + state_R, 0)], free)
-
-
-def noted_states(
-    table: SlotTable, slots_D: IntArray, position_D: IntArray, walks_S: BoolArray, lead_S: IntArray, width: int
-) -> IntArray:
-    """``[3, slots]``: first state, -1 where a slot has none; states; position of the first."""
-    facts_3S = np.full((3, len(walks_S)), -1, dtype=np.int64)
-    own_G = slots_D[table.constrained[slots_D] & walks_S[slots_D]]
-    facts_3S[:2, own_G] = own_G * width, lead_S[own_G] + 1
-    facts_3S[2, slots_D] = position_D
-    facts_3S[1:, facts_3S[0] < 0] = -1
-    return facts_3S
 
 
 def noted_windows(

@@ -25,7 +25,6 @@ import torch
 
 from testing import pretend
 from testing.engine.engines import requests_of, run
-from testing.engine.schemas import LINK
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine, measure
@@ -277,25 +276,11 @@ def grammars(folder: Path) -> Found:
     return both(folder, requests_of(prompts, chosen), at_once=2, max_num_seqs=2)
 
 
-def matchers_beside_automata(folder: Path) -> Found:
-    """Grammars become automata when they were used some times, and one never does: both kinds in one forward."""
-    base = SamplingParams(max_tokens=24, window_size=3)
-    digits = replace(base, structured_outputs=StructuredOutputs(regex="the key is [0-9]{3}, the end is [a-z]{2} there"))
-    nested = {"$ref": "#/$defs/link", "$defs": {"link": LINK}}
-    chosen = [
-        *[digits] * 9,
-        *[replace(base, ignore_eos=True, max_tokens=20), digits,
-          replace(base, structured_outputs=StructuredOutputs(json=nested))] * 3,
-    ]  # fmt: skip
-    prompts = [[(11 * i + 5 * j) % 300 for j in range(1 + i % 4)] for i in range(len(chosen))]
-    return both(folder, requests_of(prompts, chosen), at_once=3, max_num_seqs=3)
-
-
 def buffers_refuse(folder: Path) -> Found:
     """Every second time what grammars allow does not fit where recorded work reads it: that forward ends eagerly."""
     plain, turns = AllowedBuffers.take, itertools.count()
     with patch.object(AllowedBuffers, "take", lambda own, allowed: plain(own, allowed) if next(turns) % 2 else None):
-        return matchers_beside_automata(folder)
+        return grammars(folder)
 
 
 def captures_fail(folder: Path, number: int) -> Found:
@@ -328,7 +313,6 @@ def never_captured(folder: Path) -> Found:
 SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "around": around,
     "grammars": grammars,
-    "matchers_beside_automata": matchers_beside_automata,
     "buffers_refuse": buffers_refuse,
     "first_capture_fails": lambda folder: captures_fail(folder, 5),
     "second_capture_fails": lambda folder: captures_fail(folder, 6),

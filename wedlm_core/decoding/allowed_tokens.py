@@ -4,16 +4,10 @@ The bits of one state are a line of int32 words: bit ``i % 32`` of word ``i // 3
 A state that allows one token or all of them has no bits, its number says so. A sequence's forward has one state for
 each draft and one before the first: its *states* stand behind each other in one table. The position of a row's token
 says which state it is chosen in.
-
-Bits take time, and a model that knows its format seldom chooses what is forbidden. So a state may be left *open*: all
-tokens are allowed in it, and the choice is held against the grammar afterwards. A choice among all tokens that the
-grammar allows is the choice among the allowed ones too; only a choice that it refuses is made again. It becomes the
-next best token that the grammar allows: where the vocabulary is large a few are tried one by one, else bits say which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +18,7 @@ from torch import Tensor
 from wedlm_core.kernels.cpu.grammar_rows import row_lines
 
 __all__ = [
-    "FREE", "WORD", "AllowedRows", "AllowedTokens", "Ranking", "Refusals", "Refused", "only", "refused_tokens",
-    "restrict_logits", "words_of_vocabulary",
+    "FREE", "WORD", "AllowedRows", "AllowedTokens", "only", "refused_tokens", "restrict_logits", "words_of_vocabulary",
 ]  # fmt: skip
 
 WORD = 32
@@ -72,29 +65,6 @@ class AllowedRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refused:
-    """Rows whose choice a grammar refuses.
-
-    Attributes:
-        row_N: int64, places among the rows that were asked about.
-        allowed: what they may choose instead: a line for each, in order.
-    """
-
-    row_N: Tensor
-    allowed: AllowedRows
-
-
-Ranking = Callable[[Tensor, int], Tensor]
-"""From some of the rows (int64 ``[N]``) and a number K to their first K choices: int64 ``[N, K]``, each what the row
-would choose if those before it were not allowed; -1 where there is none."""
-
-Refusals = Callable[[Tensor, Tensor, Tensor, Ranking | None], Refused | None]
-"""From the slots of rows (int64), the positions of their tokens, the chosen tokens and the ranking of the others, if
-there is one, to the rows to choose again. Asked until there are none. Rows come in the order of the forward, perhaps in
-several parts."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class AllowedTokens:
     """The states of one forward, by engine slot.
 
@@ -104,7 +74,6 @@ class AllowedTokens:
         first_S: int64 ``[slots]``, the first state of a slot; -1 without a grammar.
         count_S: int64 ``[slots]``, states of a slot: its drafts and one.
         position_S: int64 ``[slots]``, the absolute position of the token that is chosen in a slot's first state.
-        refusals: holds the choices of open states against their grammars; None where no state is open.
     """
 
     bits_UW: Tensor
@@ -112,7 +81,6 @@ class AllowedTokens:
     first_S: Tensor
     count_S: Tensor
     position_S: Tensor
-    refusals: Refusals | None = None
 
     def rows(self, slot_R: Tensor, position_R: Tensor) -> AllowedRows:
         """The lines of rows (int64 slots, and positions of the tokens that are chosen).

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.adjustments import AdjustmentTables
-from wedlm_core.decoding.allowed_tokens import AllowedRows, Refused
+from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.tops import Tops
 from wedlm_core.kernels.cpu.records import ADJUSTMENTS
 
-__all__ = ["adjustments_record", "choose_again_cpu", "choose_cpu", "most_likely_cpu", "rank_cpu"]
+__all__ = ["adjustments_record", "choose_cpu", "most_likely_cpu"]
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
@@ -94,44 +94,6 @@ def _filter_values(rows: SamplingRows, name: str) -> np.ndarray:
     if given is None:
         given = torch.full(rows.temperature_R.shape, _OFF[name].off, dtype=_OFF[name].dtype)
     return given.numpy()
-
-
-def choose_again_cpu(choice: Choice, logits_LV: Tensor, line_N: Tensor, refused: Refused) -> None:
-    """Restrict greedy choices of :func:`choose_cpu` in place, where no filter or adjustment had a say.
-
-    Args:
-        choice: of all rows.
-        logits_LV: as for :func:`choose_cpu`, after it.
-        line_N: int64, the line of logits of each row to choose again.
-        refused: these rows.
-    """
-    from wedlm_core.kernels.cpu.sampling import choose_again
-
-    bits_UW, allowed_N = _bits(refused.allowed)
-    choose_again(
-        logits_LV.numpy(), line_N.numpy(), refused.row_N.numpy(), bits_UW, allowed_N, choice.token_R.numpy(),
-        choice.logprob_R.numpy(),
-    )  # fmt: skip
-
-
-def rank_cpu(logits_LV: Tensor, line_N: Tensor, rows: SamplingRows, most: int) -> Tensor:
-    """What rows would choose, and what instead if that were not allowed, and so on; no filter or adjustment has a say.
-
-    Args:
-        logits_LV: as for :func:`choose_cpu`, after it.
-        line_N: int64, the line of logits of each row.
-        rows: sampling inputs of the N rows.
-        most: tokens of each.
-
-    Returns:
-        int64 ``[N, most]``; -1 where no token has a chance.
-    """
-    from wedlm_core.kernels.cpu.sampling import rank_rows
-
-    token_NK = torch.empty(line_N.shape[0], most, dtype=torch.int64)
-    inputs = (rows.temperature_R, rows.seed_R, rows.position_R, token_NK)
-    rank_rows(logits_LV.numpy(), line_N.numpy(), *(one.numpy() for one in inputs))
-    return token_NK
 
 
 _NO_BITS, _NO_LINES = np.zeros((0, 0), dtype=np.uint32), np.zeros(0, dtype=np.int64)

@@ -157,7 +157,6 @@ class Engine:
         if sequence is not None:
             if self._history is not None:
                 self._drafting.attempt(self._history.close, sequence.slot)
-            self._constraints.close(sequence)
             self._scheduler.finish(sequence)
 
     def scorer(self) -> Scorer:
@@ -511,5 +510,4 @@ class Engine:
             failed = sequence.finish == FinishReason.ERROR
             self._drafting.attempt(self._history.close, sequence.slot, None if failed else done.token_ids)
         del self._sequences[sequence.request.request_id]
-        self._constraints.close(sequence)
         self._scheduler.finish(sequence)

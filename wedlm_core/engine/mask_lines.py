@@ -1,14 +1,13 @@
 """Which tokens the rows of a forward may choose where a grammar says so: bits for each state that allows several.
 
 They are computed by threads: beside a GPU while the model runs, and waited for when tokens are chosen. On a CPU the
-threads of a forward take all cores and wait for each other, so each that is kept waits for all. There most states are
-left open: their rows choose freely, and :mod:`wedlm_core.engine.free_choices` asks for bits where a choice is refused.
-What cannot be left open is computed before the model runs.
+threads of a forward take all cores and wait for each other, so each that is kept waits for all: there bits are computed
+before the model runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,9 @@ import numpy as np
 from llguidance import LLExecutor
 
 from wedlm_core.decoding.allowed_tokens import FREE, WORD, only, words_of_vocabulary
-from wedlm_core.grammar import AN_END, UNKNOWN, Constraint
+from wedlm_core.grammar import AN_END, Constraint
 
-__all__ = ["Asked", "Executor", "Filler", "MaskLines", "compute_bits", "executor_of", "filler", "mask_lines"]
+__all__ = ["Executor", "Filler", "MaskLines", "executor_of", "filler", "mask_lines"]
 
 Executor = LLExecutor | None
 """Threads that ask matchers; None where the engine's own asks them."""
@@ -30,7 +29,6 @@ def mask_lines(
     slots: int,
     vocab_size: int,
     eos_token_ids: tuple[int, ...],
-    open_slots: Container[int] = (),
 ) -> MaskLines:
     """The states of sequences, to be filled.
 
@@ -39,16 +37,15 @@ def mask_lines(
         slots: of the engine.
         vocab_size: of the logits.
         eos_token_ids: tokens that end an output, below ``vocab_size``.
-        open_slots: slots whose states allow anything unless they are known.
     """
     lines = MaskLines(slots=slots, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
     for slot, constraint, position in places:
-        lines.add(slot, constraint, position, leave_open=slot in open_slots)
+        lines.add(slot, constraint, position)
     return lines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class _Asked:
     """States of one sequence whose bits its matcher is asked for.
 
     Attributes:
@@ -76,7 +73,7 @@ class MaskLines:
         self._words = words_of_vocabulary(vocab_size)
         self._facts: list[tuple[int, int, int, int]] = []
         self._states: list[int] = []
-        self._asked: list[Asked] = []
+        self._asked: list[_Asked] = []
         self._places: list[int] = []  # states that have a line
         self._lines: list[int] = []  # of each of them
         self._line_count = 0
@@ -87,19 +84,17 @@ class MaskLines:
         """States."""
         return len(self._states)
 
-    def add(self, slot: int, constraint: Constraint, position: int, *, leave_open: bool) -> None:
-        """Add a sequence: a state before its first draft, and one behind each; nothing where all may choose freely."""
+    def add(self, slot: int, constraint: Constraint, position: int) -> None:
+        """Add a sequence: a state before its first draft, and one behind each."""
         first, states = len(self._states), constraint.drafts.states
-        if leave_open and states.count(UNKNOWN) == len(states):
-            return
         self._facts.append((slot, first, len(states), position))
         self._states += states
-        unknown = () if leave_open else constraint.unknown
+        unknown = constraint.unknown
         if unknown:
             stands = first + len(states) - 1 - len(constraint.walk)
             # Bits of several states are computed along a walk, with a line for each state that it passes.
             line = self._line_count - (unknown[0] if len(unknown) == 1 else 0)
-            self._asked.append(Asked(constraint=constraint, line=line, places=unknown))
+            self._asked.append(_Asked(constraint=constraint, line=line, places=unknown))
             self._places += [stands + place for place in unknown]
             self._lines += [line + place for place in unknown]
             self._line_count = line + unknown[-1] + 1
@@ -117,7 +112,7 @@ class MaskLines:
         several_ends = len(self._eos) > 1 and bool(ends_N.any())
         bits_UW = np.empty((self._line_count + several_ends, self._words), dtype=np.int32)
         if self._asked:
-            compute_bits(bits_UW[: self._line_count], self._asked, executor)
+            _compute_bits(bits_UW[: self._line_count], self._asked, executor)
         line_N = np.where(state_N >= 0, only(state_N), FREE)
         line_N[self._places] = self._lines
         if several_ends:
@@ -136,7 +131,7 @@ class MaskLines:
         return facts_3S
 
 
-def compute_bits(bits_UW: np.ndarray, asked: Iterable[Asked], executor: Executor) -> None:
+def _compute_bits(bits_UW: np.ndarray, asked: Iterable[_Asked], executor: Executor) -> None:
     """Write the bits of states, as their matchers say; what reached a limit that it shares with others goes on alone.
 
     Args:
@@ -154,7 +149,7 @@ def compute_bits(bits_UW: np.ndarray, asked: Iterable[Asked], executor: Executor
             _ask(bits_UW, asked, executor)
 
 
-def _ask(bits_UW: np.ndarray, asked: list[Asked], executor: Executor) -> None:
+def _ask(bits_UW: np.ndarray, asked: list[_Asked], executor: Executor) -> None:
     if executor is None:
         for one in asked:
             _ask_one(bits_UW, one)
@@ -178,7 +173,7 @@ def _ask(bits_UW: np.ndarray, asked: list[Asked], executor: Executor) -> None:
         executor.unsafe_compute_mask_ptr_with_draft_token(several, *place)
 
 
-def _ask_one(bits_UW: np.ndarray, asked: Asked) -> None:
+def _ask_one(bits_UW: np.ndarray, asked: _Asked) -> None:
     """Ask for the unknown states alone: those of forced texts take several times as long."""
     matcher, at = asked.constraint.matcher, 0
     size, begin = bits_UW.shape[1] * 4, bits_UW.ctypes.data

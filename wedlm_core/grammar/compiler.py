@@ -13,9 +13,7 @@ import llguidance
 import numpy as np
 
 from wedlm_core.errors import RequestError, explain, first_line
-from wedlm_core.grammar.automaton import Automaton, automaton_of
 from wedlm_core.grammar.constraint import Constraint, take_forced
-from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.grammar.sources import grammar_text
 from wedlm_core.structured_outputs import StructuredOutputs
 
@@ -23,10 +21,9 @@ __all__ = ["Grammar", "GrammarCompiler"]
 
 _KEPT = 256  # compiled grammars; some kilobytes each, megabytes for large ones
 _MOST_STATES = 100_000  # of texts, that the sequences of a grammar share: 40 MB
-# Of the library's work for a row. Matchers share what they found out, and some rows are judged without bits, so a limit
-# of work would let other rows decide whether a row fails. Only the limit of states is the same for a row in any batch.
+# Of the library's work for a row. Matchers share what they found out, so a limit of work would let other rows decide
+# whether a row fails. Only the limit of states is the same for a row in any batch.
 _NO_LIMIT = 1 << 62
-_FEW = 8  # sequences of a grammar, for which no automaton is built: that takes 10 to 300 ms
 _NOTHING_FITS = "NoExtension"  # why the library stops where no token may come
 _REMEDY = "Correct it, or simplify it."
 
@@ -42,21 +39,15 @@ class Grammar:
     them, constraints take turns among as many origins, each compiled when its first constraint comes.
 
     Args:
-        wanted: what was compiled.
         make: compiles a matcher.
         eos_token_ids: any of them ends the output.
         origins: at most.
     """
 
-    def __init__(
-        self, wanted: StructuredOutputs, make: Callable[[], Any], eos_token_ids: tuple[int, ...], origins: int
-    ) -> None:
-        self._wanted, self._make, self._eos, self._most = wanted, make, eos_token_ids, origins
+    def __init__(self, make: Callable[[], Any], eos_token_ids: tuple[int, ...], origins: int) -> None:
+        self._make, self._eos, self._most = make, eos_token_ids, origins
         self._origins = [_Origin(make)]
-        self._next, self._obedience = 0, Obedience()
-        self._asked = 0  # how often for the automaton
-        self._automaton: Automaton | None = None
-        self._has_automaton: bool | None = None  # None as long as nobody knows
+        self._next = 0
 
     @property
     def matcher(self) -> Any:
@@ -69,23 +60,7 @@ class Grammar:
             self._origins.append(_Origin(self._make))
         origin = self._origins[self._next]
         self._next = (self._next + 1) % self._most
-        return Constraint(origin, self._eos, self._obedience)
-
-    def renew(self) -> None:
-        """Replace :attr:`matcher`, which reached a limit that it shares with its copies."""
-        self._origins[0].renew()
-
-    def automaton(self) -> Automaton | None:
-        """The automaton of the grammar; None where it has none, and for the first few sequences that ask."""
-        self._asked += 1
-        if self._has_automaton is None and self._asked > _FEW:
-            self._automaton = automaton_of(self._wanted)
-            self._has_automaton = self._automaton is not None
-        return self._automaton
-
-    def distrust(self) -> None:
-        """Have no automaton: what it says is not what the matcher says."""
-        self._automaton, self._has_automaton = None, False
+        return Constraint(origin, self._eos)
 
 
 class _Origin:
@@ -126,24 +101,13 @@ class GrammarCompiler:
         except BaseException as error:  # a panic of the library's is no Exception, and tokens of 300 bytes are one
             rule = f"the grammar library cannot read this tokenizer ({first_line(error)})"
             raise RequestError(explain("structured_outputs", None, rule, "Use a byte-level tokenizer.")) from error
-        self._eos, self._origins, self._vocab_size = tuple(eos_token_ids), origins, vocab_size
+        self._eos, self._origins = tuple(eos_token_ids), origins
         limits = functools.partial(llguidance.LLParserLimits, max_grammar_size=200_000, max_lexer_states=_MOST_STATES)
         self._limits, self._limits_of_rows = limits(), limits(step_lexer_fuel=_NO_LIMIT)
         self._special = {
             token: i for i, token in _added_tokens(tokenizer) if i < vocab_size and self._tokenizer.is_special_token(i)
         }
         self._compiled: OrderedDict[StructuredOutputs, Grammar] = OrderedDict()
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end an output."""
-        return self._eos
-
-    def token_bytes(self) -> list[bytes]:
-        """The bytes of each token; none of those that no text spells."""
-        tokenizer = self._tokenizer
-        return [b"" if tokenizer.is_special_token(i) or i in self._eos else tokenizer.decode_bytes([i])
-                for i in range(self._vocab_size)]  # fmt: skip
 
     def compile(self, wanted: StructuredOutputs) -> Grammar:
         """The grammar of ``wanted``; compiled at the first call (0.1 ms to 1 s), kept for later ones.
@@ -184,7 +148,7 @@ class GrammarCompiler:
                 raise self._refused(wanted, value, f"cannot be compiled ({_reason(one.get_error())})")
         if not allows:
             raise self._refused(wanted, value, "allows no output, or none that this vocabulary can spell")
-        return Grammar(wanted, functools.partial(make, self._limits_of_rows), self._eos, self._origins)
+        return Grammar(functools.partial(make, self._limits_of_rows), self._eos, self._origins)
 
     def _refused(self, wanted: StructuredOutputs, value: object, rule: str) -> RequestError:
         return RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, _REMEDY))

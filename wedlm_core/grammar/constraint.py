@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from wedlm_core.grammar.obedience import Obedience
 from wedlm_core.statistics import DraftSource
 
 __all__ = ["AN_END", "UNKNOWN", "Constraint", "Drafts", "Proposals", "take_forced"]
@@ -64,9 +63,6 @@ def _without_drafts(ahead: list[int]) -> Drafts:
     return Drafts(states=(ahead[0],)) if ahead else _NO_DRAFTS
 
 
-_NOTHING = Proposals(tokens=(), most=0, source=DraftSource.MASK)
-_LONGEST_TEXT = 1 << 16  # tokens of a forced text
-
 _REFUSED = "doesn't satisfy the grammar"  # what the library says of such a token, in words of its own
 _NONE_LEFT = "no token that the grammar allows was left to choose"
 
@@ -84,16 +80,13 @@ class Constraint:
     Args:
         source: of the matcher.
         eos_token_ids: tokens that end the output.
-        obedience: of the sequences of the grammar.
 
     Attributes:
         drafts: of the next forward; set by :meth:`draft`.
         ends: whether the end of the output is to follow them. It is no draft: the row before it chooses it.
-        obedience: as given.
     """
 
-    def __init__(self, source: Source, eos_token_ids: Sequence[int], obedience: Obedience) -> None:
-        self.obedience = obedience
+    def __init__(self, source: Source, eos_token_ids: Sequence[int]) -> None:
         self._source, self._origin, self._eos = source, source.matcher, frozenset(eos_token_ids)
         self._matcher = source.opened.deep_copy()
         self._passed = 0  # drafts of the walk that the matcher has passed: it is moved where it is needed, not before
@@ -115,23 +108,9 @@ class Constraint:
         return tuple(place - lead for place, state in enumerate(self.drafts.states) if state == UNKNOWN)
 
     @property
-    def is_open(self) -> bool:
-        """Whether any state is not known."""
-        return UNKNOWN in self.drafts.states
-
-    @property
     def walk(self) -> tuple[int, ...]:
         """The drafts behind the place where :attr:`matcher` stands."""
         return self.drafts.tokens[len(self._ahead) :]
-
-    def allows(self, place: int, token: int) -> bool:
-        """Whether the grammar allows a token behind so many drafts, in a state that is :data:`UNKNOWN`."""
-        self._move(place - len(self._ahead))
-        if self._matcher.is_error():
-            return False
-        if token in self._eos:
-            return bool(self._matcher.is_accepting())
-        return bool(self._matcher.validate_tokens([token]))
 
     def _move(self, place: int) -> None:
         """Take the matcher to the place behind so many drafts of the walk; it is in an error where that cannot be."""
@@ -164,13 +143,6 @@ class Constraint:
             self._ahead = forced
         self.drafts = _without_drafts(self._ahead)
         return None
-
-    def replay(self, tokens: Sequence[int], drafts: Sequence[int]) -> None:
-        """Go, from the beginning, to where a sequence stands that committed these tokens and has these drafts."""
-        for token in tokens:
-            self.draft(_NOTHING, most=_LONGEST_TEXT)
-            self.accept([token])
-        self.draft(Proposals(drafts, len(drafts), DraftSource.MASK), most=len(drafts))
 
     def _take(self, tokens: list[int]) -> str | None:
         """Take in tokens, the first of them ahead already; why the grammar refuses them."""

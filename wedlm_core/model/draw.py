@@ -113,7 +113,7 @@ class Draw:
         mask_token_id: id that suppressing slots never choose.
         vocab_limit: ids from here on are padding, which they never choose either.
         most: likely tokens that rows report.
-        advance: what follows at once; None where choices may still change.
+        advance: what follows at once.
     """
 
     picks: StepPicks
@@ -124,7 +124,7 @@ class Draw:
     mask_token_id: int
     vocab_limit: int
     most: int = 0
-    advance: Advance | None = None
+    advance: Advance
 
 
 class Drawn:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,10 +12,10 @@ from hypothesis import strategies as st
 
 from testing.engine.oracle import choose_token, positions_to_fill
 from testing.engine.random_bits import random_allowed
-from wedlm_core.decoding.allowed_tokens import FREE, WORD, AllowedRows, Refused, only, words_of_vocabulary
+from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import SamplingRows, choose, entropy_of
-from wedlm_core.decoding.sampling_cpu import choose_again_cpu, choose_cpu, rank_cpu
+from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.decoding.selection import leading_run, select_fills
 from wedlm_core.types import SamplingParams
 
@@ -176,73 +175,3 @@ def test_where_nothing_is_allowed_the_choice_is_token_0(chooser: Any, temperatur
     )  # fmt: skip
     logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(1))
     assert chooser(logits, rows, mask_token_id=0, vocab_limit=40).token_R.tolist() == [0]
-
-
-@pytest.mark.parametrize("vocabulary", [12, 70, 1000])
-def test_a_greedy_choice_that_is_refused_becomes_the_restricted_one_bit_for_bit(vocabulary: int) -> None:
-    generator = torch.Generator().manual_seed(vocabulary)
-    logits_RV = torch.randn(30, vocabulary, generator=generator) * 4
-    logits_RV[::3] = (logits_RV[::3] * 2).round()  # ties
-    rows = SamplingRows(
-        temperature_R=torch.zeros(30),
-        seed_R=torch.zeros(30, dtype=torch.int64),
-        position_R=torch.arange(30),
-        suppress_R=torch.zeros(30, dtype=torch.bool),
-        sampled=False,
-        suppressing=False,
-    )
-    limits = {"mask_token_id": 0, "vocab_limit": vocabulary}
-    free = choose_cpu(logits_RV.clone(), rows, **limits)
-    row_N = torch.arange(1, 30, 2)
-    nobody_R = torch.zeros(15, dtype=torch.bool)
-    line_N = torch.arange(15)
-    line_N[::4] = only(torch.arange(4) + 5)
-    allowed = replace(random_allowed(nobody_R, vocabulary, 3, lines=15), line_R=line_N)
-    line_R = torch.full((30,), FREE)
-    line_R[row_N] = line_N
-    expected = choose_cpu(
-        logits_RV.clone(), replace(rows, allowed=AllowedRows(bits_UW=allowed.bits_UW, line_R=line_R)), **limits
-    )
-    assert not torch.equal(free.token_R, expected.token_R)
-    choose_again_cpu(free, logits_RV, row_N, Refused(row_N=row_N, allowed=allowed))
-    for name in ("token_R", "entropy_R", "logprob_R"):
-        assert torch.equal(getattr(free, name), getattr(expected, name)), name
-
-
-@pytest.mark.parametrize("vocabulary", [12, 70, 1000])
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_a_ranking_is_what_is_chosen_where_all_before_is_not_allowed(vocabulary: int, temperature: float) -> None:
-    generator = torch.Generator().manual_seed(vocabulary)
-    logits_RV = torch.randn(9, vocabulary, generator=generator) * 4
-    logits_RV[::3] = (logits_RV[::3] * 2).round()  # ties
-    logits_RV[4, 7:] = -torch.inf  # few that have a chance
-    logits_RV[5] = torch.nan
-    rows = SamplingRows(
-        temperature_R=torch.full((9,), temperature),
-        seed_R=torch.arange(9) + 100,
-        position_R=torch.arange(9),
-        suppress_R=torch.ones(9, dtype=torch.bool),
-        sampled=temperature > 0,
-        suppressing=True,
-    )
-    limits = {"mask_token_id": 3, "vocab_limit": vocabulary - 2}
-    free = choose_cpu(logits_RV, rows, **limits)
-    row_N = torch.tensor([8, 0, 4, 5, 1])
-    found_NK = rank_cpu(logits_RV, row_N, rows.take(row_N), 8)
-    word_V, bit_V = np.arange(vocabulary) // WORD, np.uint32(1) << (np.arange(vocabulary) % WORD).astype(np.uint32)
-    for row, token_K in zip(row_N.tolist(), found_NK.tolist(), strict=True):
-        bits_1W = np.zeros((1, words_of_vocabulary(vocabulary)), dtype=np.uint32)
-        np.bitwise_or.at(bits_1W[0], word_V, bit_V)
-        if row == 5:
-            assert token_K == [-1] * 8, "no number, no chance"
-            continue
-        assert token_K[0] == free.token_R[row]
-        for token in token_K:
-            allowed = AllowedRows(bits_UW=torch.from_numpy(bits_1W.view(np.int32)), line_R=torch.tensor([0]))
-            one = replace(rows.take(torch.tensor([row])), allowed=allowed)
-            wanted = int(choose_cpu(logits_RV[row : row + 1].clone(), one, **limits).token_R[0])
-            if wanted in token_K[: token_K.index(token)]:  # nothing with a chance is left
-                assert token == -1
-                continue
-            assert token == wanted
-            bits_1W[0, word_V[token]] &= ~bit_V[token]

@@ -6,11 +6,9 @@ chunks, preemption, overlapping forwards and other forms of the kernels; the aut
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,11 +24,9 @@ from testing.engine.oracle import autoregressive
 from testing.engine.schemas import OTHERS, SCHEMAS
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine import Engine, constraints, known_states
-from wedlm_core.engine.known_states import KnownStates
+from wedlm_core.engine import Engine
 from wedlm_core.errors import RequestError
-from wedlm_core.grammar import GrammarCompiler, compiler
-from wedlm_core.grammar.obedience import Obedience
+from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
@@ -45,9 +41,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "tiled": {**TIGHT, "attention": "tiled", "logits_chunk_rows": 7},
     "overlapping": {**TIGHT, "overlap": True},
     "traced": {**TIGHT, "trace": True},
-    "matchers": TIGHT,
 }
-WALKING = ("kernels", "overlapping")  # whose grammars are automata where they can be; the others have matchers
 WANTED = {name: StructuredOutputs(json=schema) for name, schema in SCHEMAS.items()} | dict(OTHERS)
 TOKENS = 40
 
@@ -121,64 +115,17 @@ def test_what_ends_is_what_was_wanted(folder: Path, temperature: float) -> None:
 @pytest.mark.sweep(8)
 @pytest.mark.parametrize(("number", "engine"), list(enumerate(ENGINES)))
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_verified_is_autoregressive_token_for_token(
-    folder: Path, number: int, engine: str, temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = plainly(folder, temperature)  # by matchers: so few sequences have a grammar
-    monkeypatch.setattr(compiler, "_FEW", 0 if engine in WALKING else 1 << 30)
+def test_verified_is_autoregressive_token_for_token(folder: Path, number: int, engine: str, temperature: float) -> None:
+    expected = plainly(folder, temperature)
     asked = requests(folder, "verified", temperature)
     accepted = 0
     for one in run(engine_of(folder, engine), asked[number - 1 :: 3] if number else asked):
         plain = expected[one.request_id]
         assert (one.token_ids, one.finish_reason) == (plain.token_ids, plain.finish_reason), one.request_id
-        if engine in ("kernels", "traced", "matchers"):  # the same kernels on both sides
+        if engine in ("kernels", "traced"):  # the same kernels on both sides
             assert one.logprobs == plain.logprobs
         accepted += one.stats.grammar_drafts_accepted
     assert accepted > 0, "what is forced is accepted"
-    automata = engine_of(folder, engine)._constraints._automata
-    assert automata is not None
-    assert (len(automata._grammars) > len(WANTED) // 8) == (engine in WALKING)
-
-
-@pytest.mark.sweep(3)
-@pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
-@pytest.mark.parametrize("limit", ["states", "answers", "texts", "room"])
-def test_where_automata_end_matchers_go_on(strategy: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A matcher that does not say what the automaton says, one that says nothing any more, and a table that is full."""
-    clear, cleared = KnownStates.clear, itertools.count()
-    folder, turns = resolve("tiny"), itertools.count()
-    expected = plainly(folder, 1.0)
-    monkeypatch.setattr(compiler, "_FEW", 0)
-    ways = {"states": ("learn_line", 7), "answers": ("learn_text", 4)}
-    if limit in ways:
-        name, each = ways[limit]
-        learn = getattr(KnownStates, name)
-        monkeypatch.setattr(KnownStates, name, lambda *given: next(turns) % each != each - 1 and learn(*given))
-    if limit == "texts":  # now and then with a token that cannot come
-
-        def other(matcher: Any) -> list[int]:
-            text = take_forced(matcher)
-            return [*text[:-1], text[-1] ^ 1] if text and next(turns) % 3 == 2 else text
-
-        take_forced = known_states.take_forced
-        monkeypatch.setattr(known_states, "take_forced", other)
-    if limit == "room":
-        monkeypatch.setattr(known_states, "_MOST_STATES", 300)
-        monkeypatch.setattr(KnownStates, "clear", lambda known: (next(cleared), clear(known)))
-    engine = Engine(*loaded(folder), EngineConfig(max_window=16, step_cost=COST, **TIGHT))
-    for turn in range(2):
-        done = run(engine, requests(folder, strategy, 1.0)[turn::2])
-        assert len(done) > 30
-        for one in done:
-            plain = expected[one.request_id]
-            assert (one.token_ids, one.logprobs, one.finish_reason) == (
-                plain.token_ids, plain.logprobs, plain.finish_reason
-            ), one.request_id  # fmt: skip
-    automata = engine._constraints._automata
-    assert automata is not None
-    assert bool(automata._doubted) == (limit != "room")
-    assert not automata.walks.any()
-    assert (next(cleared) > 1) == (limit == "room"), "more than once: what walks end, room is made"
 
 
 def test_a_row_that_takes_the_library_much_work_ends_alone_as_it_does_in_a_batch() -> None:
@@ -225,33 +172,8 @@ def test_in_eight_bits_too_verified_is_autoregressive_token_for_token(temperatur
     assert found["verified"] == found["autoregressive"]
 
 
-@pytest.mark.sweep(3)
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}, {"logit_bias": {5: 3.0}, "bad_words": ("a",)}],
-)
-def test_states_that_are_left_open_give_the_outputs_of_those_that_are_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
-) -> None:
-    turns, found = itertools.count(), []
-    temperature = more.get("temperature", 0.0)
-    more = {name: value for name, value in more.items() if name != "temperature"}
-    ways: tuple[Callable[[Obedience], bool], ...] = (
-        lambda _: False, lambda _: True, lambda _: True, lambda _: next(turns) % 3 == 0
-    )  # fmt: skip
-    for leaves_open, large in zip(ways, (False, False, True, True), strict=True):
-        monkeypatch.setattr(Obedience, "leaves_open", leaves_open)
-        monkeypatch.setattr(constraints, "_LARGE_VOCABULARY", 0 if large else 1 << 30)  # next best tokens, or bits
-        done = run(engine_of(folder, "kernels"), requests(folder, "verified", temperature, **more)[::2])
-        found.append({one.request_id: (one.token_ids, one.logprobs, one.finish_reason) for one in done})
-    assert found[0] == found[1] == found[2] == found[3]
-
-
 @pytest.mark.parametrize("name", ["kernels", "overlapping"])
-def test_what_is_aborted_leaves_the_others_as_they_were(
-    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiler, "_FEW", 0)
+def test_what_is_aborted_leaves_the_others_as_they_were(folder: Path, name: str) -> None:
     asked, expected = requests(folder, "verified", 1.0), plainly(folder, 1.0)
     engine, aborted, steps = engine_of(folder, name), set[str](), 0
     for request in asked:
@@ -263,21 +185,13 @@ def test_what_is_aborted_leaves_the_others_as_they_were(
         if steps % 3 == 0 and len(aborted) < 20:
             left = [one.request_id for one in asked if one.request_id not in aborted | {d.request_id for d in done}]
             aborted |= set(left[::9][:5])
-            slots = [slot for one in left[::9][:5] if (slot := engine._sequences[one].slot) >= 0]
             for one in left[::9][:5]:
                 engine.abort(one)
-            automata = engine._constraints._automata
-            assert automata is not None
-            assert not automata.walks[slots].any(), "they are walked no more"
     assert len(aborted) >= 15
     assert {one.request_id for one in done} == set(expected) - aborted
     for one in done:
         plain = expected[one.request_id]
         assert (one.token_ids, one.finish_reason) == (plain.token_ids, plain.finish_reason), one.request_id
-    automata = engine._constraints._automata
-    assert automata is not None
-    assert automata._grammars
-    assert not automata.walks.any()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -319,12 +233,8 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.sweep(6)
 @pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
-@pytest.mark.parametrize("walks", [False, True], ids=["matchers", "automata"])
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_forced_is_certain_whatever_the_model_says(
-    strategy: str, walks: bool, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiler, "_FEW", 0 if walks else 1 << 30)
+def test_what_is_forced_is_certain_whatever_the_model_says(strategy: str, form: str) -> None:
     model, tokenizer = loaded(resolve("tiny"))
     engine = Engine(model, tokenizer, EngineConfig(max_window=4, step_cost=COST, **FORMS[form]))
     wanted = StructuredOutputs(regex="the key is [0-9]{3}, the end is [a-z]{2} there")
@@ -353,7 +263,6 @@ def test_what_is_forced_is_certain_whatever_the_model_says(
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 def test_what_is_forced_needs_no_logits(top_p: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_FEW", 0)
     model, tokenizer = loaded(resolve("tiny"))
     engine, rows = Engine(model, tokenizer, EngineConfig(step_cost=COST)), list[int]()
     runner, choose = engine._runner.model_runner, engine._runner.choose
@@ -387,11 +296,7 @@ def test_an_output_that_is_not_complete_has_no_stop() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
-@pytest.mark.parametrize("walks", [False, True])
-def test_a_grammar_that_other_rules_leave_nothing_of_fails_alone(
-    strategy: str, walks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiler, "_FEW", 0 if walks else 1 << 30)
+def test_a_grammar_that_other_rules_leave_nothing_of_fails_alone(strategy: str) -> None:
     folder = resolve("tiny")
     wanted = StructuredOutputs(choice=["yes"])
     banned = SamplingParams(structured_outputs=wanted, bad_words=["yes", "y", "ye"], strategy=strategy, max_tokens=9)
@@ -407,12 +312,8 @@ def test_a_grammar_that_other_rules_leave_nothing_of_fails_alone(
     assert failed.error.startswith("structured_outputs.choice=('yes',): no token that the grammar allows was left")
 
 
-@pytest.mark.parametrize("walks", [False, True])
 @pytest.mark.parametrize("wanted", [{"choice": ["!"]}, {"regex": "[!?]{3}"}])
-def test_a_word_that_is_banned_does_not_come_where_it_is_token_0(
-    wanted: dict[str, Any], walks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiler, "_FEW", 0 if walks else 1 << 30)
+def test_a_word_that_is_banned_does_not_come_where_it_is_token_0(wanted: dict[str, Any], tmp_path: Path) -> None:
     shutil.copytree(resolve("tiny"), tmp_path / "swapped")
     path = tmp_path / "swapped/tokenizer.json"
     words = json.loads(path.read_text())

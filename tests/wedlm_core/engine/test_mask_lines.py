@@ -14,7 +14,7 @@ from llguidance import LLExecutor
 from testing.engine.grammar_oracle import allowed_bits, allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
 from wedlm_core.engine.mask_lines import executor_of, filler, mask_lines
-from wedlm_core.grammar import AN_END, UNKNOWN, Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.grammar import AN_END, Constraint, Grammar, GrammarCompiler, Proposals
 from wedlm_core.model.sources import resolve
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -104,29 +104,6 @@ def test_beside_a_device_they_are_computed_in_the_background(threads: int) -> No
         np.testing.assert_array_equal(allowed_bits(lines), allowed_bits(at_once))
 
 
-def test_open_states_allow_anything_and_known_ones_what_they_did() -> None:
-    rng = random.Random(5)
-    found = [next(outputs(compiler().compile(WANTED[name]), rng))[0] for name in list(WANTED)[:12]]
-    places = [(slot, one, 0) for slot, one in enumerate(found)]
-    closed, opened = (mask_lines(places, len(found), VOCABULARY, ENDS, slots) for slots in ((), range(0, 12, 2)))
-    closed.fill(None)
-    opened.fill(None)
-    nothing = 0
-    for slot, constraint in enumerate(found):
-        states = constraint.drafts.states
-        (line, count, _), (own, own_count, _) = closed.facts()[:, slot], opened.facts()[:, slot]
-        if slot % 2 == 0 and set(states) == {UNKNOWN}:
-            assert (own, own_count) == (-1, -1), "all of its rows may choose anything: there is no state to read"
-            nothing += 1
-            continue
-        assert count == own_count == len(states)
-        for place, state in enumerate(states):
-            is_open = slot % 2 == 0 and state == UNKNOWN
-            expected_V = np.ones(VOCABULARY, dtype=np.bool_) if is_open else allowed_bits(closed)[line + place]
-            np.testing.assert_array_equal(allowed_bits(opened)[own + place], expected_V)
-    assert 0 < nothing < 6
-
-
 def test_a_matcher_is_not_asked_for_what_is_known() -> None:
     constraint = compiler().compile(StructuredOutputs(choice=["only this text may come"])).constraint()
     constraint.draft(Proposals(tokens=(), most=0, source=DraftSource.MASK), most=30)
@@ -143,7 +120,7 @@ def test_constraints_take_turns_among_as_many_matchers_as_threads_ask() -> None:
         made.append(first.deep_copy())
         return made[-1]
 
-    grammar = Grammar(StructuredOutputs(regex="a"), make, ENDS, 3)
+    grammar = Grammar(make, ENDS, 3)
     assert len(made) == 1, "one sequence alone compiles one"
     constraints = [grammar.constraint() for _ in range(7)]
     assert len(made) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
@@ -13,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows, Adjustment
-from wedlm_core.decoding.allowed_tokens import AllowedRows, AllowedTokens, Refusals, only
+from wedlm_core.decoding.allowed_tokens import AllowedRows, AllowedTokens, only
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
-from wedlm_core.decoding.sampling_cpu import adjustments_record, choose_again_cpu, most_likely_cpu, rank_cpu
+from wedlm_core.decoding.sampling_cpu import adjustments_record, most_likely_cpu
 from wedlm_core.decoding.sampling_gpu import chooser
 from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
@@ -171,7 +170,7 @@ class Chooser:
         asked_R |= state.adjusts(picks.slot_R)  # which may forbid the one token that a grammar allows
         return picks if bool(asked_R.all()) else replace(picks, asked_N=asked_R.nonzero().squeeze(-1))
 
-    def draw(self, picks: StepPicks, state: DeviceState, slots_S: IntArray, advance: Advance | None) -> Draw | None:
+    def draw(self, picks: StepPicks, state: DeviceState, slots_S: IntArray, advance: Advance) -> Draw | None:
         """How the decoder itself may choose the picked rows; None where that takes more than it does.
 
         It adjusts no row that a grammar restricts, and keeps all logits.
@@ -180,7 +179,7 @@ class Chooser:
             picks: the rows.
             state: sampling parameters.
             slots_S: the forward's slots.
-            advance: what may follow at once if no choice is held against a grammar afterwards.
+            advance: what follows at once.
         """
         if not self._cpu_kernels or not picks.total:
             return None
@@ -188,11 +187,9 @@ class Chooser:
         if adjusts and state.allowed is not None:
             return None
         allowed, most = state.allowed_tokens(), picks.total
-        if allowed is not None:
-            advance = advance if allowed.refusals is None else None
-            if most > self._chunk:
-                _, slot_R, position_R = picks.pick_3R[:, : picks.total]
-                most -= allowed.rows(slot_R, position_R).certain
+        if allowed is not None and most > self._chunk:
+            _, slot_R, position_R = picks.pick_3R[:, : picks.total]
+            most -= allowed.rows(slot_R, position_R).certain
         if most > self._chunk:
             return None
         return Draw(
@@ -220,27 +217,6 @@ class Chooser:
             self._stated = allowed, States(**given)
         return self._stated[1]
 
-    def again(self, draw: Draw, drawn: Drawn, state: DeviceState, slots_S: IntArray) -> None:
-        """Choose again what grammars refuse of what the decoder chose, in place."""
-        allowed = state.allowed_tokens()
-        if allowed is None or allowed.refusals is None:
-            return
-        rows, known, stages = draw.picks.total, drawn.logit_rows, _Stages.of(state, slots_S)
-        _, slot_R, position_R = draw.picks.pick_3R[:, :rows]
-
-        @functools.cache
-        def inputs() -> SamplingRows:
-            return stages.rows(slot_R, position_R, None)
-
-        choice = Choice(
-            token_R=drawn.token_R[:rows], entropy_R=drawn.entropy_R[:rows], logprob_R=drawn.logprob_R[:rows]
-        )
-        logits = _Logits(
-            logits_LV=drawn.logits_N[: known * drawn.vocab].view(known, drawn.vocab),
-            line_R=_lines_of(drawn.logit_pick_R[:known], rows),
-        )
-        self._again(choice, logits, slot_R, position_R, inputs, allowed.refusals, plain=stages.is_plain)
-
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
     ) -> Iterator[tuple[slice, Chosen]]:
@@ -256,12 +232,6 @@ class Chooser:
             choice = self._choose(logits_LV, inputs if place_L is None else inputs.take(place_L), **self._limits)
             if place_L is not None and rows is not None:
                 choice = _among_certain(choice, place_L, rows)
-            if allowed is not None and allowed.refusals is not None:
-                line_R = None if place_L is None else _lines_of(place_L, slot_R.shape[0])
-                logits = _Logits(logits_LV=logits_LV, line_R=line_R)
-                known = functools.partial(_given, inputs)
-                plain = self._cpu_kernels and stages.is_plain
-                self._again(choice, logits, slot_R, position_R, known, allowed.refusals, plain=plain)
             if rows is not None:
                 for nats_R in (choice.entropy_R, choice.logprob_R):  # what is no number says that the logits are none
                     nats_R.masked_fill_(rows.is_certain & ~nats_R.isnan(), 0.0)
@@ -286,43 +256,6 @@ class Chooser:
             missing = self._padding(rows.shape[0]) - rows.shape[0]
             hidden_LD = F.pad(hidden_TD[own], (0, 0, 0, missing)) if missing else hidden_TD[own]
         return self._head(hidden_LD)[: rows.shape[0]], place_L
-
-    def _again(
-        self,
-        choice: Choice,
-        logits: _Logits,
-        slot_R: Tensor,
-        position_R: Tensor,
-        inputs: Callable[[], SamplingRows],
-        refusals: Refusals,
-        *,
-        plain: bool,
-    ) -> None:
-        """Choose again what grammars refuse of a choice, and what they refuse of that, in place.
-
-        Args:
-            choice: of all rows.
-            logits: of those that may choose among several tokens, after they chose.
-            slot_R: slots of all rows.
-            position_R: positions of their tokens.
-            inputs: gives the sampling inputs of the rows; asked if any choice is refused.
-            refusals: holds choices against grammars.
-            plain: whether the CPU kernel chose, by logits that no adjustment had a say in.
-        """
-        logits_LV = logits.logits_LV
-
-        def ranking(row_N: Tensor, most: int) -> Tensor:
-            return rank_cpu(logits_LV, logits.lines(row_N), inputs().take(row_N), most)
-
-        while (refused := refusals(slot_R, position_R, choice.token_R, ranking if plain else None)) is not None:
-            rows, line_N = inputs(), logits.lines(refused.row_N)
-            if plain and not rows.sampled:
-                choose_again_cpu(choice, logits_LV, line_N, refused)
-                continue
-            own = replace(rows.take(refused.row_N), allowed=refused.allowed, special_rows=None)
-            other = self._choose(logits_LV.index_select(0, line_N), own, **self._limits)
-            for f in fields(Choice):
-                getattr(choice, f.name).index_copy_(0, refused.row_N, getattr(other, f.name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,11 +290,6 @@ class _Stages:
             special=None if picks is None else picks.special,
         )
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether no row has a filter or an adjustment."""
-        return not self.filters and not self.adjustments
-
     def rows(self, slot_R: Tensor, position_R: Tensor, allowed: AllowedRows | None) -> SamplingRows:
         """The sampling inputs of rows."""
         columns, adjusted = self.state.columns, None
@@ -385,32 +313,6 @@ class _Stages:
             suppressing=self.suppressing,
             special_rows=self.special,
         )
-
-
-def _given(inputs: SamplingRows) -> SamplingRows:
-    return inputs
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Logits:
-    """Logits of some of R rows.
-
-    Attributes:
-        logits_LV: the logits.
-        line_R: int64, the line of a row, where it has one; None where each row has its own.
-    """
-
-    logits_LV: Tensor
-    line_R: Tensor | None
-
-    def lines(self, row_N: Tensor) -> Tensor:
-        """int64 ``[N]``, the lines of rows."""
-        return row_N if self.line_R is None else self.line_R.index_select(0, row_N)
-
-
-def _lines_of(place_L: Tensor, rows: int) -> Tensor:
-    """The line of each of so many rows, from the rows of the lines; -1 where there is none."""
-    return torch.full((rows,), -1).index_copy_(0, place_L, torch.arange(place_L.shape[0]))
 
 
 def _among_certain(choice: Choice, place_L: Tensor, rows: AllowedRows) -> Choice:

@@ -56,9 +56,6 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         runner.unread_rows = packed.rows.total - drawn.logit_rows
         runner.profile.lap("model")
         tops = runner.choose.tops(draw, drawn)
-        if draw.advance is None:
-            runner.choose.again(draw, drawn, runner.state, plan.slots_S)
-            runner.profile.lap("choose")
         choices = Choices(*drawn.arrays)
     else:
         picks = _asking(runner, packed.picked())
@@ -66,7 +63,7 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         chosen = runner.choose.by_row(hidden_RD, picks.alone(), runner.state, plan.slots_S)
         runner.profile.lap("choose")
         choices, tops = choices_of(chosen.choice), chosen.tops
-    if draw is not None and draw.advance is not None:
+    if draw is not None:
         outcome = advancing[1]
     else:
         outcome = step.advance(plan, choices)

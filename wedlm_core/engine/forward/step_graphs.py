@@ -217,7 +217,7 @@ class StepGraphs:
     def allow(self, state: DeviceState) -> bool:
         """Bring what grammars allow in this forward where recorded work reads it; False where that cannot be."""
         allowed = state.allowed_tokens()
-        if allowed is None or allowed.refusals is not None:
+        if allowed is None:
             return False
         if self._allowed is None:
             self._allowed = AllowedBuffers(allowed, self._states)

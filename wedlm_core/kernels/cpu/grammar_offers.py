@@ -6,7 +6,7 @@ Results equal those of the expressions in ``testing/engine/grammar_offers_oracle
 from __future__ import annotations
 
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.grammar_walk import DONE, GOES_ON, KEPT, LEAD, OUTCOME, PAYING, PLACE, SLOT
+from wedlm_core.kernels.cpu.grammar_columns import DONE, GOES_ON, KEPT, LEAD, OUTCOME, PAYING, PLACE, SLOT
 from wedlm_core.statistics import DraftSource
 
 __all__ = ["offer_history", "saved_commits"]
@@ -28,8 +28,8 @@ def offer_history(numbers, acceptance, valid, by_masks, price, least):  # type: 
     """Choose between what history and masks propose to G sequences of a forward.
 
     Args:
-        numbers: of :class:`wedlm_core.kernels.cpu.grammar_walk.Proposed`; how many of history's drafts are worth a row
-            is written, 0 where masks' are better.
+        numbers: of :class:`wedlm_core.kernels.cpu.grammar_columns.Proposed`; how many of history's drafts are worth a
+            row is written, 0 where masks' are better.
         acceptance: float32 ``[D, P]``, probability that history's draft and all before it are accepted, 0 for none.
         valid: bool ``[D]``, whether the prefix of masks' proposals is valid.
         by_masks: float64 ``[2, slots, W]``, probability that masks' drafts up to each offset are accepted (stale ones,
@@ -61,8 +61,8 @@ def saved_commits(numbers, results, sources, acceptance, valid, by_masks, price)
     nothing.
 
     Args:
-        numbers: of :class:`wedlm_core.kernels.cpu.grammar_walk.Proposed`.
-        results: of :class:`wedlm_core.kernels.cpu.grammar_walk.Drafted`, as the next one.
+        numbers: of :class:`wedlm_core.kernels.cpu.grammar_columns.Proposed`.
+        results: of :class:`wedlm_core.kernels.cpu.grammar_columns.Drafted`, as the next one.
         sources: of drafts.
         acceptance: as for :func:`offer_history`, and the rest.
         valid: likewise.

@@ -15,10 +15,10 @@ _GRAMMAR = int(DraftSource.GRAMMAR)
 
 @kernel
 def collect_commits(  # type: ignore[no-untyped-def]
-    slots, rows, emitted, ended, committed, valid, constrained, walks, keep_valid, keep_stale, widest, limit, generated,
-    masks, numbers,
+    slots, rows, emitted, ended, committed, valid, constrained, keep_valid, keep_stale, widest, limit, generated, masks,
+    numbers,
 ):  # fmt: skip
-    """The columns of :class:`wedlm_core.kernels.cpu.grammar_walk.Proposed` that tables and the outcome say.
+    """The columns of :class:`wedlm_core.kernels.cpu.grammar_columns.Proposed` that tables and the outcome say.
 
     Args:
         slots: int64 ``[D]``, as the next two and ``committed``.
@@ -28,19 +28,15 @@ def collect_commits(  # type: ignore[no-untyped-def]
         committed: tokens.
         valid: bool ``[D]``, whether the prefix of masks' proposals is valid.
         constrained: bool by slot.
-        walks: bool by slot, whether the sequence is walked; the others are columns of the slot table.
-        keep_valid: int64 by slot, as the next ones.
+        keep_valid: int64 by slot, as the next ones: columns of the slot table.
         keep_stale: proposals of masks that are kept.
         widest: masks at most.
         limit: output tokens at most.
         generated: output tokens.
         masks: that are planned.
         numbers: int64 ``[10, G]``, written; G is how many sequences have a grammar.
-
-    Returns:
-        How many of these are walked.
     """
-    g, walked = 0, 0
+    g = 0
     for d in range(len(slots)):
         slot = slots[d]
         if not constrained[slot]:
@@ -51,8 +47,6 @@ def collect_commits(  # type: ignore[no-untyped-def]
         numbers[5, g] = min(2 * widest[slot], limit[slot] - generated[slot])
         numbers[6, g], numbers[7, g], numbers[8, g], numbers[9, g] = masks[slot], 0, 0 if ended[d] else 1, d
         g += 1
-        walked += walks[slot]
-    return walked
 
 
 @kernel

@@ -1,45 +1,18 @@
-"""What lies around the walks of a forward (:mod:`.grammar_walk`): which rows may choose what, and the windows drafted.
+"""The windows that sequences with a grammar draft (:mod:`.grammar_columns`) are noted and written.
 
-Each takes the place of many operations on arrays, whose results it equals (``testing/engine/grammar_rows_oracle.py``).
+Each pass takes the place of many operations on arrays, whose results it equals
+(``testing/engine/grammar_rows_oracle.py``).
 """
 
 from __future__ import annotations
 
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.grammar_walk import CHANGED, DONE, GOES_ON, LEAD, MASKS, OUTCOME, PLACE, SLOT
+from wedlm_core.kernels.cpu.grammar_columns import CHANGED, DONE, GOES_ON, LEAD, MASKS, OUTCOME, PLACE, SLOT
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["note_states", "note_windows", "write_windows"]
+__all__ = ["note_windows", "write_windows"]
 
 _MASK = int(DraftSource.MASK)
-
-
-@kernel
-def note_states(slots, cached, prefill, constrained, walks, lead, width, facts):  # type: ignore[no-untyped-def]
-    """Note where the states of walked sequences stand, which have ``width`` places each.
-
-    Args:
-        slots: int64 ``[D]``, of the decoding sequences of a forward.
-        cached: int64 ``[D]``, tokens that each has in the KV pool.
-        prefill: int64 ``[D]``, prefill rows of each.
-        constrained: bool by slot, whether the sequence has a grammar.
-        walks: bool by slot, whether it is walked.
-        lead: int64 by slot, drafts of its window.
-        width: states of a slot.
-        facts: int64 ``[3, slots]``, written: first state, -1 where a slot has none; states; position of the first.
-
-    Returns:
-        How many sequences have a grammar, and how many of these are walked.
-    """
-    own, walked = 0, 0
-    facts[0, :] = -1
-    for d in range(len(slots)):
-        slot = slots[d]
-        own += constrained[slot]
-        if constrained[slot] and walks[slot]:
-            walked += 1
-            facts[0, slot], facts[1, slot], facts[2, slot] = slot * width, lead[slot] + 1, cached[d] + prefill[d] + 1
-    return own, walked
 
 
 @kernel
@@ -50,8 +23,9 @@ def note_windows(numbers, results, drafts, sources, next_rows, mask, slot_source
     was a head alone and nothing is drafted.
 
     Args:
-        numbers: of :class:`wedlm_core.kernels.cpu.grammar_walk.Proposed`.
-        results: of :class:`wedlm_core.kernels.cpu.grammar_walk.Drafted`, as the next two; marked where windows change.
+        numbers: of :class:`wedlm_core.kernels.cpu.grammar_columns.Proposed`.
+        results: of :class:`wedlm_core.kernels.cpu.grammar_columns.Drafted`, as the next two; marked where windows
+            change.
         drafts: tokens; masks behind them are written.
         sources: of drafts.
         next_rows: int64 ``[D]``, rows of the windows that the forward left.
@@ -85,8 +59,8 @@ def write_windows(numbers, results, drafts, tokens, filled, leads, lengths):  # 
     """Write the windows that :func:`note_windows` changed to those of all slots.
 
     Args:
-        numbers: of :class:`wedlm_core.kernels.cpu.grammar_walk.Proposed`.
-        results: of :class:`wedlm_core.kernels.cpu.grammar_walk.Drafted`, as the next one.
+        numbers: of :class:`wedlm_core.kernels.cpu.grammar_columns.Proposed`.
+        results: of :class:`wedlm_core.kernels.cpu.grammar_columns.Drafted`, as the next one.
         drafts: tokens, and masks behind them.
         tokens: int64 ``[slots, L]``, written as the next ones.
         filled: bool ``[slots, L]``, whether a place has a token.

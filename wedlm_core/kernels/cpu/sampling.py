@@ -23,7 +23,7 @@ from wedlm_core.kernels.cpu.vector import (
     total,
 )
 
-__all__ = ["choose_again", "choose_row", "choose_rows", "likely", "likely_rows", "rank_rows", "scratch_of"]
+__all__ = ["choose_row", "choose_rows", "likely", "likely_rows", "scratch_of"]
 
 
 @kernel
@@ -328,70 +328,3 @@ def choose_rows(  # type: ignore[no-untyped-def]
             logits, flat, r, temperature[r], filters, seeds[r], slot, positions[r], suppress[r], adjustments, bits,
             line, mask_token, vocab_limit, scratch,
         )  # fmt: skip
-
-
-@kernel
-def choose_again(logits, rows, picks, bits, lines, tokens, logprobs):  # type: ignore[no-untyped-def]
-    """Restrict greedy choices of :func:`choose_rows` that a grammar refuses; entropies stay as they are.
-
-    A free greedy choice is the largest logit, so its log-probability is the rest of the sum: nothing is summed again,
-    and the result has the bits that :func:`choose_rows` gives with the same restriction.
-
-    Args:
-        logits: ``[L, V]``.
-        rows: int64 ``[N]``, rows of logits to choose by again.
-        picks: int64 ``[N]``, places of their choices.
-        bits: uint32 ``[U, W]``.
-        lines: int64 ``[N]``, the line of ``bits`` that says what a row may choose; -2 - t for token t alone, whose
-            logit is a number.
-        tokens: int64 ``[R]``, written.
-        logprobs: ``[R]``, written.
-    """
-    size = logits.shape[1]
-    flat = logits.reshape(logits.size)
-    for n in range(len(rows)):
-        r, p = rows[n], picks[n]
-        token = _first_max_allowed(flat, r * size, size, bits, lines[n]) if lines[n] >= 0 else -2 - lines[n]
-        logprobs[p] = (logits[r, token] - logits[r, tokens[p]]) + logprobs[p]
-        tokens[p] = token
-
-
-@kernel
-def rank_rows(logits, rows, temperature, seeds, positions, tokens):  # type: ignore[no-untyped-def]
-    """The first choices of rows: what each would choose, what it would if that were not allowed, and so on.
-
-    Args:
-        logits: ``[L, V]``, after :func:`choose_rows`.
-        rows: int64 ``[N]``, rows to rank.
-        temperature: ``[N]``; 0 is greedy.
-        seeds: int64 ``[N]``.
-        positions: int64 ``[N]``.
-        tokens: int64 ``[N, K]``, written; -1 where no token has a chance.
-    """
-    size, most = logits.shape[1], tokens.shape[1]
-    flat = logits.reshape(logits.size)
-    block, best = np.empty(32, dtype=np.float32), np.empty(most, dtype=np.float32)
-    for n in range(len(rows)):
-        r = rows[n]
-        heat, key = temperature[n], key_of(seeds[n], positions[n])
-        best[:], tokens[n] = F32(-np.inf), -1
-        for begin in range(0, size, 32):
-            count = min(32, size - begin)
-            if heat > 0:
-                noise_from(key, begin, count, block)
-            lanes = spread(F32(-np.inf))
-            for i in range(0, count, LANES):
-                value = load(flat, r * size + begin + i, count - i, F32(-np.inf))
-                if heat > 0:
-                    value = load(block, i, count - i, F32(0.0)) + value / heat
-                store(block, i, count - i, value)
-                lanes = max(lanes, value)
-            if largest(lanes) <= best[most - 1]:
-                continue
-            for i in range(count):
-                if block[i] > best[most - 1]:
-                    place = most - 1
-                    while place > 0 and block[i] > best[place - 1]:  # the first of equal ones stays ahead
-                        best[place], tokens[n, place] = best[place - 1], tokens[n, place - 1]
-                        place -= 1
-                    best[place], tokens[n, place] = block[i], begin + i

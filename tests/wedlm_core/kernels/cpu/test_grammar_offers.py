@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.engine.grammar_offers_oracle import paying_drafts, saved
+from wedlm_core.kernels.cpu.grammar_columns import DONE, GOES_ON, KEPT, PAYING, PLACE, REFUSED, Drafted, Proposed
 from wedlm_core.kernels.cpu.grammar_offers import offer_history, saved_commits
-from wedlm_core.kernels.cpu.grammar_walk import DONE, GOES_ON, KEPT, PAYING, PLACE, REFUSED, Drafted, Proposed
 from wedlm_core.statistics import DraftSource
 
 SLOTS, PLACES, MASKS = 9, 6, 4
@@ -40,5 +40,5 @@ def test_what_is_offered_and_saved_is_as_arrays_say(seed: int) -> None:
     expected_G = paying_drafts(proposed, acceptance_DP, *by_masks, least)
     assert offer_history(proposed.numbers_10G, acceptance_DP, *by_masks, least) == np.count_nonzero(expected_G)
     np.testing.assert_array_equal(proposed.numbers_10G[PAYING], expected_G)
-    got = saved_commits(proposed.numbers_10G, drafted.numbers_8G, drafted.source_GL, acceptance_DP, *by_masks)
+    got = saved_commits(proposed.numbers_10G, drafted.numbers_4G, drafted.source_GL, acceptance_DP, *by_masks)
     np.testing.assert_allclose(got, saved(proposed, expected_G, drafted, acceptance_DP, *by_masks), atol=1e-9)

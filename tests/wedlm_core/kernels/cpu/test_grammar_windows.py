@@ -1,18 +1,17 @@
-"""What lies around the walks of sequences with a grammar equals operations on arrays."""
+"""How windows of sequences with a grammar are noted and written equals operations on arrays."""
 
 from __future__ import annotations
 
 import copy
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testing.engine.grammar_rows_oracle import noted_states, noted_windows
+from testing.engine.grammar_rows_oracle import noted_windows
 from wedlm_core.engine.scheduling.slots import SlotTable
-from wedlm_core.kernels.cpu.grammar_walk import DONE, REFUSED, Drafted, Proposed
-from wedlm_core.kernels.cpu.grammar_windows import note_states, note_windows, write_windows
+from wedlm_core.kernels.cpu.grammar_columns import DONE, REFUSED, Drafted, Proposed
+from wedlm_core.kernels.cpu.grammar_windows import note_windows, write_windows
 from wedlm_core.statistics import DraftSource
 
 SLOTS, MASK = 9, 77
@@ -24,21 +23,6 @@ def table_of(rng: np.random.Generator) -> SlotTable:
     table.source[:] = rng.integers(0, 3, table.source.shape)
     table.rows[:] = rng.integers(1, 9, SLOTS)
     return table
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_states_stand_where_arrays_say(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    table, walks, lead = table_of(rng), rng.random(SLOTS) < 0.5, rng.integers(0, 7, SLOTS)
-    slots = rng.permutation(SLOTS)[: rng.integers(0, SLOTS + 1)]
-    cached, prefill = rng.integers(0, 99, (2, len(slots)))
-    facts = rng.integers(-1, 99, (3, SLOTS))
-    own, walked = note_states(slots, cached, prefill, table.constrained, walks, lead, 8, facts)
-    assert (own, walked) == (table.constrained[slots].sum(), (table.constrained & walks)[slots].sum())
-    expected = noted_states(table, slots, cached + prefill + 1, walks, lead, 8)
-    np.testing.assert_array_equal(facts[0], expected[0])
-    there = facts[0] >= 0
-    np.testing.assert_array_equal(facts[:, there], expected[:, there])
 
 
 @settings(max_examples=80, deadline=None)
@@ -69,7 +53,7 @@ def test_windows_change_as_arrays_say(seed: int) -> None:
     np.testing.assert_array_equal(table.rows, other_table.rows)
     before = rng.integers(0, 70, (SLOTS, places)), rng.random((SLOTS, places)) < 0.5, *rng.integers(0, 9, (2, SLOTS))
     tokens, filled, leads, lengths = after = copy.deepcopy(before)
-    write_windows(proposed.numbers_10G, drafted.numbers_8G, drafted.token_GL, *after)
+    write_windows(proposed.numbers_10G, drafted.numbers_4G, drafted.token_GL, *after)
     own = slots[expected]
     np.testing.assert_array_equal(tokens[own], drafted.token_GL[expected])
     np.testing.assert_array_equal(filled[own], tokens[own] != MASK)
