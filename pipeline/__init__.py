@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pipeline.commands.etl import EtlResult, etl
     from pipeline.commands.etl_config import EtlConfig
     from pipeline.commands.evaluate import Evaluation, evaluate
-    from pipeline.commands.evaluate_config import EvaluationConfig, TaskInput
     from pipeline.commands.export import EXPORT_FORMATS, Exported, export
     from pipeline.commands.export_delta import DeltaExported, export_delta
     from pipeline.commands.filter import filter
@@ -80,7 +79,6 @@ __all__ = [
     "EtlConfig",
     "EtlResult",
     "Evaluation",
-    "EvaluationConfig",
     "Exported",
     "FilterConfig",
     "FilterResult",
@@ -107,7 +105,6 @@ __all__ = [
     "Stage",
     "StoppedError",
     "StructuredOutputs",
-    "TaskInput",
     "TooManyFailuresError",
     "Validation",
     "Verification",
@@ -161,7 +158,6 @@ _HOME = {
     **dict.fromkeys(("DeltaExported", "export_delta"), "commands.export_delta"),
     **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
     **dict.fromkeys(("Evaluation", "evaluate"), "commands.evaluate"),
-    **dict.fromkeys(("EvaluationConfig", "TaskInput"), "commands.evaluate_config"),
 }
 
 

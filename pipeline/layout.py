@@ -17,6 +17,7 @@ __all__ = [
     "DEAD_LETTERS",
     "DISCARDED",
     "EARLIER_RUN",
+    "EVALUATION",
     "FENCES",
     "HEADS",
     "INPUT",
@@ -96,6 +97,7 @@ UNITS = f"{STATE}/units"
 INPUTS = f"{STATE}/inputs"
 REPORT = f"{STATE}/report"
 REPORT_PAGE = f"{STATE}/report.html"
+EVALUATION = f"{STATE}/evaluation"
 
 _PUBLICATION = re.compile(r"data-(\d{6,})(-r\d{3,})?")
 _PART = re.compile(r"part-\d{6,}(\.\w+)+")

@@ -32,7 +32,7 @@ COMMANDS = {
     "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
     "smooth": "how to scale a model's channels before its weights are rounded to 8 or 4 bits",
     "train": "train a model",
-    "evaluate": "measure a model on held-out problems, or on data sets such as GSM8K",
+    "evaluate": "run a job, and score its texts against a column of answers",
     "lm_eval": "the command of lm-eval, with the model wedlm_batch",
     "demo": "the main job on the shipped model and prompts, to out/demo",
 }

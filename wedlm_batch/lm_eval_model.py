@@ -28,6 +28,7 @@ except ImportError as error:
 
 __all__ = ["WeDLMBatchLM"]
 
+_NO_MODEL = 'pretrained: model not given. Name a folder, a URL or a hub id ("tiny" is the small model that is shipped).'
 _DECODING = ("strategy", "window_size", "entropy_threshold", "position_penalty")
 _IGNORED = ("batch_size", "max_batch_size", "trust_remote_code", "add_bos_token")
 """What lm-eval passes to every model, or people copy from others: batches are continuous, code of models never runs."""
@@ -38,7 +39,7 @@ class WeDLMBatchLM(TemplateLM):
     """One LLM. All requests of a call are one continuous batch; log-likelihoods are of the next-token head.
 
     Args:
-        pretrained: model name, folder, URL or hub id.
+        pretrained: model name, folder, URL or hub id. It has no default: empty is an error.
         max_length: tokens of prompt and continuation; the model's own by default.
         max_gen_toks: tokens to generate where a task does not say.
         device: "auto", "cpu", "cuda:1" ...; lm-eval's default, "cuda:0", is taken as "auto".
@@ -47,7 +48,7 @@ class WeDLMBatchLM(TemplateLM):
 
     def __init__(
         self,
-        pretrained: str = "tiny",
+        pretrained: str = "",
         *,
         max_length: int | None = None,
         max_gen_toks: int = 256,
@@ -56,10 +57,12 @@ class WeDLMBatchLM(TemplateLM):
     ) -> None:
         super().__init__()
         core = load("wedlm_core")
+        self._params_class, self._error = core.SamplingParams, core.RequestError
+        if not pretrained:
+            raise core.ConfigError(_NO_MODEL)
         for name in _IGNORED:
             options.pop(name, None)
         self._decoding = {name: options.pop(name) for name in _DECODING if name in options}
-        self._params_class, self._error = core.SamplingParams, core.RequestError
         core.SamplingParams(**self._decoding)  # a wrong value is refused before the model is loaded
         if max_length is not None:
             options["max_model_len"] = max_length

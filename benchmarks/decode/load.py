@@ -21,7 +21,7 @@ from benchmarks.decode.workloads import (
 )
 from wedlm_core import Strategy
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.training.evaluation import REGIMES
+from wedlm_core.training.corpus import REGIMES
 
 __all__ = ["load", "long_contexts", "mixed_batches"]
 

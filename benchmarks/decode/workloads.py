@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 
 from benchmarks.decode.models import LONG_TEMPERATURES, TEMPERATURES, random_model_folder
 from benchmarks.decode.passes import Workload
-from jobs.evaluate import MAX_TOKENS
 from wedlm_core import LLM, EngineConfig, SamplingParams
 from wedlm_core.model.sources import resolve
 from wedlm_core.training import corpus
-from wedlm_core.training.evaluation import REGIMES
+from wedlm_core.training.corpus import REGIMES
 
 __all__ = [
     "LONG",
@@ -33,6 +32,7 @@ MODELS = ("tiny", "random-25m")
 MAX_SEQUENCES = 64
 LONG = EngineConfig(max_num_seqs=MAX_SEQUENCES, max_model_len=2048, kv_cache_bytes=2 << 30)
 """Engine configuration with room for 64 prompts of 1,500 tokens of ``random-25m`` (15 KB per token)."""
+_TINY_TOKENS = 192
 _TINY_TEMPERATURES = {"low": 0.0, "medium": 0.0, "high": 1.0}
 _RANDOM_TOKENS = (32, 96)  # of different lengths: in no real job do all outputs end in the same forward
 _LONG_PROMPT = 1536
@@ -130,7 +130,7 @@ def behind_long_prompts(subject: Subject, name: str, concurrency: int) -> Worklo
 
 def _params(subject: Subject, name: str, number: int) -> SamplingParams:
     if subject.name == "tiny":
-        return SamplingParams(max_tokens=MAX_TOKENS, temperature=_TINY_TEMPERATURES[name])
+        return SamplingParams(max_tokens=_TINY_TOKENS, temperature=_TINY_TEMPERATURES[name])
     return _random_params(TEMPERATURES[name], number)
 
 

@@ -11,7 +11,7 @@ from benchmarks.decode.workloads import Subject, regime
 from benchmarks.gpu.section import Report, Scale, Scene, goal
 from pipeline.commands.agreement import wilson
 from wedlm_core import LLM, EngineConfig, Strategy
-from wedlm_core.training.evaluation import REGIMES
+from wedlm_core.training.corpus import REGIMES
 
 __all__ = ["Difference", "compare", "tiny"]
 

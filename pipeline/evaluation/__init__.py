@@ -1,5 +1,1 @@
-"""Evaluation: what a task asks, what counts as its answer, and how sure a figure is.
-
-Knows rows, texts and programs; does not know models, Ray, files of a run or command lines. Each task is a module of
-``tasks``.
-"""
+"""Scores of texts against expected answers, and confidence intervals. Knows no models, Ray, files or command lines."""

@@ -44,7 +44,7 @@ def test_the_help_lists_exit_statuses(
         (["verify", "nowhere"], 2, "error: "),
         (["validate", "--input", "nowhere.jsonl", "--output", "o"], 2, "not ok"),
         (["demo", "--model", "./nowhere"], 2, "error: model='./nowhere': "),
-        (["evaluate", "--model", "./nowhere"], 2, "error: model='./nowhere': "),
+        (["evaluate", "--input", "nowhere", "--output", "o"], 2, ".*--answer-column"),
     ],
 )
 def test_a_failed_job_exits_with_its_status_and_ends_its_output_with_the_reason(

@@ -200,8 +200,8 @@ OTHERS: list[tuple[Callable[[list[str]], Any], str, tuple[str, ...]]] = [
     (calibrate.main, "--input good.parquet --model m --floor 2", ("floor=2", "(0, 1]", "Ask for example for 0.98")),
     (calibrate.main, "--input good.parquet --model m", ("--floor", "required", "--help")),
     (calibrate.main, "--input none.parquet --model m --floor 0.9", ("it has no rows", "one row at least")),
-    (evaluate.main, "--model ./nowhere", ("'./nowhere'", "no such folder", "Check the path")),
-    (evaluate.main, "--strategies fast", ("--strategies", "invalid choice", "verified")),
+    (evaluate.main, "--input good.parquet --model m", ("--answer-column", "--scorer", "required", "--help")),
+    (evaluate.main, "--output o --answer-column a --scorer exact", ("input not given", "Use --input")),
     (train.main, "--recipe huge", ("'huge'", "no file", "Shipped are ['small', 'tiny']")),
     (train.main, "--set run.step=3", ("recipe.run=['step']", "known are", "Correct the recipe")),
 ]

@@ -20,7 +20,7 @@ pytest.importorskip("lm_eval", reason="lm-eval is not installed (extra eval)")
 from lm_eval.api.instance import Instance
 
 from wedlm_batch.lm_eval_model import WeDLMBatchLM
-from wedlm_core import LLM, RequestError, SamplingParams
+from wedlm_core import LLM, ConfigError, RequestError, SamplingParams
 
 TASKS = {
     "sums": """
@@ -141,6 +141,11 @@ def test_lm_evals_own_command_evaluates_local_tasks(tasks: Path, tmp_path: Path)
     assert results["own_sums"]["exact_match,last"] >= 0.75
     assert results["own_counting"]["acc,none"] >= 0.75
     assert 0 < results["own_texts"]["bits_per_byte,none"] < 20
+
+
+def test_a_model_must_be_given() -> None:
+    with pytest.raises(ConfigError, match="model not given"):
+        WeDLMBatchLM()
 
 
 def test_log_likelihoods_are_those_of_the_engine() -> None:

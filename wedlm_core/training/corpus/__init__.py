@@ -14,9 +14,11 @@ from wedlm_core.training.corpus.low import LOW
 from wedlm_core.training.corpus.medium import MEDIUM
 from wedlm_core.training.corpus.word_problem import SPLITS, Family, Problem, Split, split_of
 
-__all__ = ["FAMILIES", "SPLITS", "Family", "Problem", "Split", "check", "distinct", "split_of", "stream"]
+__all__ = ["FAMILIES", "REGIMES", "SPLITS", "Family", "Problem", "Split", "check", "distinct", "split_of", "stream"]
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (*LOW, *MEDIUM, *HIGH)}
+REGIMES = ("low", "medium", "high")
+"""How predictable answers are, by their entropy under a trained model."""
 
 _TRIES_PER_PROBLEM = 2000
 
