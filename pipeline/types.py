@@ -144,8 +144,8 @@ def derived_row_ids(stretches: Iterable[Stretch]) -> list[str]:
 
 
 def column_row_ids(values: Iterable[Any], derived: Sequence[str]) -> list[str]:
-    """Row ids of an id column; a null (a line that is no row at all, in formats that allow it) has the derived id."""
-    return [own if value is None else str(value) for value, own in zip(values, derived, strict=True)]
+    """Row ids of an id column; a row without one (a line that is no request) has the derived id."""
+    return [own if value in (None, "") else str(value) for value, own in zip(values, derived, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

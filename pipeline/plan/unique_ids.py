@@ -27,7 +27,7 @@ _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
 
 
 def check_unique_ids(source: Source, units: PlannedUnits, column: str, *, derives: bool = False) -> None:
-    """Check that no id is null and no id occurs twice; a row that could not be read needs none.
+    """Check that no id is null or empty and no id occurs twice; a row that could not be read needs none.
 
     Writes 24 bytes per row to the folder for temporary files.
 
@@ -35,10 +35,10 @@ def check_unique_ids(source: Source, units: PlannedUnits, column: str, *, derive
         source: the input.
         units: all of its units.
         column: the column of ids.
-        derives: a null is no fault in any row.
+        derives: a row may lack its id.
 
     Raises:
-        SourceError: a null or repeated id, with the row it is in.
+        SourceError: a null, empty or repeated id, with the row it is in.
     """
     bits = max(0, (units.rows - 1) // _PART_ROWS).bit_length()
     with tempfile.TemporaryDirectory(prefix="wedlm-ids-") as folder:
@@ -70,7 +70,7 @@ def _entries(source: Source, units: PlannedUnits, column: str, derives: bool) ->
             derived = derived_row_ids(unit.stretches(source.files))
             faults = table[BAD].to_pylist() if BAD in table.column_names else [None] * len(ids)
             ids = [
-                own if value is None and (derives or fault is not None) else value
+                own if value in (None, "") and (derives or fault is not None) else value
                 for value, own, fault in zip(ids, derived, faults, strict=True)
             ]
             hashes = _hashed(ids, source, unit, column)
@@ -84,12 +84,12 @@ def _entries(source: Source, units: PlannedUnits, column: str, derives: bool) ->
 def _hashed(ids: list[object], source: Source, unit: Unit, column: str) -> np.ndarray:
     """A 128-bit hash of each id as two numbers; accidental collisions are negligible at any input size."""
     for offset, value in enumerate(ids):
-        if value is None or isinstance(value, (list, dict, float)):
+        if value in (None, "") or isinstance(value, (list, dict, float)):
             places = [(piece.file, piece.first_row + i) for piece in unit.slices for i in range(piece.num_rows)]
             file, row = places[offset]
             raise SourceError(
                 f"id_column={column!r}: {value!r} in row {row} of {source.files[file].path} is not an id. "
-                "Ids are text or integers, never null."
+                "Ids are text or integers, never null or empty."
             )
     digests = (hashlib.blake2b(str(value).encode(), digest_size=16).digest() for value in ids)
     return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
