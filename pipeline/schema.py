@@ -13,6 +13,7 @@ those of ``evidence`` those of ``wedlm_core.evidence.EVIDENCE``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -147,7 +148,8 @@ def check_collisions(
     results = result_fields(token_ids=True, logprobs=True, top_logprobs=True, version=version)
     ours = {(prefix + name).casefold() for name in (*(field.name for field in (*results, *DEAD_FIELDS)), *parsed)}
     folded = [name.casefold() for name in columns]
-    alike = [name for name, own in zip(columns, folded, strict=True) if folded.count(own) > 1]
+    counts = Counter(folded)  # an object of JSON may have 100,000 keys
+    alike = [name for name, own in zip(columns, folded, strict=True) if counts[own] > 1]
     if alike:
         raise ConfigError(
             f"input columns {alike} differ in upper and lower case only, and DuckDB, Spark and Delta Lake do not tell "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pyarrow as pa
 import pytest
 
@@ -129,3 +131,10 @@ def test_names_that_differ_in_case_only_are_refused(columns: list[str], prefix: 
 def test_names_that_differ_in_more_than_case_are_taken() -> None:
     check_collisions(["prompt", "Texts", "k", "k2"], "")
     check_collisions(["Text", "MODEL"], "gen_")
+
+
+def test_many_columns_are_compared_in_linear_time() -> None:
+    names = [f"k{i}" for i in range(100_000)]
+    begin = time.perf_counter()
+    check_collisions(names, "")
+    assert time.perf_counter() - begin < 10, "comparing each with each takes minutes"
