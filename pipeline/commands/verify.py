@@ -32,7 +32,7 @@ from pipeline.errors import OutputError, SourceError
 from pipeline.plan.small_files import planned_units
 from pipeline.sinks import FORMATS
 from pipeline.sources import ROWS, SlicedSource, source_of
-from pipeline.sources.corrected_rows import ROW_IDS, load_rows
+from pipeline.sources.corrected_rows import load_rows, row_ids_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -229,7 +229,7 @@ def _corrected_rows(
         except SourceError as error:
             found.problem(f"{retry.rows_key}: {error}")
             continue
-        corrected[retry.number] = rows, {row_id: place for place, row_id in enumerate(rows[ROW_IDS].to_pylist())}
+        corrected[retry.number] = rows, {row_id: place for place, row_id in enumerate(row_ids_of(rows))}
     return corrected
 
 

@@ -23,7 +23,7 @@ from pipeline.plan.retry_failed import failed_rows, load_place, with_previous
 from pipeline.schema import DEAD_FIELDS
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import SlicedSource
-from pipeline.sources.corrected_rows import ROW_IDS, CorrectedRows, CorrectedUnit, table_of
+from pipeline.sources.corrected_rows import CorrectedRows, CorrectedUnit, row_ids_of, table_of
 from pipeline.sources.formats.openai_batch import CUSTOM_ID, OpenAIBatchSource
 from pipeline.sources.spool import spool
 from pipeline.storage.protocol import Storage
@@ -162,14 +162,14 @@ def corrections_of(config: RunConfig, source: SlicedSource, state: RunState, sto
     return Corrections(
         source=CorrectedRows(
             files=files,
-            schema=rows.drop([ROW_IDS]).schema,
+            schema=rows.drop(rows.column_names[-1:]).schema,
             input_format=source.input_format,
             path=file.path,
             sha256=sha256,
             options=copy.options,
             units={},
         ),
-        ids=rows[ROW_IDS].to_pylist(),
+        ids=row_ids_of(rows),
         retry=Retry(rows=where, rows_key="/".join(file.path.split("/")[-4:]), rows_sha256=sha256),
     )
 

@@ -20,10 +20,10 @@ from pipeline.sources.text import TextSource
 from pipeline.storage.urls import is_url, local_path
 from pipeline.types import Place, SourceFile, Unit
 
-__all__ = ["ROW_IDS", "CorrectedRows", "CorrectedUnit", "load_rows", "table_of"]
+__all__ = ["CorrectedRows", "CorrectedUnit", "load_rows", "row_ids_of", "table_of"]
 
-ROW_IDS = "(row id)"
-"""Column with the id of the failed row whose place a corrected row takes."""
+_ROW_IDS = "(row id)"
+"""Name of the last column, unless the rows have a column of this name."""
 _READ_ROWS = 4096
 _REMEDY = "Give the corrected rows again, with the same command."
 
@@ -106,8 +106,14 @@ def load_rows(path: str, sha256: str, options: Mapping[str, Any]) -> pa.Table:
     return rows
 
 
+def row_ids_of(rows: pa.Table) -> list[str]:
+    """Of each corrected row, the id of the failed row whose place it takes: the last column."""
+    found: list[str] = rows.column(rows.num_columns - 1).to_pylist()
+    return found
+
+
 def table_of(source: SlicedSource, where: str, ids: str, columns: pa.Schema, without: Sequence[str]) -> pa.Table:
-    """The rows of a small source, in order, and the ids of the failed rows in :data:`ROW_IDS`.
+    """The rows of a small source, in order, and the ids of the failed rows in the last column.
 
     Args:
         source: the corrected rows.
@@ -142,7 +148,10 @@ def table_of(source: SlicedSource, where: str, ids: str, columns: pa.Schema, wit
         )
     others = [name for name in table.column_names if name not in (*HIDDEN, *without, *columns.names)]
     values = [_with_type(table[field.name], field, where) for field in columns]
-    own = pa.field(ROW_IDS, pa.string())
+    name = _ROW_IDS
+    while name in (*columns.names, *others):
+        name = f"({name})"
+    own = pa.field(name, pa.string())
     values += [table[name] for name in others] + [pa.array([str(value) for value in found], own.type)]
     fields = [*columns, *(table.schema.field(name) for name in others), own]
     return pa.table(values, schema=pa.schema(fields, metadata=columns.metadata))

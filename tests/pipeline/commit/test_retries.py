@@ -289,6 +289,16 @@ def test_corrected_rows_alone_take_the_place_of_failed_ones_by_id(job: Job, tmp_
     assert any("corrected rows there are not" in problem for problem in job.problems())
 
 
+def test_corrected_rows_may_have_a_column_with_the_name_of_the_ids(tmp_path: Path, qwen3_folder: Path) -> None:
+    job = Job(tmp_path, qwen3_folder, columns=["note", "(row id)"])
+    write(job.source, [{**row, "(row id)": f"own {i}"} for i, row in enumerate(ROWS)])
+    job.run()
+    summary = job.retry(input=str(write(tmp_path / "fixed.jsonl", fixed(job))))
+    assert summary.total.failed_rows == 0
+    assert [row["(row id)"] for row in job.data()[::2]] == [f"own {i}" for i in range(len(ROWS))]
+    assert job.problems() == ()
+
+
 @pytest.mark.parametrize("form", ["row_id", "id_column", "renamed"])
 def test_corrected_rows_without_the_retry_are_refused_and_doubled_by_no_run(
     tmp_path: Path, qwen3_folder: Path, form: str
