@@ -165,7 +165,6 @@ def test_a_run_of_an_earlier_version_continues_with_its_ids_or_is_refused(place:
     # That version named files from the lowest folder that had all of them: here x.
     assert go(replace(pattern, input=f"{url}/in/x/*.jsonl")) == ids("a.jsonl")
     as_earlier_versions(pattern, lambda name: name)
-    fs, root = fsspec.core.url_to_fs(url, **options)
     put("in/y/a.jsonl", 10)
     with pytest.raises(
         FingerprintError, match=r"'a\.jsonl'.* is gone, and 'x/a\.jsonl' has the same content.*run once with"

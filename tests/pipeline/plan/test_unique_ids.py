@@ -47,7 +47,7 @@ def test_a_row_without_an_id_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "text"), [("x.jsonl", '{"id": "a"}\n{"id": ""}\n'), ("x.csv", "id,q\na,x\n,y\n")])
 def test_an_empty_id_is_none(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(SourceError, match="'' in row 1.*never null or empty"):
+    with pytest.raises(SourceError, match=r"'' in row 1.*never null or empty"):
         check(tmp_path / name)
 
 
