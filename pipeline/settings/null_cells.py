@@ -1,12 +1,13 @@
 """Null cells in prompt templates: they can be tested and replaced; any other use of them is an error that names them.
 
-Jinja writes None as the word "None". Here a null, a NaN and a missing field have no text, at any depth of a cell.
+Jinja writes None as the word "None". Here a null, a NaN and a missing field have no text, at any depth of a cell. A
+text of digits is never taken for a number.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, NoReturn
 
@@ -67,6 +68,45 @@ class NullCell(StrictUndefined):
     __abs__ = __round__ = _no_number
 
 
+class NumberText(str):
+    """A text cell that is the digits of a number: a column of numbers is text if one of its cells is no number.
+
+    It is a text like any other, but comparing it or computing with a number is an error that names the cell: it is
+    equal to no number, and a product would repeat the text.
+    """
+
+    __slots__ = ("_place",)
+    _place: str
+
+    def __new__(cls, text: str, place: str = "") -> NumberText:
+        """``place``: of the cell."""
+        own = super().__new__(cls, text)
+        own._place = place
+        return own
+
+    __hash__ = str.__hash__
+
+
+def _refusing_numbers(name: str) -> Callable[[NumberText, Any], Any]:
+    """A method of text that takes no number."""
+    plain = getattr(str, name, None)
+
+    def method(self: NumberText, other: Any) -> Any:
+        if isinstance(other, Real):
+            raise TypeError(
+                f"column {self._place!r} is text, {self[:80]!r}, and no number, as {other!r} is. "
+                f"Write {self._place}|int or {self._place}|float"
+            )
+        return NotImplemented if plain is None else plain(self, other)
+
+    return method
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow",
+              "radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow"):  # fmt: skip
+    setattr(NumberText, f"__{_name}__", _refusing_numbers(f"__{_name}__"))
+
+
 class _Fields(dict[Any, Any]):
     """A mapping of a row; a field that it lacks is an error that names its place."""
 
@@ -94,16 +134,9 @@ class RowEnvironment(BoundedEnvironment):
         self.tests["none"] = lambda value: value is None or isinstance(value, NullCell)
         self.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_null}
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """An operator; a text of digits is not repeated: its column was of numbers before one of its cells was not."""
-        for factor in (left, right) if operator == "*" else ():
-            if isinstance(factor, str) and _NUMERAL.fullmatch(factor):
-                raise TypeError(f"{factor[:80]!r} times a number would repeat the text. Use the filter int or float")
-        return super().call_binop(context, operator, left, right)
-
 
 def cells_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cells of a row as templates get them: the same values, with a :class:`NullCell` for each null and NaN."""
+    """The cells of a row as templates get them: a :class:`NullCell` for a null or NaN, and texts of digits marked."""
     return _Fields("", row)
 
 
@@ -118,6 +151,8 @@ def _cell(place: str, value: Any) -> Any:
         return _Fields(place, value)
     if isinstance(value, (list, tuple)):
         return type(value)(_cell(f"{place}[{i}]", item) for i, item in enumerate(value))
+    if isinstance(value, str) and _NUMERAL.fullmatch(value):
+        return NumberText(value, place)
     return value
 
 

@@ -85,10 +85,24 @@ def test_a_null_cell_fails_its_row_alone_and_names_the_column(qwen3_folder: Path
     assert "default" in bad["error"]
 
 
-@pytest.mark.parametrize("template", ["{{ n * 3 }}", "{{ 3 * n }}"])
-def test_digits_of_a_column_that_became_text_are_never_repeated_in_place_of_a_product(template: str) -> None:
+@pytest.mark.parametrize(
+    "template",
+    ["{{ n * 3 }}", "{{ 3 * n }}", "{{ n + 3 }}", "{{ 3 - n }}", "{{ n // 3 }}", "{{ n % 3 }}", "{{ 3 ** n }}",
+     "{% if n == 12 %}a{% endif %}", "{% if 3 != n %}a{% endif %}", "{% if n > 3 %}a{% endif %}",
+     "{% if 3 <= n %}a{% endif %}", "{% if n in [3] %}a{% endif %}", "{% if row.n == 12 %}a{% endif %}"],
+)  # fmt: skip
+def test_digits_of_a_column_that_became_text_are_never_taken_for_a_number(template: str) -> None:
     for text in ("12", "-1.5", "1e5"):
-        with pytest.raises(TypeError, match="would repeat the text"):
+        with pytest.raises(TypeError, match=r"column 'n' is text, '.*n\|int or n\|float"):
             PromptTemplate(template).render({"n": text})
-    assert PromptTemplate(template).render({"n": 12}) == "36"
-    assert PromptTemplate("{{ '-' * 3 }}{{ n | int * 3 }}").render({"n": "12"}) == "---36"
+    PromptTemplate(template).render({"n": 12})
+
+
+def test_a_text_of_digits_is_a_text_like_any_other() -> None:
+    row = {"n": "12", "m": "x", "l": ["5"]}
+    template = (
+        "{{ n }}{{ n ~ 3 }}{{ n + m }}{{ m + n }} {{ n == '12' }} {{ n in ['12'] }} {{ '2' in n }} {{ n < '2' }} "
+        "{{ {'12': 'y'}[n] }} {{ n | int * 3 }} {{ n | tojson }} {{ n.zfill(3) }} {{ l }} {{ '-' * 3 }} {{ n == m }}"
+        "{{ n.format() }}"
+    )
+    assert PromptTemplate(template).render(row) == ("1212312xx12 True True True True y 36 \"12\" 012 ['5'] --- False12")
