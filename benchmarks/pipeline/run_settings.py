@@ -28,7 +28,7 @@ from wedlm_core import SamplingParams
 __all__ = ["SETTINGS", "main"]
 
 _PLAIN: Mapping[str, Any] = {"max_tokens": 64}
-_SAMPLING = {
+_SAMPLING: Mapping[str, Mapping[str, Any]] = {
     "n 4": {"n": 4},
     "logprobs true": {"logprobs": True},
     "logprobs 5": {"logprobs": 5},
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=positive, default=2)
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS), metavar="SETTING")
     args = parser.parse_args(argv)
-    lines = []
+    lines = list[tuple[str, str, str]]()
     with tempfile.TemporaryDirectory(prefix="wedlm-settings-") as folder:
         source = Path(folder) / "rows.parquet"
         pq.write_table(rows_of(args.rows), source)
