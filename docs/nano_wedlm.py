@@ -122,7 +122,7 @@ def stream(
     model.clear()
     if len(prompt) > 1:
         model.forward(prompt[:-1], range(len(prompt) - 1))
-    known, window = list(prompt), [None] * size
+    known, window = list(prompt), list[int | None]([None] * size)
     while True:
         lead = next((place for place, token in enumerate(window) if token is None), len(window))
         commit, ended = cut([t for t in window[:lead] if t is not None], limit - len(known) + len(prompt), model.eos)
@@ -132,7 +132,7 @@ def stream(
             return
         window += [None] * lead
         order, start = reorder(window), model.cached()
-        ids = known[start:] + [model.mask if window[p] is None else window[p] for p in order]
+        ids = known[start:] + [model.mask if (token := window[p]) is None else token for p in order]
         positions = [*range(start, len(known)), *(len(known) + place for place in order)]
         logits = model.forward(ids, positions)
         # Instant cache: committed rows are first in the order, so their keys and values are final.
