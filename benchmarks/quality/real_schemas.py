@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import positive, table, write_result
-from benchmarks.quality.spelling import reason_of_refusal, takes
+from benchmarks.quality.spelling import ORDER, OTHER, in_order, reason_of_refusal, takes, without_siblings
 from wedlm_core.errors import RequestError
 from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.model.sources import resolve
@@ -31,6 +31,7 @@ from wedlm_core.tokenizer import Tokenizer
 __all__ = ["Case", "Outcome", "cases", "judge", "report"]
 
 _MOST_NAMES = 20
+_OLD = re.compile(r"draft-0[467]")  # drafts that ignore keywords next to $ref
 _WHOLE = re.compile(r"structured_outputs\.json#[^=]*?/([^/=]+)=", re.DOTALL)
 
 
@@ -94,10 +95,27 @@ def judge(case: Case) -> Outcome:
         taken = takes(grammar.matcher, tokenizer.encode, value)
         allowed += taken and not valid
         if valid and not taken:
-            refused[reason_of_refusal(grammar.matcher, tokenizer.encode, value)] += 1
+            refused[_reason(case.schema, grammar.matcher, value)] += 1
     count = sum(valid for valid, _ in case.instances)
     return Outcome(name=case.name, refusal=None, seconds=seconds, valid=count, invalid=len(case.instances) - count,
                    refused=dict(refused), allowed=allowed)  # fmt: skip
+
+
+def _reason(schema: Any, matcher: Any, value: Any) -> str:
+    """Why a valid value is no output; ``other`` if nothing was found."""
+    tokenizer, compiler = _tools()
+    if takes(matcher, tokenizer.encode, in_order(value, schema)):
+        return ORDER
+    reason = reason_of_refusal(matcher, tokenizer.encode, value)
+    if reason != OTHER or not _OLD.search(str(schema.get("$schema", "") if isinstance(schema, dict) else "")):
+        return reason
+    bare = without_siblings(schema)
+    try:
+        wider = compiler.compile(StructuredOutputs(json=bare)).matcher
+    except RequestError:
+        return OTHER
+    taken = takes(wider, tokenizer.encode, value) or _reason(bare, wider, value) != OTHER if bare != schema else False
+    return "keywords next to $ref" if taken else OTHER
 
 
 def _class(message: str) -> str:
@@ -129,7 +147,7 @@ def report(outcomes: Sequence[Outcome]) -> str:
     ]
     refusals = Counter(outcome.refusal for outcome in outcomes if outcome.refusal is not None)
     wrong = [outcome.name for outcome in compiled if outcome.allowed]
-    other = [outcome.name for outcome in compiled if "other" in outcome.refused]
+    other = [outcome.name for outcome in compiled if OTHER in outcome.refused]
     return "\n\n".join(
         (
             table(("", "count"), rows),

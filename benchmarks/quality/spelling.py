@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["reason_of_refusal", "takes"]
+__all__ = ["ORDER", "OTHER", "in_order", "reason_of_refusal", "takes", "without_siblings"]
 
 _MOST_TRIES = 10_000
-_ORDER, _NUMBER, _CHARACTER = "order of fields", "spelling of a number", "control character"
-_LIMIT = "limit of the grammar library"
+ORDER, OTHER = "order of fields", "other"
+_NUMBER, _CHARACTER = "spelling of a number", "control character"
+_LIMIT, _LIMITS = "limit of the grammar library", ("too many", "Current row has")
 
 
 def takes(matcher: Any, encode: Callable[[str], Sequence[int]], value: Any) -> bool:
@@ -22,7 +23,7 @@ def takes(matcher: Any, encode: Callable[[str], Sequence[int]], value: Any) -> b
 
 
 def reason_of_refusal(matcher: Any, encode: Callable[[str], Sequence[int]], value: Any) -> str:
-    """Why a value that a grammar refuses is no output: the spelling that it needs, or ``other``.
+    """Why a value that a grammar refuses is no output: the spelling that it needs, or ``OTHER``.
 
     Args:
         matcher: the grammar's, at its beginning.
@@ -31,13 +32,53 @@ def reason_of_refusal(matcher: Any, encode: Callable[[str], Sequence[int]], valu
     """
     if any(char < " " and char not in "\n\r\t\b\f" for text in _texts(value) for char in text):
         return _CHARACTER
-    for numbers, reason in ((False, _ORDER), (True, _NUMBER)):
-        found = next(_Speller(encode, numbers).after(matcher, value), None)
+    for numbers, reason in ((False, ORDER), (True, _NUMBER)):
+        speller = _Speller(encode, numbers)
+        found = next(speller.after(matcher, value), None)
         if found is not None and found.is_accepting():
             return reason
-    own = matcher.deep_copy()
-    own.consume_tokens(encode(json.dumps(value, ensure_ascii=False)))
-    return _LIMIT if "too many" in own.get_error() else "other"
+        if speller.limited:
+            return _LIMIT
+    return OTHER
+
+
+def in_order(value: Any, schema: Any) -> Any:
+    """The value with the fields of each object in the order of those ``properties`` that name most of them."""
+    return _in_order(value, [list(part["properties"]) for part in _parts(schema) if _names_properties(part)])
+
+
+def _in_order(value: Any, orders: Sequence[list[str]]) -> Any:
+    if isinstance(value, list):
+        return [_in_order(inner, orders) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    best = max(orders, key=lambda names: (len(value.keys() & set(names)), -len(names)), default=[])
+    place = {name: number for number, name in enumerate(best)}
+    return {name: _in_order(value[name], orders) for name in sorted(value, key=lambda name: place.get(name, len(best)))}
+
+
+def without_siblings(schema: Any) -> Any:
+    """The schema without keywords next to ``$ref``, which drafts up to 7 ignore."""
+    if isinstance(schema, list):
+        return [without_siblings(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if isinstance(schema.get("$ref"), str):
+        kept = ("$ref", "$schema", "definitions")
+        return {name: without_siblings(schema[name]) for name in kept if name in schema}
+    return {name: without_siblings(inner) for name, inner in schema.items()}
+
+
+def _names_properties(part: dict[str, Any]) -> bool:
+    return isinstance(part.get("properties"), dict)
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        yield schema
+        schema = list(schema.values())
+    for inner in schema if isinstance(schema, list) else ():
+        yield from _parts(inner)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -59,6 +100,7 @@ class _Speller:
 
     def __init__(self, encode: Callable[[str], Sequence[int]], numbers: bool) -> None:
         self._encode, self._numbers, self._left = encode, numbers, _MOST_TRIES
+        self.limited = False  # whether a limit of the grammar library was met
 
     def after(self, matcher: Any, value: Any) -> Iterator[Any]:
         """Matchers after the value, one for each order that the grammar takes."""
@@ -69,8 +111,14 @@ class _Speller:
             for opened in self._text(matcher, "["):
                 yield from self._items(opened, value, "")
         else:
-            for text in self._spellings(value):
-                yield from self._text(matcher, text)
+            spellings = self._spellings(value)
+            for text in spellings:
+                for spelled in self._text(matcher, text):
+                    if len(spellings) == 1 or self._may_end(spelled):
+                        yield spelled
+
+    def _may_end(self, matcher: Any) -> bool:
+        return bool(matcher.is_accepting()) or any(True for end in (", ", "}", "]") for _ in self._text(matcher, end))
 
     def _spellings(self, value: Any) -> list[str]:
         own = json.dumps(value, ensure_ascii=False)
@@ -83,8 +131,12 @@ class _Speller:
     def _text(self, matcher: Any, text: str) -> Iterator[Any]:
         self._left -= 1
         own = matcher.deep_copy()
-        if self._left > 0 and own.consume_tokens(self._encode(text)):
+        if self._left <= 0:
+            return
+        if own.consume_tokens(self._encode(text)):
             yield own
+        elif any(words in own.get_error() for words in _LIMITS):
+            self.limited = True
 
     def _fields(self, matcher: Any, left: dict[str, Any], comma: str) -> Iterator[Any]:
         """Try first the fields after which most others may still come."""

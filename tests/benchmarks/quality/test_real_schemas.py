@@ -35,6 +35,23 @@ def test_each_instance_counts_once_and_says_why_it_is_no_output() -> None:
     assert found.refused == {"order of fields": 1, "spelling of a number": 1, "control character": 1}
 
 
+def test_keywords_next_to_a_reference_are_named_in_drafts_that_ignore_them() -> None:
+    parts = {"whole": {"type": "integer"}}
+    schema = {"$ref": "#/definitions/whole", "maximum": 3, "definitions": parts}
+    for draft, reason in (("draft-07", "keywords next to $ref"), ("draft/2020-12", "other")):
+        named = schema | {"$schema": f"http://json-schema.org/{draft}/schema#"}
+        found = judge(Case(name="n", schema=named, instances=((True, 5), (True, 2))))
+        assert (found.refusal, found.refused) == (None, {reason: 1})
+
+
+def test_many_fields_in_another_order_are_found_by_the_schema() -> None:
+    names = [f"field_{number}" for number in range(40)]
+    inner = {"type": "object", "properties": {name: {"type": "integer"} for name in names}}
+    value = {"b": dict.fromkeys(reversed(names), 1), "a": dict.fromkeys(reversed(names), 1)}
+    schema = {"type": "object", "properties": {"a": inner, "b": inner}}
+    assert judge(Case(name="n", schema=schema, instances=((True, value),))).refused == {"order of fields": 1}
+
+
 def test_a_suite_that_is_wrong_is_noticed() -> None:
     found = judge(Case(name="n", schema=PAIR, instances=((False, {"a": 1}), (True, {"a": "x"}))))
     assert (found.allowed, found.refused) == (1, {"other": 1})
