@@ -219,7 +219,7 @@ def _ask_matcher(
     Args:
         sequence: with a grammar.
         theirs_P: int32, what history proposes.
-        numbers: of the sequence, behind its slot (:class:`Proposed`).
+        numbers: of the sequence, from the column after its slot (:class:`Proposed`).
         chosen: what the forward's rows chose.
         drafted: written.
         g: the line of the sequence there.
@@ -234,9 +234,9 @@ def _ask_matcher(
     if paying:
         offered = Proposals(theirs_P[:paying].tolist(), paying, DraftSource.HISTORY)
     else:
-        # The rows behind the drafts' are masks, which proposed for the places behind the drafts.
-        behind = [*before, *chosen[len(before) + 1 : rows]][count:]
-        offered = Proposals(behind, min(kept, len(behind)), DraftSource.MASK)
+        # The rows after the drafts are masks, whose proposals are for the places after the drafts.
+        after = [*before, *chosen[len(before) + 1 : rows]][count:]
+        offered = Proposals(after, min(kept, len(after)), DraftSource.MASK)
     tokens, sources, _ = constraint.draft(offered, most=most)
     drafted.token_GL[g, : len(tokens)], drafted.source_GL[g, : len(tokens)] = tokens, sources
     drafted.lead[g] = len(tokens)

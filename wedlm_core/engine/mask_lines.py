@@ -85,7 +85,7 @@ class MaskLines:
         return len(self._states)
 
     def add(self, slot: int, constraint: Constraint, position: int) -> None:
-        """Add a sequence: a state before its first draft, and one behind each."""
+        """Add a sequence: one state before its first draft, and one after each draft."""
         first, states = len(self._states), constraint.drafts.states
         self._facts.append((slot, first, len(states), position))
         self._states += states
