@@ -1,6 +1,7 @@
 """WeDLM in one file: one sequence, plain PyTorch, the shipped model. Token ids in, token ids out.
 
-The engine gives the same tokens; it adds batches, pages and kernels.
+The engine gives the same tokens for greedy ``autoregressive``, ``reference`` and ``verified`` decoding. It adds
+batches, pages, kernels, sampling and the other strategies.
 """
 
 from __future__ import annotations
