@@ -92,7 +92,8 @@ class Corrections:
         if places:
             raise SourceError(
                 f"{self.retry.rows}: {sorted(places)[:3]} are not ids of failed rows of {job.storage.url}. Leave these "
-                "rows out; pipeline.read(output, table='dead_letters') has the failed ones."
+                "rows out; pipeline.read(output, table='dead_letters') has the failed ones. A line that could not be "
+                "read has no id of its own: correct it in its file."
             )
         letters = _letters(index, manifest, [unit_id for unit_id, (_, some) in found.items() if some])
         return self.source.planned_for(

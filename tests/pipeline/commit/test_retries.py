@@ -202,6 +202,10 @@ def test_rows_that_were_never_tried_are_not_done_with_the_settings_of_a_retry(
         job.run(executor=StopsAfter(2))
     with pytest.raises(FingerprintError, match=r"2 units are not done\. Finish the run with its own settings"):
         job.retry(on_long_prompt="truncate_left")
+    write(job.source, changed(r3="Short."))
+    with pytest.raises(FingerprintError, match=r"settings, and with these input files as they were first"):
+        job.retry()
+    write(job.source, ROWS)
     job.run()
     job.retry(on_long_prompt="truncate_left")
     assert job.rows()[LONG] == ("stop", 1)
@@ -338,7 +342,7 @@ def test_failed_rows_of_a_unit_may_be_corrected_one_at_a_time(tmp_path: Path, qw
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda row: {**row, "row_id": "a.jsonl:0"}, r"'a\.jsonl:0'\] are not ids of failed rows"),
+        (lambda row: {**row, "row_id": "a.jsonl:0"}, r"'a\.jsonl:0'\] are not ids of failed rows.* in its file"),
         (lambda row: {"prompt": "x", "note": "y"}, r"lacks the columns \['row_id'\]"),
         (lambda row: {"row_id": row["row_id"], "prompt": "x"}, r"lacks the columns \['note'\]"),
         (lambda row: {**row, "row_id": None}, r"corrected row 0 has row_id=None"),
