@@ -320,7 +320,7 @@ def _check_done(storage: Storage, index: Index, retry: Retry) -> None:
         FingerprintError: units are not done, or have to be done again.
     """
     if count := index.units.without_record:
-        files = ", and with these input files as they were" if retry.files else ""
+        files = " and retry_failed=True" if retry.files else ""
         raise FingerprintError(
             f"{storage.url}: a retry with {retry.describe()} does failed rows only, and {count} units are not done. "
             f"Finish the run with its own settings{files} first."

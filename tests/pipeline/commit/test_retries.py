@@ -202,13 +202,13 @@ def test_rows_that_were_never_tried_are_not_done_with_the_settings_of_a_retry(
         job.run(executor=StopsAfter(2))
     with pytest.raises(FingerprintError, match=r"2 units are not done\. Finish the run with its own settings"):
         job.retry(on_long_prompt="truncate_left")
-    write(job.source, changed(r3="Short."))
-    with pytest.raises(FingerprintError, match=r"settings, and with these input files as they were first"):
-        job.retry()
-    write(job.source, ROWS)
-    job.run()
+    write(job.source, changed(r10="There."))
+    with pytest.raises(FingerprintError, match=r"with its own settings and retry_failed=True first"):
+        job.retry(on_long_prompt="truncate_left")
+    job.retry()
     job.retry(on_long_prompt="truncate_left")
-    assert job.rows()[LONG] == ("stop", 1)
+    assert job.rows()[LONG] == ("stop", 2)
+    assert failed(job) == []
 
 
 def test_a_row_corrected_in_its_file_is_done_and_the_others_are_compared(job: Job) -> None:
