@@ -54,11 +54,6 @@ class AllowedRows:
         """Bool: rows that may choose one token alone."""
         return self.line_R < FREE
 
-    @property
-    def certain(self) -> int:
-        """How many of the rows, on the host, that is."""
-        return int(np.count_nonzero(self.line_R.numpy() < FREE))
-
     def take(self, index_N: Tensor) -> AllowedRows:
         """The rows of ``index_N`` (int64)."""
         return replace(self, line_R=self.line_R.index_select(0, index_N))

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from testing.engine.engines import run
+from testing.engine.features import FEATURES
 from testing.engine.grammar_oracle import allowed_by
 from testing.engine.oracle import autoregressive
 from testing.engine.schemas import OTHERS, SCHEMAS
@@ -259,6 +260,24 @@ def test_what_is_forced_is_certain_whatever_the_model_says(strategy: str, form: 
             assert one.stats.mean_entropy > 0
             for token, tops, sure in zip(one.token_ids, one.top_logprobs or (), [*certain, True], strict=False):
                 assert tops == ((token, 0.0),) if sure else len(tops) == 3
+
+
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize("name", FEATURES)
+def test_adjusted_rows_under_a_grammar_are_chosen_alike_in_every_form(name: str) -> None:
+    """Also where an adjustment forbids the one token that the grammar allows."""
+    asked = [
+        replace(one, params=replace(one.params, **FEATURES[name]))
+        for one in requests(resolve("tiny"), "verified", 1.0)[::5]
+    ]
+    expected = {one.request_id: one for one in run(engine_of(resolve("tiny")), asked)}
+    for form, traits in FORMS.items():
+        engine = Engine(*loaded(resolve("tiny")), EngineConfig(max_window=4, step_cost=COST, **traits))
+        for one in run(engine, asked):
+            other = expected[one.request_id]
+            assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason), (form, one.request_id)
+            if form != "step by step":  # whose attention adds in another order
+                assert one.logprobs == other.logprobs, (form, one.request_id)
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9])

@@ -166,14 +166,18 @@ class Chooser:
         allowed = state.allowed_tokens()
         if allowed is None:
             return picks
-        asked_R = ~allowed.rows(picks.slot_R, picks.position_R).is_certain
-        asked_R |= state.adjusts(picks.slot_R)  # which may forbid the one token that a grammar allows
+        asked_R = self._asked(allowed, picks.slot_R, picks.position_R, state)
         return picks if bool(asked_R.all()) else replace(picks, asked_N=asked_R.nonzero().squeeze(-1))
+
+    @staticmethod
+    def _asked(allowed: AllowedTokens, slot_R: Tensor, position_R: Tensor, state: DeviceState) -> Tensor:
+        """Bool: rows that need logits. Adjustments may forbid the one token that a grammar allows."""
+        return ~allowed.rows(slot_R, position_R).is_certain | state.adjusts(slot_R)
 
     def draw(self, picks: StepPicks, state: DeviceState, slots_S: IntArray, advance: Advance) -> Draw | None:
         """How the decoder itself may choose the picked rows; None where that takes more than it does.
 
-        It adjusts no row that a grammar restricts, and keeps all logits.
+        It keeps all logits.
 
         Args:
             picks: the rows.
@@ -184,12 +188,10 @@ class Chooser:
         if not self._cpu_kernels or not picks.total:
             return None
         adjusts = state.adjusts_any(slots_S)
-        if adjusts and state.allowed is not None:
-            return None
         allowed, most = state.allowed_tokens(), picks.total
         if allowed is not None and most > self._chunk:
             _, slot_R, position_R = picks.pick_3R[:, : picks.total]
-            most -= allowed.rows(slot_R, position_R).certain
+            most = int(self._asked(allowed, slot_R, position_R, state).count_nonzero())
         if most > self._chunk:
             return None
         return Draw(

@@ -24,6 +24,7 @@ from wedlm_core.kernels.cpu.records import (
 )
 from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, take_only_tokens
 from wedlm_core.kernels.cpu.sampling import choose_row, likely, scratch_of
+from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.shares import by_rows, part_of
 from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_windows
 from wedlm_core.kernels.cpu.team import STATE_SIZE, meet, take
@@ -58,7 +59,7 @@ def _choose(choice, logits, state, me, members):  # type: ignore[no-untyped-def]
     logprobs, flat = array_at(choice.logprobs, (picks,), np.float32), logits.reshape(logits.size)
     if count < picks:
         first, last = part_of(picks, me, members)
-        take_only_tokens(lines, tokens, entropies, logprobs, first, last)
+        take_only_tokens(lines, slots, choice.adjustments, tokens, entropies, logprobs, first, last)
     min_p = array_at(choice.min_p, (choice.slots,), np.float32)
     top_p = array_at(choice.top_p, (choice.slots,), np.float32)
     reports = numbers_at(choice.reports, choice.slots)
@@ -75,6 +76,9 @@ def _choose(choice, logits, state, me, members):  # type: ignore[no-untyped-def]
             positions[p], suppress[slot] != 0, choice.adjustments, bits, line, choice.mask_token, choice.vocab_limit,
             scratch,
         )  # fmt: skip
+        if line <= -2:  # what is no number says that the logits are none
+            entropies[p] = entropies[p] if np.isnan(entropies[p]) else F32(0.0)
+            logprobs[p] = logprobs[p] if np.isnan(logprobs[p]) else F32(0.0)
         if choice.most and reports[slot]:
             likely(flat, r * size, size, top, log_mass, scratch, top_tokens[p], top_logprobs[p])
         r = take(state)
@@ -100,7 +104,8 @@ def _plan_last_layer(task):  # type: ignore[no-untyped-def]
                 numbers_at(choice.lines, picks),
             )  # fmt: skip
         pick_rows = numbers_at(choice.pick_rows, picks)
-        pick_rows_read(pick_rows, _lines_of(choice), read, numbers_at(choice.logit_picks, picks))
+        pick_slots, logit_picks = numbers_at(choice.pick_slots, picks), numbers_at(choice.logit_picks, picks)
+        pick_rows_read(pick_rows, _lines_of(choice), pick_slots, choice.adjustments, read, logit_picks)
     if 0 <= read[0] < task.rows:
         starts, counts = numbers_at(task.starts, task.sequences), numbers_at(task.counts, task.sequences)
         spans = array_at(task.last_spans, (3, task.sequences), np.int64)

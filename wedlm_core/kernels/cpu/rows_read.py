@@ -1,29 +1,37 @@
 """Which rows of a forward are read behind the last layer: no others need more of it than their keys and values.
 
 A row is read where a token is chosen on it. Rows of a prompt but for the last are not, nor are those on which a grammar
-allows one token alone.
+allows one token alone, unless adjustments may forbid it.
 """
 
 from __future__ import annotations
 
+from wedlm_core.kernels.cpu.adjusting import uses_any
 from wedlm_core.kernels.cpu.compiled import kernel
 
 __all__ = ["find_spans", "pick_rows_read", "take_only_tokens"]
 
 
+@kernel(inline="always")
+def _is_certain(lines, slots, adjustments, p):  # type: ignore[no-untyped-def]
+    return lines[p] <= -2 and not uses_any(adjustments, slots[p])
+
+
 @kernel
-def pick_rows_read(pick_rows, lines, rows, picks):  # type: ignore[no-untyped-def]
+def pick_rows_read(pick_rows, lines, slots, adjustments, rows, picks):  # type: ignore[no-untyped-def]
     """Write the rows of picks that need logits.
 
     Args:
         pick_rows: int64 ``[P]``, ascending.
         lines: int64 ``[P]``, what a pick may choose (``AllowedRows.line_R``), or empty where none is restricted.
+        slots: int64 ``[P]``, engine slots of the picks.
+        adjustments: address of a record :data:`wedlm_core.kernels.cpu.records.ADJUSTMENTS`, or 0.
         rows: int64 ``[1 + P]``, written: how many there are, and each.
         picks: int64 ``[P]``, written: their places among the picks.
     """
     count = 0
     for p in range(len(pick_rows)):
-        if len(lines) == 0 or lines[p] > -2:
+        if len(lines) == 0 or not _is_certain(lines, slots, adjustments, p):
             rows[1 + count], picks[count] = pick_rows[p], p
             count += 1
     rows[0] = count
@@ -51,11 +59,13 @@ def find_spans(rows, starts, counts, cached, spans):  # type: ignore[no-untyped-
 
 
 @kernel
-def take_only_tokens(lines, tokens, entropies, logprobs, first, last):  # type: ignore[no-untyped-def]
+def take_only_tokens(lines, slots, adjustments, tokens, entropies, logprobs, first, last):  # type: ignore[no-untyped-def]
     """The choices of picks that may choose one token alone: it is certain, whatever the model would say.
 
     Args:
         lines: int64 ``[P]`` (``AllowedRows.line_R``).
+        slots: as for :func:`pick_rows_read`.
+        adjustments: likewise.
         tokens: int64 ``[P]``, written.
         entropies: float32 ``[P]``, written.
         logprobs: float32 ``[P]``, written.
@@ -63,5 +73,5 @@ def take_only_tokens(lines, tokens, entropies, logprobs, first, last):  # type: 
         last: pick to end before.
     """
     for p in range(first, last):
-        if lines[p] <= -2:
+        if _is_certain(lines, slots, adjustments, p):
             tokens[p], entropies[p], logprobs[p] = -2 - lines[p], 0.0, 0.0

@@ -6,30 +6,36 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wedlm_core.kernels.cpu.records import ADJUSTMENTS
 from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, take_only_tokens
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=SEEDS, restricted=st.booleans())
+@given(seed=SEEDS, restricted=st.booleans(), adjusting=st.booleans())
 def test_picks_that_may_choose_among_several_tokens_are_read_and_the_others_are_certain(
-    seed: int, restricted: bool
+    seed: int, restricted: bool, adjusting: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 30))
     pick_rows, line_P = np.sort(rng.choice(99, count, replace=False)), rng.integers(-9, 5, count)
+    uses_S, slot_P, record = rng.random(8) < 0.4, rng.integers(0, 8, count), np.zeros(1, dtype=ADJUSTMENTS)
+    record["uses"], record["slots"] = uses_S.ctypes.data, len(uses_S)
+    address = record.ctypes.data if adjusting else 0
+    certain_P = (line_P < -1) & ~(uses_S[slot_P] & adjusting)  # adjustments may forbid the one token
+
     read, picks = np.full(1 + count, 7), np.full(count, 7)
-    pick_rows_read(pick_rows, line_P if restricted else line_P[:0], read, picks)
-    wanted = np.flatnonzero(line_P >= -1) if restricted else np.arange(count)
+    pick_rows_read(pick_rows, line_P if restricted else line_P[:0], slot_P, address, read, picks)
+    wanted = np.flatnonzero(~certain_P) if restricted else np.arange(count)
     assert read[0] == len(wanted)
     np.testing.assert_array_equal(picks[: read[0]], wanted)
     np.testing.assert_array_equal(read[1 : 1 + read[0]], pick_rows[wanted])
 
     token_P, entropy_P, logprob_P = np.full(count, 99), np.full(count, 9, np.float32), np.full(count, 9, np.float32)
     first = int(rng.integers(0, count))
-    take_only_tokens(line_P, token_P, entropy_P, logprob_P, first, count)
-    mine_P = (line_P < -1) & (np.arange(count) >= first)
+    take_only_tokens(line_P, slot_P, address, token_P, entropy_P, logprob_P, first, count)
+    mine_P = certain_P & (np.arange(count) >= first)
     np.testing.assert_array_equal(token_P, np.where(mine_P, -2 - line_P, 99))
     for nats_P in (entropy_P, logprob_P):
         np.testing.assert_array_equal(nats_P, np.where(mine_P, 0, 9))
