@@ -1,4 +1,4 @@
-"""Shared by all benchmarks: a description of the machine, dated result files, Markdown tables."""
+"""Shared by all benchmarks: a description of the machine, and how results are stored."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import datetime
 import os
 import platform
 import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["RESULTS", "machine", "positive", "table", "write_result"]
+from benchmarks import records
+from benchmarks.records import table
 
-RESULTS = Path(__file__).parent / "results"
+__all__ = ["machine", "positive", "table", "write_result"]
 
 
 def positive(text: str) -> int:
@@ -54,27 +54,29 @@ def _short(processor: str) -> str:
     return f"family-{found[1]}-model-{found[2]}" if found else re.sub(r"\W+", "-", processor.lower()).strip("-")
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; floats are shown with three significant digits."""
-
-    def cell(value: object) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(map(cell, row)) + " |" for row in rows)])
-
-
 def write_result(name: str, title: str, command: str, body: str, *, threads: int | None = None) -> Path:
-    """Write ``results/<date>-<name>.md`` with title, command, date and machine; print and return its path.
+    """Store a result as lines of its topic, write the topic's page, print the body, and return the page's path.
 
-    What another processor measured on that day stays: the name then ends with family and model of this one.
+    A second result of the same name, day and processor takes the place of the first. The name of a result of another
+    processor on that day ends with family and model of the processor.
+
+    Args:
+        name: begins as one of :data:`benchmarks.records.TOPICS`.
+        title: heading.
+        command: the command that measured it.
+        body: Markdown; each row of its tables becomes a line, the text around them notes.
+        threads: of torch, if others than torch is set to now.
+
+    Raises:
+        ValueError: no topic takes the name.
     """
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    path = RESULTS / f"{today}-{name}.md"
-    if path.exists() and f"- Machine: {_processor()}, " not in path.read_text(encoding="utf-8"):
-        path = RESULTS / f"{today}-{name}-{_short(_processor())}.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = f"# {title}\n\n- Command: `{command}`\n- Date: {today}\n- Machine: {machine(threads)}\n\n"
-    path.write_text(head + body.rstrip() + "\n", encoding="utf-8")
-    print(f"{path.name}\n\n{body}")
-    return path
+    topic = records.topic_of(name)
+    run = f"{today}-{name}"
+    same = [line for line in records.read(topic) if line["run"] == run and "title" in line]
+    if same and not same[0]["machine"].startswith(f"{_processor()}, "):
+        run = f"{run}-{_short(_processor())}"
+    head = {"run": run, "title": title, "date": today, "command": command, "machine": machine(threads)}
+    records.replace(topic, [head, *records.parse(run, body)])
+    print(f"{run}\n\n{body}")
+    return records.write_page(topic)

@@ -17,7 +17,7 @@ if str(ROOT) not in sys.path:
 
 from testing.pages.nav import completed  # noqa: E402
 from testing.pages.notebook import notebook_page  # noqa: E402
-from testing.pages.places import RESULTS, outer_files, page_of, relink, results_page  # noqa: E402
+from testing.pages.places import RESULTS, outer_files, relink  # noqa: E402
 from testing.pages.reference import reference_pages  # noqa: E402
 
 __all__ = ["on_config", "on_files", "on_page_markdown"]
@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that do not lie in ``docs/``."""
     for name, page in outer_files(ROOT).items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
-    made = {page_of(RESULTS): results_page(ROOT), **reference_pages(ROOT)}
+    made = dict(reference_pages(ROOT))
     for notebook in sorted((ROOT / "docs").rglob("*.ipynb")):
         page = notebook.relative_to(ROOT / "docs").with_suffix(".md").as_posix()
         made[page] = notebook_page(notebook)
@@ -45,8 +45,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Make the links those of the site, and show the drawing in place of its source."""
+    """Point links to the site's pages, show the drawing for its source, keep results out of the search."""
+    if page.file.src_uri.startswith(RESULTS):
+        page.meta["search"] = {"exclude": True}
     if page.file.src_uri == "DESIGN.md":
         markdown = re.sub(r"^```mermaid\n.*?^```\n", _DRAWING, markdown, flags=re.MULTILINE | re.DOTALL)
-    made = page.file.src_uri == page_of(RESULTS) or page.file.src_uri.startswith(("reference/", "notebooks/"))
+    made = page.file.src_uri.startswith(("reference/", "notebooks/"))
     return markdown if made else relink(markdown, page.file.src_uri)

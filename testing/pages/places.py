@@ -1,7 +1,7 @@
 """Where the files of the repository lie on the site, and links between them.
 
 Pages are written for whoever reads the repository: their links are relative to the file. The site holds ``docs/`` at
-its root, and some files from elsewhere under their own paths. A link to a folder leads to the page that lists it.
+its root, and some files from elsewhere under their own paths.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["HOME", "RESULTS", "file_of", "outer_files", "page_of", "relink", "results_page"]
+__all__ = ["HOME", "RESULTS", "file_of", "outer_files", "page_of", "relink"]
 
 DOCS = "docs"
 HOME = "index.md"
 """The README's place on the site."""
 RESULTS = "benchmarks/results"
-_OUTER = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "infra/README.md", "wedlm_core/tiny/README.md")
+_OUTER = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "infra/README.md",
+          "wedlm_core/tiny/README.md")  # fmt: skip
 _FENCES = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 
 
 def outer_files(root: Path) -> dict[str, str]:
     """Files outside of ``docs/`` that are on the site: path in the repository -> path on the site."""
-    results = sorted((root / RESULTS).iterdir())
-    names = [*_OUTER, *(f"{RESULTS}/{file.name}" for file in results if file.is_file())]
+    results = sorted((root / RESULTS).rglob("*.*"))
+    names = [*_OUTER, *(file.relative_to(root).as_posix() for file in results)]
     return {name: page_of(name) for name in names}
 
 
@@ -33,8 +34,6 @@ def page_of(name: str) -> str:
     """Path on the site of a file of the repository."""
     if name == "README.md":
         return HOME
-    if name == RESULTS:
-        return f"{RESULTS}/{HOME}"
     return name.removeprefix(f"{DOCS}/")
 
 
@@ -42,8 +41,6 @@ def file_of(page: str) -> str:
     """Path in the repository of a file of the site; the other way round of :func:`page_of`."""
     if page == HOME:
         return "README.md"
-    if page == f"{RESULTS}/{HOME}":
-        return page
     inside = page.startswith(("benchmarks/", "infra/", "wedlm_core/")) or page in _OUTER
     return page if inside else f"{DOCS}/{page}"
 
@@ -70,21 +67,3 @@ def _moved(link: re.Match[str], page: str) -> str:
     named = posixpath.normpath(posixpath.join(posixpath.dirname(file_of(page)), target))
     there = posixpath.relpath(page_of(named), posixpath.dirname(page) or ".")
     return f"{begin}{there}{anchor}{end}"
-
-
-def results_page(root: Path) -> str:
-    """The page that lists the measured results, the newest day first."""
-    lines = [
-        "# Measured results",
-        "",
-        "Every figure in this documentation comes from one of these tables, each with its command, date and machine.",
-        "They are written by the modules of `benchmarks/` and are not edited afterwards, losses included.",
-    ]
-    day = ""
-    for file in sorted((root / RESULTS).glob("*.md"), key=lambda path: (-int(path.name[:10].replace("-", "")), path)):
-        if file.name[:10] != day:
-            day = file.name[:10]
-            lines += ["", f"## {day}", ""]
-        title = re.search(r"^# (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-        lines.append(f"- [{title[1] if title else file.stem}]({file.name})")
-    return "\n".join(lines) + "\n"

@@ -121,7 +121,8 @@ def test_figures_beside_a_link_to_results_are_in_these_results(name: str) -> Non
     ]
     checked = 0
     for part in parts:
-        linked = [(DOCS / target).resolve() for target in re.findall(r"\]\((\S*benchmarks/results/\S+\.md)\)", part)]
+        topics = re.findall(r"\]\(\S*benchmarks/results/(\w+)\.md\S*\)", part)
+        linked = [ROOT / "benchmarks" / "results" / "data" / f"{topic}.jsonl" for topic in topics]
         figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*[Mm])", re.sub(r"\]\(\S+\)", "", part)) if linked else []
         measured = " ".join(map(text_of, linked))
         absent = [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}0?(?!\d)", measured)]

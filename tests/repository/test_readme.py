@@ -14,7 +14,8 @@ from wedlm_batch.console import COMMANDS
 
 MOST_WORDS = 1200
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "infra" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OUTER = ("CONTRIBUTING.md", "benchmarks/README.md", "infra/README.md", "wedlm_core/tiny/README.md")
+PAGES = [README, *(ROOT / name for name in OUTER), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def anchors(page: Path) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testing.pages.places import file_of, outer_files, page_of, relink, results_page
+from testing.pages.places import file_of, outer_files, page_of, relink
 from testing.repository import ROOT
 
 
@@ -12,8 +12,8 @@ from testing.repository import ROOT
     ("page", "link", "moved"),
     [
         ("index.md", "docs/usage.md#caches", "usage.md#caches"),
-        ("index.md", "benchmarks/results", "benchmarks/results/index.md"),
-        ("gpu.md", "../benchmarks/results/2026-11-22-decode.md", "benchmarks/results/2026-11-22-decode.md"),
+        ("index.md", "benchmarks/README.md", "benchmarks/README.md"),
+        ("gpu.md", "../benchmarks/results/decoding.md", "benchmarks/results/decoding.md"),
         ("tutorials/distil.md", "../guarantees.md#rows", "../guarantees.md#rows"),
         ("tutorials/distil.md", "../../infra/README.md", "../infra/README.md"),
         ("infra/README.md", "../docs/actors.md", "../actors.md"),
@@ -35,10 +35,3 @@ def test_every_file_has_a_page_of_its_own_and_is_found_from_it() -> None:
         assert (ROOT / name).exists()
         assert page_of(name) == page
         assert file_of(page) == name
-
-
-def test_the_list_of_results_has_each_of_them_the_newest_first() -> None:
-    page = results_page(ROOT)
-    days = [line for line in page.splitlines() if line.startswith("## ")]
-    assert days == sorted(days, reverse=True)
-    assert all(f"]({file.name})" in page for file in (ROOT / "benchmarks" / "results").glob("*.md"))

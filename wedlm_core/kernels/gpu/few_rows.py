@@ -2,7 +2,7 @@
 
 Few rows are bound by reading weights. Libraries choose a kernel by the sizes of a product; for up to sixteen rows and
 the sizes of decoder layers what they choose takes up to twice as long (by hand on an H200:
-``benchmarks/results/2026-11-26-gpu-steps-h200.md``).
+``benchmarks/results/gpu.md``).
 Importing this module imports Triton.
 """
 
