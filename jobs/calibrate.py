@@ -1,10 +1,12 @@
-"""Find the fastest setting that keeps an agreement: ``wedlm-batch calibrate --input X --floor 0.98``.
+"""Find the fastest entropy threshold that keeps an agreement with the autoregressive output.
 
-Generates for a sample of the rows with ``verified`` (the autoregressive output) and with ``streaming`` or
-``reference`` under rising thresholds, in this process, and prints how far they agree and how fast they are. The
-setting to use is the fastest threshold that keeps agreement at or above the floor, as all smaller ones tried do. If
-that is no faster than ``verified``, which gives up nothing, it is ``verified``.
-Takes the options of ``jobs.generate`` (chat, template, per-row parameters and so on); writes nothing.
+Example:
+  wedlm-batch calibrate --input prompts.jsonl --model tiny --floor 0.98
+
+Generates a sample of the rows in this process, once with the strategy verified and then with --strategy (streaming or
+reference; streaming if it is not given) under rising thresholds, and prints agreement and speed of each. The answer is
+the fastest threshold at which it and all smaller ones tried keep the floor. If verified is as fast, the answer is
+verified, which loses nothing. Takes the options of generate; writes nothing.
 
 Exit status:
   0  found
@@ -17,34 +19,40 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import pipeline
-from jobs.cli import NO_OUTPUT, Parser, add_config_options, collect, show_stages
+from jobs.cli import NO_OUTPUT, Parser, collect, show_stages
+from jobs.config_options import add_config_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError
 from pipeline.commands.calibrate import Calibration, CalibrationConfig, Trial, calibrate
 
 __all__ = ["main", "report"]
 
+_STRATEGY: Final = "streaming"
+
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.calibrate") -> int:
     """Calibrate and print; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
-    parser.add_argument("--floor", type=float, required=True, help="agreement to keep, for example 0.98")
-    parser.add_argument("--measure", choices=("token", "answer"), default="token")
-    parser.add_argument("--strategy", choices=("streaming", "reference"), default="streaming")
-    parser.add_argument("--rows", type=int, default=200, help="sample size")
-    parser.add_argument("--answer-regex", metavar="REGEX", help="the answer in a text: last match, first group")
-    parser.add_argument("--answer-column", metavar="NAME", help="input column with good answers")
-    parser.add_argument("--confident", action="store_true", help="hold the low end of the 95%% interval to the floor")
+    parser.add_argument("--floor", type=float, required=True, help="Keep this agreement, such as 0.98.")
+    parser.add_argument("--measure", choices=("token", "answer"), default="token",
+                        help="Compare tokens (the default) or answers.")  # fmt: skip
+    parser.add_argument("--rows", type=int, default=200, help="Sample this many rows (200).")
+    parser.add_argument(
+        "--answer-regex", metavar="REGEX", help="Take the answer from the last match of this regex (its first group)."
+    )
+    parser.add_argument("--answer-column", metavar="NAME", help="Compare with this column of good answers.")
+    parser.add_argument("--confident", action="store_true", help="Hold the low end of the 95%% interval to the floor.")
     args = parser.parse_args(argv)
     args.output = args.output or NO_OUTPUT
     try:
         wanted = CalibrationConfig(
             floor=args.floor,
             measure=args.measure,
-            strategy=args.strategy,
+            strategy=args.strategy or _STRATEGY,
             rows=args.rows,
             answer_regex=args.answer_regex,
             answer_column=args.answer_column,

@@ -1,9 +1,12 @@
-"""Several stages as one job: ``wedlm-batch chain --config chain.yaml``.
+"""Run several stages as one job: generate, judge, rewrite and so on.
 
-The file has the fields of `generate`, which all stages share, and `stages`: a list of mappings with a `name` and the
-stage's own fields (sampling, prompt_template, parse, columns, ...). Each stage has an output of its own, a folder of
-its name below `output`; it begins with what the one before has committed. Interrupted or killed, the same command
-continues.
+Example:
+  wedlm-batch chain --config chain.yaml
+
+The file has the fields of generate, which all stages share, and the field stages: a list of mappings with a name and
+the stage's own fields (sampling, prompt_template, parse, columns and so on). Each stage has an output of its own, a
+folder with its name in the output. A stage begins with the first rows that the stage before it has committed. After an
+interruption the same command continues.
 
 Exit status:
   0         done
@@ -22,7 +25,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pipeline
-from jobs.cli import Parser, add_config_options, collect_with
+from jobs.cli import Parser, collect_with
+from jobs.config_options import add_config_options
 from jobs.generate import RUN_ENDS, report_end, stop
 from jobs.next_commands import commands_of_chain, commands_of_stages
 from jobs.quiet_end import end_quietly
@@ -39,7 +43,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.chain") 
     """Run the job; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
-    parser.add_argument("--redo", metavar="STAGE", help="discard this stage and those after it, and do them again")
+    parser.add_argument("--redo", metavar="STAGE", help="Discard this stage and all later stages, and run them again.")
     add_progress_options(parser)
     return perform(parser.parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
 

@@ -1,6 +1,6 @@
 """From a command line and a YAML file to a configuration; shared by the jobs.
 
-Order of precedence, later wins: the YAML file, the options with a name of their own, ``--set``.
+Options and ``--set`` override the YAML file. An option and ``--set`` with different values for a field are refused.
 """
 
 from __future__ import annotations
@@ -10,31 +10,22 @@ import difflib
 import logging
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import yaml
 
+from jobs.config_options import OPTIONS, Option, warn_of_literals, yaml_fault
 from jobs.resolved_yaml import as_yaml
 from jobs.strict_yaml import read_yaml
 from pipeline import ConfigError, RunConfig
-from pipeline.codec import literal_secrets, redact
-from pipeline.config import INPUT_FORMATS, LONG_PROMPTS, MODES, OUTPUT_FORMATS
+from pipeline.codec import redact
 from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_base.version import VERSION
 
-__all__ = [
-    "NO_OUTPUT", "Parser", "add_config_options", "collect", "collect_with", "merge", "parse_actors", "parse_options",
-    "parse_setting", "read_mapping", "show_stages",
-]  # fmt: skip
+__all__ = ["NO_OUTPUT", "Parser", "collect", "collect_with", "merge", "parse_setting", "read_mapping", "show_stages"]
 
-_NAMED = (
-    "input", "output", "model", "actors", "mode", "limit", "prompt_column", "messages_column", "prompt_template",
-    "system_prompt", "chat", "id_column", "on_long_prompt", "max_failed_fraction", "max_row_deaths", "retry_failed",
-    "repair", "output_format", "storage_options", "input_format", "served_model_names",
-)  # fmt: skip
-_SAMPLING = ("max_tokens", "temperature")
 _OF_COMMANDS = {"stages": "chain", "etl": "etl"}
 """Fields of a file that one command has beside those of ``RunConfig``."""
 NO_OUTPUT = "."
@@ -43,16 +34,16 @@ NO_OUTPUT = "."
 
 _T = TypeVar("_T")
 _FIELD = re.compile(r"[A-Za-z_][\w.]*")
-_QUOTED = re.compile(r"'[^'<>]{2,}'")
-_URLS = ("input", "output", "model")
 
 
 class Parser(argparse.ArgumentParser):
     """A parser with ``--version`` whose errors are short and show no values, which may be credentials."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.add_argument("--version", action="version", version=f"wedlm-batch {VERSION}")
+        super().__init__(add_help=False, **options)
+        self.add_argument("-h", "--help", action="help", help="Print this help and exit.")
+        self.add_argument("--version", action="version", version=f"wedlm-batch {VERSION}",
+                          help="Print the version and exit.")  # fmt: skip
 
     def error(self, message: str) -> NoReturn:
         """Print the message and what to do, and exit with status 2."""
@@ -84,61 +75,6 @@ def show_stages() -> None:
     LOGGER.handlers[:] = [_Stages()]
 
 
-def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """``--config``, ``--set``, and an option of its own for each of the fields that are set most often."""
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with fields of RunConfig")
-    parser.add_argument("--input", metavar="PATH", help="file, folder, glob or URL; or the name of a hub dataset")
-    parser.add_argument("--output", metavar="FOLDER", help="where to write; a re-run continues there")
-    parser.add_argument("--output-format", choices=OUTPUT_FORMATS, help="format of the published files")
-    parser.add_argument(
-        "--storage-options",
-        type=parse_options,
-        metavar="YAML",
-        help="keyword arguments of the file systems of URLs; secrets as {env: NAME} or {file: /path}",
-    )
-    parser.add_argument("--input-format", choices=INPUT_FORMATS,
-                        help="openai-batch: lines with custom_id, url and body (recognised by itself)")  # fmt: skip
-    parser.add_argument("--served-model-name", action="append", metavar="NAME", dest="served_model_names",
-                        help="name of the model in bodies of an OpenAI batch (repeatable; * is any)")  # fmt: skip
-    parser.add_argument("--model", metavar="NAME", help='a folder, a URL, a hub id, or "tiny" (shipped)')
-    parser.add_argument("--actors", type=parse_actors, metavar="N|MIN-MAX",
-                        help="generate actors: a number, or a range in which it follows the work (0-64)")  # fmt: skip
-    parser.add_argument(
-        "--mode", choices=MODES, help="what to do if the output exists: continue it, discard it, or stop"
-    )
-    parser.add_argument(
-        "--retry-failed", action="store_true", default=None, help="generate the output's failed rows again"
-    )
-    parser.add_argument("--repair", action="store_true", default=None,
-                        help="check every published file; generate rows of damaged or missing ones anew")  # fmt: skip
-    parser.add_argument("--limit", type=int, metavar="ROWS", help="read this many rows at most")
-    parser.add_argument("--prompt-column", metavar="NAME", help="column of text prompts")
-    parser.add_argument("--messages-column", metavar="NAME", help="column of conversations (role and content)")
-    parser.add_argument("--prompt-template", metavar="JINJA", help='for example "{{ question }}"')
-    parser.add_argument("--chat", action="store_true", default=None, help="wrap prompts in the chat template")
-    parser.add_argument("--system-prompt", metavar="TEXT", help="system message for conversations without one")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate for a row, at most")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 (the default) takes the likeliest token")
-    parser.add_argument("--id-column", metavar="NAME", help="column of unique row ids")
-    parser.add_argument("--on-long-prompt", choices=LONG_PROMPTS, help="what to do with prompts that do not fit")
-    parser.add_argument(
-        "--max-failed-fraction", type=float, metavar="SHARE", help="stop if a larger share of the rows fails"
-    )
-    parser.add_argument(
-        "--max-row-deaths", type=int, metavar="N", help="quarantine a row after it has killed N processes"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        dest="settings",
-        help="any field, dotted, value as in YAML; for example sampling.max_tokens=48",
-    )
-    parser.add_argument("--print-config", action="store_true",
-                        help="print every setting as YAML for --config, and do nothing else")  # fmt: skip
-
-
 def collect(args: argparse.Namespace) -> RunConfig:
     """The configuration that the parsed options describe. With ``--print-config`` it is printed.
 
@@ -155,7 +91,7 @@ def collect_with(args: argparse.Namespace, name: str, make: Callable[[RunConfig,
     """The configuration of a command that has one field of its own beside those of ``RunConfig``.
 
     Args:
-        args: the options of :func:`add_config_options`.
+        args: the options of :func:`jobs.config_options.add_config_options`.
         name: of that field.
         make: gives the command's configuration and the field's value to print, of the run's configuration and the value
             in the file (None if it is not there).
@@ -172,11 +108,11 @@ def collect_with(args: argparse.Namespace, name: str, make: Callable[[RunConfig,
 def _collected(args: argparse.Namespace, own: Collection[str]) -> tuple[RunConfig, dict[str, Any]]:
     """The run's configuration, and the values of the command's own fields (None where one is not given)."""
     raw = read_mapping(args.config) if args.config is not None else {}
-    named = {name: getattr(args, name) for name in _NAMED if getattr(args, name) is not None}
-    sampling = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
-    raw = merge(raw, named | ({"sampling": sampling} if sampling else {}))
-    for text in args.settings:
-        raw = merge(raw, parse_setting(text))
+    given, settings = _given(args), [parse_setting(text) for text in args.settings]
+    _check_agreement(given, settings)
+    named = [_nested(option.path, value) for option, value in given]
+    for one in (*named, *settings):
+        raw = merge(raw, one)
     for name, command in _OF_COMMANDS.items():
         if name in raw and name not in own:
             raise ConfigError(
@@ -188,28 +124,59 @@ def _collected(args: argparse.Namespace, own: Collection[str]) -> tuple[RunConfi
     apart = {name: raw.pop(name, None) for name in own}
     config = RunConfig.from_mapping(raw)
     if not args.print_config:
-        for given in (named, *map(parse_setting, args.settings)):
-            _warn_of_literals({name: value for name, value in given.items() if name != "storage_options"})
+        for one in (*named, *settings):
+            warn_of_literals({name: value for name, value in one.items() if name != "storage_options"})
     return config, apart
+
+
+def _given(args: argparse.Namespace) -> list[tuple[Option, Any]]:
+    """The options of the table that were given, each with its value."""
+    values = [(option, getattr(args, option.dest)) for group in OPTIONS.values() for option in group]
+    return [(option, value) for option, value in values if value is not None]
+
+
+def _check_agreement(given: Iterable[tuple[Option, Any]], settings: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse an option and a ``--set`` that give one field different values.
+
+    Raises:
+        ConfigError: names both, without the values: they may be credentials.
+    """
+    for option, value in given:
+        if option.path == "output" and value == NO_OUTPUT:
+            continue
+        own = _leaves(_nested(option.path, value))
+        for name in (name for setting in settings for name, other in _leaves(setting).items()
+                     if any(_contradict(name, other, *leaf) for leaf in own.items())):  # fmt: skip
+            raise ConfigError(f"{option.flag} and --set {name}: they give one field two values. Leave out one of them.")
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted names of what is in nested mappings -> its value."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def _contradict(name: str, value: Any, other_name: str, other: Any) -> bool:
+    """Whether two leaves cannot both hold: different values of a field, or a value and a field inside it."""
+    if name == other_name:
+        return bool(value != other)
+    return name.startswith(f"{other_name}.") or other_name.startswith(f"{name}.")
+
+
+def _nested(name: str, value: Any) -> dict[str, Any]:
+    """``"a.b"`` and 1 as ``{"a": {"b": 1}}``."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    found: dict[str, Any] = value
+    return found
 
 
 def _end_after_printing(args: argparse.Namespace, config: RunConfig, more: Mapping[str, Any]) -> None:
     if args.print_config:
         print(as_yaml(config) + (yaml.safe_dump(dict(more), sort_keys=False) if more else ""), end="")
         raise SystemExit(0)
-
-
-def _warn_of_literals(given: Mapping[str, Any]) -> None:
-    """Warn of secrets on the command line, where everybody on the machine can read them."""
-    found = [place.lstrip(".") for place in literal_secrets(given, "")]
-    for names, remedy in (
-        ([name for name in found if name in _URLS], "Give the URL without credentials, and these in storage_options as "
-                                                    "{env: NAME} or {file: /path}."),
-        ([name for name in found if name not in _URLS], "Write {env: NAME} or {file: /path}, here or in --config."),
-    ):  # fmt: skip
-        if names:
-            seen = "on the command line, which every user of this machine can list"
-            print(f"warning: {', '.join(names)}: {seen}. {remedy}", file=sys.stderr)
 
 
 def parse_setting(text: str) -> dict[str, Any]:
@@ -224,10 +191,8 @@ def parse_setting(text: str) -> dict[str, Any]:
     try:
         parsed: Any = read_yaml(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--set {_shown(name)}: the value is not YAML ({_fault(error)}). Quote it.") from None
-    for part in reversed(name.strip().split(".")):
-        parsed = {part: parsed}
-    return parsed
+        raise ConfigError(f"--set {_shown(name)}: the value is not YAML ({yaml_fault(error)}). Quote it.") from None
+    return _nested(name.strip(), parsed)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +215,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read ({error}). Give a YAML file.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--config {path}: not YAML ({_fault(error)}). Correct it.") from None
+        raise ConfigError(f"--config {path}: not YAML ({yaml_fault(error)}). Correct it.") from None
     if raw is None:
         return {}
     if not isinstance(raw, dict):
@@ -260,36 +225,6 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return raw
 
 
-def parse_actors(text: str) -> int | dict[str, int]:
-    """``"4"``, or ``"1-64"`` as a range, for ``argparse``."""
-    least, dash, most = text.partition("-")
-    try:
-        return {"min": int(least), "max": int(most)} if dash and least else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError("must be a number or a range, for example 4 or 1-64") from None
-
-
-def parse_options(text: str) -> dict[str, Any]:
-    """Keyword arguments from YAML (or JSON) text, for ``argparse``; warns of secrets among them."""
-    try:
-        options = read_yaml(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"not YAML ({_fault(error)}). Write for example {{anon: true}}.") from None
-    if not isinstance(options, dict):
-        raise argparse.ArgumentTypeError(
-            f"must be a mapping, is a {type(options).__name__}. Write for example {{anon: true}}."
-        )
-    _warn_of_literals({"storage_options": options})
-    return options
-
-
 def _shown(name: str) -> str:
     """A field's name; of what cannot be one, nothing, since it may be a value."""
     return repr(name) if _FIELD.fullmatch(name.strip()) else "(not shown)"
-
-
-def _fault(error: Exception) -> str:
-    """Where and why text is not YAML, without the text: it may hold credentials."""
-    mark = getattr(error, "problem_mark", None)
-    place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-    return place + _QUOTED.sub("'...'", getattr(error, "problem", None) or type(error).__name__)

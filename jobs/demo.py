@@ -1,7 +1,9 @@
-"""The main job on the shipped model and the shipped prompts: ``wedlm-batch demo [--output out/demo]``.
+"""Run the shipped model on the shipped prompts, then print a sample of the rows.
 
-Runs :func:`pipeline.run` over ``jobs/data/demo_prompts.parquet`` (held-out problems of every family), then
-prints where the output is, a sample of it, and the commit statistics. A second call finds everything done.
+Example:
+  wedlm-batch demo
+
+Generates for jobs/data/demo_prompts.parquet: held-out problems of every family. A second call finds everything done.
 
 Exit status:
   0         done
@@ -67,10 +69,12 @@ def _sample(rows: list[dict[str, Any]], count: int) -> str:
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -> int:
     """Generate, then show; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", default="out/demo")
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--max-tokens", type=int, default=192)
-    parser.add_argument("--actors", type=int, default=1)
+    parser.add_argument("--output", default="out/demo", help="Write to this folder (out/demo).")
+    parser.add_argument("--model", default="tiny", help="Use this model (tiny).")
+    parser.add_argument(
+        "--max-tokens", type=int, default=192, help="Generate at most this many tokens for a row (192)."
+    )
+    parser.add_argument("--actors", type=int, default=1, help="Start this many actors (1).")
     add_progress_options(parser)
     args = parser.parse_args(argv)
     try:

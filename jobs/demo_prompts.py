@@ -1,8 +1,10 @@
 """Write the prompt file of the demo: held-out problems of every family, families interleaved.
 
-``python -m jobs.demo_prompts`` writes ``jobs/data/demo_prompts.parquet`` with the columns ``prompt``,
-``family``, ``regime`` and ``expected`` (the one good answer; null where many are good). The same file comes
-out every time.
+Example:
+  python -m jobs.demo_prompts
+
+Writes jobs/data/demo_prompts.parquet with the columns prompt, family, regime and expected (the one good answer; null
+where several are good). The file is the same every time.
 
 Exit status:
   0  written

@@ -1,11 +1,14 @@
-"""Tokens, time and cost of a job, from a sample; writes nothing: ``wedlm-batch estimate --input X --model tiny``.
+"""Estimate tokens, time and cost of a job from a sample of its rows; write nothing.
 
-The same as ``generate --estimate ROWS``.
+Example:
+  wedlm-batch estimate --input prompts.jsonl --model tiny --rows 64
+
+Does the same as generate --estimate ROWS.
 
 Exit status:
-  0         done: one row of the sample succeeded at least
+  0         done: at least one row of the sample succeeded
   1         it failed
-  2         configuration, input (one without rows too), model or resources are at fault
+  2         configuration, input (also one without rows), model or resources are at fault
   3         done, and every row of the sample failed
   130, 143  interrupted
 """
@@ -15,7 +18,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jobs.cli import NO_OUTPUT, Parser, add_config_options
+from jobs.cli import NO_OUTPUT, Parser
+from jobs.config_options import add_config_options
 from jobs.generate import perform
 from jobs.quiet_end import end_quietly
 
@@ -26,7 +30,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.estimate
     """Generate the sample, print what it tells; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
-    parser.add_argument("--rows", type=int, default=64, metavar="N", help="size of the sample (64)", dest="estimate")
+    parser.add_argument(
+        "--rows", type=int, default=64, metavar="N", help="Sample this many rows (64).", dest="estimate"
+    )
     parser.set_defaults(validate=False, preview=None, quiet=False)
     args = parser.parse_args(argv)
     args.output = args.output or NO_OUTPUT

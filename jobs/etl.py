@@ -1,15 +1,17 @@
-"""Scheduled generation: ``wedlm-batch etl --input s3://bucket/prompts/ --output s3://bucket/table/ --model tiny``.
+"""Process the files of a folder that a table does not hold yet, and append their rows exactly once.
 
-Processes the files below the input that the table does not hold yet, and appends their rows exactly once. Killed at any
-moment, the next run continues. With nothing new it ends at once, without Ray.
+Example:
+  wedlm-batch etl --input s3://bucket/prompts/ --output s3://bucket/table/ --model tiny
 
-The options below `scheduled runs` may also stand in the configuration file, as fields of a mapping `etl`:
+For schedulers: after a kill at any moment, the next run continues. Without new files it ends at once and starts no Ray.
+
+The options of the group "scheduled runs" may also stand in the configuration file, as fields of a mapping etl:
 {partition_key: dt, since: "2026-11-01", on_changed: reprocess, settle_seconds: 60, wait: 600}.
 
 Exit status:
-  0         done, or nothing new, or another run is at work (each says so)
+  0         done, or nothing new, or another run is at work (a line says which)
   1         the run failed, or another run was at work for all of --wait; the same command continues
-  2         configuration, input (a changed or vanished file too), model, output or resources are at fault
+  2         configuration, input (also a changed or missing file), model, output or resources are at fault
   3         done, and every row failed; correct the cause, then --retry-failed
   130, 143  interrupted; the same command continues
 """
@@ -25,7 +27,8 @@ from dataclasses import fields
 from typing import Any
 
 import pipeline
-from jobs.cli import Parser, add_config_options, collect_with
+from jobs.cli import Parser, collect_with
+from jobs.config_options import add_config_options
 from jobs.generate import RUN_ENDS, report_end, stop
 from jobs.next_commands import next_commands
 from jobs.quiet_end import end_quietly
@@ -51,24 +54,26 @@ def make_parser(prog: str) -> Parser:
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
     own = parser.add_argument_group("scheduled runs")
-    own.add_argument("--since", metavar="VALUE", help="first partition to look at, for example 2026-11-01")
-    own.add_argument("--until", metavar="VALUE", help="last partition to look at; both bounds belong to the range")
+    own.add_argument("--since", metavar="VALUE", help="Read from this partition on, such as 2026-11-01.")
+    own.add_argument("--until", metavar="VALUE", help="Read up to this partition, inclusive.")
     own.add_argument("--backfill", nargs=2, metavar=("FROM", "TO"),
-                     help="look at these partitions in place of --since and --until")  # fmt: skip
-    own.add_argument("--partition-key", metavar="NAME", help="of folders named NAME=VALUE (dt)")
+                     help="Read these partitions in place of --since and --until.")  # fmt: skip
+    own.add_argument("--partition-key", metavar="NAME", help="Read partitions from folders named NAME=VALUE (dt).")
     own.add_argument("--on-changed", choices=ON_CHANGED,
-                     help="files that were processed and are changed or gone: error (the default), reprocess (their "
-                          "rows are replaced or removed), ignore (the rows stay)")  # fmt: skip
-    own.add_argument("--settle-seconds", type=float, metavar="S", help="leave files younger than this for a later run")
+                     help="If a processed file has changed or is gone: stop (error, the default), replace or remove "
+                          "its rows (reprocess), or keep them (ignore).")  # fmt: skip
+    own.add_argument("--settle-seconds", type=float, metavar="S", help="Leave files younger than this to a later run.")
     own.add_argument(
         "--max-files",
         type=int,
         metavar="N",
-        help="files that are published at once (50000); more are done in rounds of the same run",
+        help="Publish at most this many files at once (50000); the run does more files in rounds.",
     )
     own.add_argument("--wait", type=float, nargs="?", const=math.inf, metavar="SECONDS",
-                     help="wait for another run of this table to end; without a number, for any time")  # fmt: skip
-    parser.add_argument("--print-plan", action="store_true", help="list what would be processed; changes nothing")
+                     help="Wait for another run of this table to end, for any time or for these seconds.")  # fmt: skip
+    parser.add_argument(
+        "--print-plan", action="store_true", help="List the files that a run would process, and change nothing."
+    )
     add_progress_options(parser)
     return parser
 

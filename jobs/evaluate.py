@@ -1,7 +1,10 @@
-"""Accuracy on own questions: ``wedlm-batch evaluate --input FILE --answer-column answer --scorer numeric ...``.
+"""Run a job, and score its texts against a column of expected answers.
 
-A job like that of ``generate``, with the same options and the same output. Its texts are then compared with a column
-of expected answers. Done, the same command only scores anew. Public benchmarks: ``wedlm-batch lm_eval``.
+Example:
+  wedlm-batch evaluate --input sums.jsonl --answer-column answer --scorer numeric --model tiny --output out
+
+Takes the options of generate and writes the same output. If the output is done, the same command only scores again.
+For public benchmarks: wedlm-batch lm-eval.
 
 Exit status:
   0         done, and scored
@@ -18,7 +21,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from jobs.cli import Parser, add_config_options, collect
+from jobs.cli import Parser, collect
+from jobs.config_options import add_config_options
 from jobs.generate import RUN_ENDS, report_end, stop
 from jobs.quiet_end import end_quietly
 from jobs.showing import add_progress_options, begin_showing
@@ -34,11 +38,15 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.evaluate
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
     own = parser.add_argument_group("scores")
-    own.add_argument("--answer-column", metavar="NAME", required=True, help="column of expected answers")
+    own.add_argument(
+        "--answer-column", metavar="NAME", required=True, help="Compare with this column of expected answers."
+    )
     own.add_argument("--scorer", required=True, metavar="exact|numeric|choice",
-                     help="compare whole texts, last numbers, or letters of a choice")  # fmt: skip
-    own.add_argument("--baseline", metavar="OUTPUT", help="another evaluation of this input, to compare with")
-    own.add_argument("--confidence", type=float, default=0.95, metavar="SHARE", help="of the intervals (0.95)")
+                     help="Compare whole texts, last numbers, or letters of a choice.")  # fmt: skip
+    own.add_argument("--baseline", metavar="OUTPUT", help="Compare with this evaluation of the same input.")
+    own.add_argument(
+        "--confidence", type=float, default=0.95, metavar="SHARE", help="Give intervals of this confidence (0.95)."
+    )
     add_progress_options(parser)
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, stop)

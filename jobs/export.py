@@ -1,11 +1,14 @@
-"""Write the published rows of an output in a form that others expect: ``wedlm-batch export out/ --to results.jsonl``.
+"""Write the rows of an output as results of an OpenAI batch, or to a Delta table.
 
---format openai-batch (the default): the input of the run was a file of OpenAI's batch API. Its answers are written to
---to, its failed requests to --errors-to, both as the lines that the API returns. The same output gives the same bytes;
-a file appears whole or not at all.
+Example:
+  wedlm-batch export out --to results.jsonl
 
---format delta: --to is a Delta table (needs the extra `delta`), which gets one commit for each publication that it does
-not have yet. Run it after each run; killed, the same command continues.
+--format openai-batch (the default): the input of the run was a file of OpenAI's batch API. Answers go to --to, failed
+requests to --errors-to, both as the lines that the API returns. The same output gives the same bytes, and a file
+appears whole or not at all.
+
+--format delta: --to is a Delta table (needs the extra delta). The table gets one commit for each publication that it
+does not have yet. Run the command after each run; after a kill the same command continues.
 
 Exit status:
   0  written, or there already
@@ -20,7 +23,8 @@ import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser, parse_options
+from jobs.cli import Parser
+from jobs.config_options import add_output_options, parse_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError, redact
 
@@ -32,17 +36,20 @@ _DELTA = "delta"
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.export") -> int:
     """Export; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output")
-    parser.add_argument("--to", required=True, metavar="PLACE", help="file of the answers, or Delta table; path or URL")
-    parser.add_argument("--format", choices=[*pipeline.EXPORT_FORMATS, _DELTA], default=pipeline.EXPORT_FORMATS[0])
-    parser.add_argument("--errors-to", metavar="FILE", help="of the failed requests; else beside it, NAME_errors.jsonl")
-    parser.add_argument("--model", metavar="NAME", help="where the model is now; for tokens of log-probabilities")
-    parser.add_argument("--append", action="store_true", help="add to a Delta table that has rows of others")
+    add_output_options(parser)
     parser.add_argument(
-        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of URLs"
+        "--to", required=True, metavar="PLACE", help="Write answers to this file, or rows to this Delta table."
     )
+    parser.add_argument("--format", choices=[*pipeline.EXPORT_FORMATS, _DELTA],
+                        default=pipeline.EXPORT_FORMATS[0], help="Write this format (openai-batch).")  # fmt: skip
+    parser.add_argument("--errors-to", metavar="FILE", help="Write failed requests to this file (NAME_errors.jsonl).")
+    parser.add_argument("--model", metavar="NAME", help="Read the tokens of log-probabilities from this model.")
+    parser.add_argument("--append", action="store_true", help="Append to a Delta table that has rows of other writers.")
     parser.add_argument(
-        "--delta-options", type=parse_options, metavar="YAML", help="options of the table's store, by deltalake's names"
+        "--delta-options",
+        type=parse_options,
+        metavar="YAML",
+        help="Pass these options to the table's store, by deltalake's names.",
     )
     args = parser.parse_args(argv)
     try:

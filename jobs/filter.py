@@ -1,9 +1,12 @@
-"""Keep the good rows of an output in a new one: ``wedlm-batch filter out/ --to out-best/ --keep "best 50%"``.
+"""Keep the good rows of an output in a new one, and list the dropped rows with their reasons.
 
-KEEP is an SQL expression over a row's columns, or the best rows, perhaps on a condition:
+Example:
+  wedlm-batch filter out --to out-best --keep "best 50%"
+
+KEEP is an SQL expression over a row's columns, or the best rows, with or without a condition:
   "evidence.worst_logprob > -3 and finish_reason = 'stop'"
   "best 50%"    "best 1000"    "best 1 per row"    "best 20% where not evidence.truncated"
-Run again it adds nothing; after a kill it begins anew and leaves nothing half.
+A second run adds nothing. After a kill it begins again, and leaves nothing half done.
 
 Exit status:
   0         done
@@ -22,7 +25,8 @@ from typing import Any
 import yaml
 
 import pipeline
-from jobs.cli import Parser, parse_options
+from jobs.cli import Parser
+from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from jobs.strict_yaml import read_yaml
 from pipeline.config import MODES
@@ -38,22 +42,25 @@ _AT_FAULT = (pipeline.ConfigError, pipeline.OutputError, pipeline.SourceError, p
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter") -> int:
     """Filter and print what was kept and dropped; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output", help="the output to filter, a folder or URL")
-    parser.add_argument("--to", required=True, metavar="FOLDER", help="where to write the rows that are kept")
-    parser.add_argument("--keep", metavar="KEEP", help="which rows to keep, see above; all, if left out")
+    add_output_options(parser)
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="Write the kept rows to this folder.")
+    parser.add_argument("--keep", metavar="KEEP", help="Keep these rows, see above (all).")
     parser.add_argument("--score", metavar="SCORE",
-                        help=f"what is best: {', '.join(SCORES)}, or an SQL expression ({_DEFAULTS})")  # fmt: skip
+                        help=f"Rank rows by {', '.join(SCORES)}, or an SQL expression ({_DEFAULTS}).")  # fmt: skip
     parser.add_argument("--by", action="append", default=[], metavar="COLUMN",
-                        help="shares and numbers are of each group with equal values; may be repeated")  # fmt: skip
+                        help="Apply shares and numbers to each group with one value here (repeatable).")  # fmt: skip
     parser.add_argument("--dedup", nargs="?", const=True, type=_plain, metavar="YAML",
-                        help="drop near-duplicates of better rows, from this similarity on (0.8)")  # fmt: skip
+                        help="Drop near-duplicates of better rows, from this similarity on (0.8).")  # fmt: skip
     parser.add_argument("--outliers", nargs="?", const=True, type=_plain, metavar="YAML",
-                        help="drop rows of unusual length or script; {length: 4, script_share: 0.01}")  # fmt: skip
+                        help="Drop rows of unusual length or script ({length: 4, script_share: 0.01}).")  # fmt: skip
     parser.add_argument("--selection-column", default="selection", metavar="NAME",
-                        help="column for score and rank of what is kept (selection)")  # fmt: skip
-    parser.add_argument("--mode", choices=MODES, default="resume", help="what to do if FOLDER exists (resume)")
-    parser.add_argument("--storage-options", type=parse_options, metavar="YAML",
-                        help="keyword arguments of the file systems of URLs; secrets as {env: NAME}")  # fmt: skip
+                        help="Write score and rank of kept rows to this column (selection).")  # fmt: skip
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        default="resume",
+        help="If FOLDER exists, continue it (the default), discard it, or stop.",
+    )
     args = parser.parse_args(argv)
     try:
         done = pipeline.filter(

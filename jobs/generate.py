@@ -1,11 +1,14 @@
-"""Batch generation: ``wedlm-batch generate --input prompts.parquet --output out/ --model tiny``.
+"""Generate for every row of the input, and publish the rows exactly once.
 
-Prints progress and a summary. Interrupted or killed, the same command continues.
+Example:
+  wedlm-batch generate --input prompts.jsonl --output out --model tiny
+
+Prints progress and a summary. After an interruption the same command continues.
 
 Exit status:
-  0         done: one row succeeded at least (failed ones are counted, and are dead letters)
+  0         done: at least one row succeeded (failed rows are counted, and are dead letters)
   1         the run failed; the same command continues
-  2         configuration, input (one without rows too), model, output folder or resources are at fault
+  2         configuration, input (also one without rows), model, output folder or resources are at fault
   3         done, and every row failed; correct the cause, then --retry-failed, or --mode new
   130, 143  interrupted; the same command continues
 """
@@ -21,7 +24,8 @@ from collections.abc import Sequence
 from types import FrameType
 
 import pipeline
-from jobs.cli import Parser, add_config_options, collect
+from jobs.cli import Parser, collect
+from jobs.config_options import add_config_options
 from jobs.next_commands import next_commands
 from jobs.quiet_end import end_quietly
 from jobs.showing import add_progress_options, begin_showing
@@ -40,10 +44,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate
     """Run the job; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
-    parser.add_argument("--preview", type=int, metavar="ROWS", help="generate the first rows here, write nothing")
-    parser.add_argument("--validate", action="store_true", help="check everything, generate nothing")
+    parser.add_argument(
+        "--preview", type=int, metavar="ROWS", help="Generate the first rows in this process, and write nothing."
+    )
+    parser.add_argument("--validate", action="store_true", help="Check everything, and generate nothing.")
     parser.add_argument("--estimate", type=int, nargs="?", const=64, metavar="ROWS",
-                        help="generate a sample of rows (64) here, and extrapolate; writes nothing")  # fmt: skip
+                        help="Estimate tokens, time and cost from this many rows (64), and write nothing.")  # fmt: skip
     add_progress_options(parser)
     return perform(parser.parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
 
@@ -52,8 +58,8 @@ def perform(args: argparse.Namespace, prog: str = "", argv: Sequence[str] = ()) 
     """What the parsed options ask for; the exit status.
 
     Args:
-        args: the options of :func:`jobs.cli.add_config_options`, ``validate``, ``estimate``, ``preview``, and those of
-            :func:`jobs.showing.add_progress_options`.
+        args: the options of :func:`jobs.config_options.add_config_options`, ``validate``, ``estimate``, ``preview``,
+            and those of :func:`jobs.showing.add_progress_options`.
         prog: the command as it was typed.
         argv: its options.
     """

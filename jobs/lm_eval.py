@@ -1,8 +1,12 @@
-"""lm-eval with this project's model: ``wedlm-batch lm_eval --model wedlm_batch --model_args pretrained=tiny ...``.
+"""Run lm-evaluation-harness with a model of this package.
 
-The command of EleutherAI's lm-evaluation-harness (extra ``eval``), unchanged, in a process where the model
-``wedlm_batch`` is registered: lm-eval's own command knows no models of other packages. All arguments are lm-eval's;
-``wedlm-batch lm_eval run --help`` lists them. Arguments of the model: :mod:`wedlm_batch.lm_eval_model`.
+Example:
+  wedlm-batch lm-eval --model wedlm_batch --model_args pretrained=tiny --tasks arc_easy
+
+The command lm-eval of EleutherAI (extra eval), unchanged, in a process where the model wedlm_batch is registered: by
+itself lm-eval does not find models of other packages. All arguments are lm-eval's; wedlm-batch lm-eval run --help lists
+them. --model_args: pretrained (a folder, a URL, a hub id, or tiny), dtype, device, max_length, max_gen_toks, the fields
+of EngineConfig, and strategy, window_size, entropy_threshold and position_penalty of SamplingParams.
 
 Exit status:
   0  evaluated

@@ -1,12 +1,15 @@
-"""Generate the first rows here and print them; writes nothing: ``wedlm-batch preview --input X --model tiny``.
+"""Generate the first rows in this process and print them; write nothing.
 
-The same as ``generate --preview ROWS``.
+Example:
+  wedlm-batch preview --input prompts.jsonl --model tiny --rows 3
+
+Does the same as generate --preview ROWS.
 
 Exit status:
-  0         done: one row of the sample succeeded at least
+  0         done: at least one row succeeded
   1         it failed
-  2         configuration, input (one without rows too), model or resources are at fault
-  3         done, and every row of the sample failed
+  2         configuration, input (also one without rows), model or resources are at fault
+  3         done, and every row failed
   130, 143  interrupted
 """
 
@@ -15,7 +18,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jobs.cli import NO_OUTPUT, Parser, add_config_options
+from jobs.cli import NO_OUTPUT, Parser
+from jobs.config_options import add_config_options
 from jobs.generate import perform
 from jobs.quiet_end import end_quietly
 
@@ -26,7 +30,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.preview"
     """Generate and print; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
-    parser.add_argument("--rows", type=int, default=3, metavar="N", help="how many (3)", dest="preview")
+    parser.add_argument("--rows", type=int, default=3, metavar="N", help="Generate this many rows (3).", dest="preview")
     parser.set_defaults(validate=False, estimate=None, quiet=False)
     args = parser.parse_args(argv)
     args.output = args.output or NO_OUTPUT

@@ -1,7 +1,10 @@
-"""Upload what an output has published to a Hugging Face hub: ``wedlm-batch push out/ --repo user/name``.
+"""Upload the published files of an output, with a dataset card, to a Hugging Face hub.
 
-One commit to a dataset repository: the published files and a README with statistics. A second push of the same
-publication uploads nothing. The token is taken from HF_TOKEN, or from `hf auth login`; HF_ENDPOINT names another hub.
+Example:
+  wedlm-batch push out --repo user/name
+
+Makes one commit to a dataset repository: the published files and a README with statistics. A second push of the same
+publication uploads nothing. The token is read from HF_TOKEN or from hf auth login; HF_ENDPOINT names another hub.
 
 Exit status:
   0  the repository has the publication
@@ -16,7 +19,8 @@ import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser, parse_options
+from jobs.cli import Parser
+from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError, redact
 
@@ -26,15 +30,17 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.push") -> int:
     """Push; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output")
-    parser.add_argument("--repo", required=True, metavar="USER/NAME", help="dataset repository; made if not there")
-    parser.add_argument("--private", action="store_true", help="make it private; refuse one that is public")
-    parser.add_argument("--license", metavar="ID", help="for the card: apache-2.0, cc-by-4.0, other, ...")
-    parser.add_argument("--revision", metavar="BRANCH", help="branch to commit to; else main")
-    parser.add_argument("--dry-run", action="store_true", help="print files and card; ask no server")
+    add_output_options(parser)
     parser.add_argument(
-        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"
+        "--repo",
+        required=True,
+        metavar="USER/NAME",
+        help="Upload to this dataset repository; it is made if it does not exist.",
     )
+    parser.add_argument("--private", action="store_true", help="Make the repository private; refuse a public one.")
+    parser.add_argument("--license", metavar="ID", help="Name this license in the card, such as apache-2.0.")
+    parser.add_argument("--revision", metavar="BRANCH", help="Commit to this branch (main).")
+    parser.add_argument("--dry-run", action="store_true", help="Print the files and the card; ask no server.")
     args = parser.parse_args(argv)
     try:
         done = pipeline.push(args.output, args.repo, private=args.private, license=args.license, dry_run=args.dry_run,

@@ -1,7 +1,10 @@
-"""Write the report of an output, one page that needs no network: ``wedlm-batch report out/ --to report.html``.
+"""Write the report of an output: one page that needs no network.
 
-Runs write it to OUTPUT/__wedlm/report.html by themselves; this makes it again, also of an output that was interrupted,
-that a run is writing to, or that an earlier version made.
+Example:
+  wedlm-batch report out --to report.html
+
+A run writes the page to OUTPUT/__wedlm/report.html at its end. This command writes it again, also for an output whose
+run was interrupted, is still going on, or was made by an earlier version.
 
 Exit status:
   0  written
@@ -16,7 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pipeline
-from jobs.cli import Parser, parse_options
+from jobs.cli import Parser
+from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError
 
@@ -26,13 +30,14 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.report") -> int:
     """Write the page, and print where it is; the exit status (2: it could not be made)."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output")
-    parser.add_argument("--to", type=Path, metavar="FILE", help="a local file; OUTPUT/__wedlm/report.html otherwise")
+    add_output_options(parser)
     parser.add_argument(
-        "--model", metavar="NAME", help="decode some rows once more with the model that made the output, and show how"
+        "--to", type=Path, metavar="FILE", help="Write the page to this local file (OUTPUT/__wedlm/report.html)."
     )
     parser.add_argument(
-        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"
+        "--model",
+        metavar="NAME",
+        help="Decode some rows again with the model that made the output, and show each step.",
     )
     args = parser.parse_args(argv)
     try:

@@ -19,11 +19,11 @@ _OFFERED = [mode for mode in PROGRESS_MODES if mode != "notebook"]
 def add_progress_options(parser: argparse._ActionsContainer) -> None:
     """``--progress``, ``--progress-seconds`` and ``--quiet``."""
     parser.add_argument("--progress", choices=_OFFERED, default="auto",
-                        help="how the run is shown on standard error: in one place of a terminal (live), as lines of "
-                             "key=value for logs (lines), or not at all; auto takes what fits")  # fmt: skip
+                        help="Show the run on standard error: in one place of a terminal (live), as lines of key=value "
+                             "for logs (lines), or not at all (none); auto (the default) takes what fits.")  # fmt: skip
     parser.add_argument("--progress-seconds", type=float, default=LINE_SECONDS, metavar="S",
-                        help=f"between two of these lines ({LINE_SECONDS:g})")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="print the summary only, neither progress nor stages")
+                        help=f"Print a line every so many seconds ({LINE_SECONDS:g}).")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="Print only the summary: no progress and no stages.")
 
 
 def begin_showing(args: argparse.Namespace, *, runs: bool = True) -> Mapping[str, Any]:

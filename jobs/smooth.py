@@ -1,10 +1,12 @@
-"""Smooth a model for rounded weights on rows of your own: ``wedlm-batch smooth --input X --model M``.
+"""Scale a model's channels, from rows of your own, before its weights are rounded to 8 or 4 bits.
 
-Reads the prompts of a sample of the rows, finds by which powers of two the model's channels are scaled before weights
-and rows are rounded, and writes them beside the weights, as ``smoothing.safetensors``. Runs with
-``engine.smoothing: model`` use that file; with ``--to FILE`` it is written elsewhere, and ``engine.smoothing`` is its
-path. The dtype is ``engine.weight_dtype``, "int8" unless it is set. Another file is another model: an output that was
-begun with one is not continued with the other.
+Example:
+  wedlm-batch smooth --input prompts.jsonl --model models/mine
+
+Reads the prompts of a sample of the rows, finds a power of two for each channel, and writes them to
+smoothing.safetensors in the model's folder. Runs with engine.smoothing: model use that file. With --to FILE it is
+written elsewhere, and engine.smoothing is its path. The dtype is engine.weight_dtype, or int8 if that is not set.
+Another file is another model: an output that was begun with one is not continued with the other.
 
 Exit status:
   0         written
@@ -19,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pipeline
-from jobs.cli import NO_OUTPUT, Parser, add_config_options, collect, show_stages
+from jobs.cli import NO_OUTPUT, Parser, collect, show_stages
+from jobs.config_options import add_config_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import EXACT_WEIGHT_DTYPES, WeDLMError
 from pipeline.commands.calibration_sample import sample_token_ids
@@ -35,8 +38,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.smooth")
     """Find the scales and write them; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
-    parser.add_argument("--rows", type=int, default=256, metavar="N", help="rows of the sample (256 at most)")
-    parser.add_argument("--to", type=Path, metavar="FILE", help=f"where to write (the model's {SMOOTHING_FILE})")
+    parser.add_argument(
+        "--rows", type=int, default=256, metavar="N", help="Sample this many rows (256, which is the most)."
+    )
+    parser.add_argument("--to", type=Path, metavar="FILE", help=f"Write to this file (the model's {SMOOTHING_FILE}).")
     args = parser.parse_args(argv)
     args.output = args.output or NO_OUTPUT
     try:

@@ -1,4 +1,7 @@
-"""Print the state of an output, even while a run is writing to it: ``wedlm-batch status out/``.
+"""Print the state of an output, also while a run is writing to it.
+
+Example:
+  wedlm-batch status out
 
 Exit status:
   0  printed
@@ -8,11 +11,13 @@ Exit status:
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser, parse_options
+from jobs.cli import Parser
+from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
 
@@ -22,16 +27,17 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.status") -> int:
     """Print the state; the exit status (2: no run there)."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output")
-    parser.add_argument(
-        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"
-    )
+    add_output_options(parser)
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     args = parser.parse_args(argv)
     try:
         found = pipeline.status(args.output, storage_options=args.storage_options)
     except pipeline.PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if args.json:
+        print(redact(json.dumps(found, ensure_ascii=False)))
+        return 0
     for name, value in found.items():
         print(redact(f"{name}: {_shown(value)}"))
     return 0

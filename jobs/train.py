@@ -1,12 +1,14 @@
-"""Train a model: ``wedlm-batch train --recipe tiny --output runs/tiny``.
+"""Train a model from a recipe.
 
-``--recipe`` is the name of a recipe that ships with this package, or the path of a YAML file. A run that
-was interrupted goes on from its checkpoint when the same command is given again. Under ``torchrun`` every
-process takes its share of each step.
+Example:
+  wedlm-batch train --recipe tiny --output runs/tiny
+
+After an interruption the same command continues from the last checkpoint. Under torchrun every process computes its
+share of each step.
 
 Exit status:
   0  trained
-  1  it failed; the same command goes on from the last checkpoint
+  1  it failed; the same command continues from the last checkpoint
   2  the recipe or a setting is at fault
 """
 
@@ -77,10 +79,17 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary, device: torch.device) ->
 
 def _arguments(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipe", default="tiny", help="name of a shipped recipe, or path of a YAML file")
-    parser.add_argument("--output", type=Path, default=None, help="folder of the run (default runs/<recipe>)")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="e.g. run.steps=100")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--recipe", default="tiny", help="Use this shipped recipe, or this YAML file (tiny).")
+    parser.add_argument("--output", type=Path, default=None, help="Write the run to this folder (runs/RECIPE).")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="Set a field of the recipe, such as run.steps=100 (repeatable).",
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
+                        help="Train on this device (cuda if there is one).")  # fmt: skip
     return parser.parse_args(argv)
 
 

@@ -1,6 +1,9 @@
-"""Check model, input and settings; generates nothing: ``wedlm-batch validate --input X --output Y --model tiny``.
+"""Check model, input and settings; generate nothing.
 
-The same as ``generate --validate``.
+Example:
+  wedlm-batch validate --input prompts.jsonl --output out --model tiny
+
+Does the same as generate --validate.
 
 Exit status:
   0         a run could begin
@@ -13,7 +16,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jobs.cli import Parser, add_config_options
+from jobs.cli import Parser
+from jobs.config_options import add_config_options
 from jobs.generate import perform
 from jobs.quiet_end import end_quietly
 

@@ -1,7 +1,9 @@
-"""Verify an output: ``wedlm-batch verify out/ [--input prompts.parquet]``.
+"""Prove an output against the ledger and the checksums of its run.
 
-Reads every published row and compares it with the run's ledger and checksums, and with ``--input`` against the
-input row by row.
+Example:
+  wedlm-batch verify out --input prompts.jsonl
+
+Reads every published row. With --input it also compares each row with the row of the input.
 
 Exit status:
   0  everything agrees
@@ -16,7 +18,8 @@ import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser, parse_options
+from jobs.cli import Parser
+from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
 
@@ -26,11 +29,8 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify") -> int:
     """Print what was checked and found; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output")
-    parser.add_argument("--input", metavar="PATH", help="the input, as given to the run")
-    parser.add_argument(
-        "--storage-options", type=parse_options, metavar="YAML", help="keyword arguments of the file system of a URL"
-    )
+    add_output_options(parser)
+    parser.add_argument("--input", metavar="PATH", help="Compare with this input, as given to the run.")
     args = parser.parse_args(argv)
     try:
         found = pipeline.verify(args.output, input=args.input, storage_options=args.storage_options)

@@ -1,7 +1,7 @@
 """The console script: ``wedlm-batch generate --input prompts.jsonl --output out --model tiny``.
 
 Each sub-command is a module of ``jobs``, which is found from any folder (:mod:`wedlm_base.names`). The exit status is
-the job's; 2 for a sub-command that there is none of.
+the job's; 2 for an unknown sub-command.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ __all__ = ["COMMANDS", "main"]
 PROGRAM = "wedlm-batch"
 COMMANDS = {
     "generate": "run a job, or continue it",
-    "chain": "several stages as one job: generate, judge, ...; each with an output of its own",
-    "etl": "process what is new below a folder, and append it to a table; for schedulers",
-    "validate": "check model, input and settings; generates nothing",
-    "preview": "generate the first rows and print them; writes nothing",
-    "estimate": "tokens and time of a job, from a sample; writes nothing",
-    "status": "what is done of an output, also while a run is writing",
-    "report": "a page about an output: charts, failures, rows, and how they were decoded",
+    "chain": "run several stages as one job: generate, judge and so on",
+    "etl": "process the new files of a folder, and append their rows to a table; for schedulers",
+    "validate": "check model, input and settings; generate nothing",
+    "preview": "generate the first rows and print them; write nothing",
+    "estimate": "estimate tokens, time and cost of a job from a sample; write nothing",
+    "status": "print the state of an output, also while a run is writing",
+    "report": "write a page about an output: charts, failures, rows, and how they were decoded",
     "verify": "prove an output against its ledger and its input",
-    "export": "the rows of an output in the form of others: OpenAI batch results, a Delta table",
-    "push": "upload what is published, with a dataset card, to a Hugging Face hub",
-    "filter": "keep the good rows of an output in a new one, and say what was dropped and why",
-    "calibrate": "the entropy threshold at which `streaming` keeps an agreement",
-    "smooth": "how to scale a model's channels before its weights are rounded to 8 or 4 bits",
+    "export": "write the rows of an output as results of an OpenAI batch, or to a Delta table",
+    "push": "upload the published files, with a dataset card, to a Hugging Face hub",
+    "filter": "keep the good rows of an output in a new one, and list the dropped rows with reasons",
+    "calibrate": "find the entropy threshold at which streaming keeps an agreement",
+    "smooth": "scale a model's channels before its weights are rounded to 8 or 4 bits",
     "train": "train a model",
     "evaluate": "run a job, and score its texts against a column of answers",
-    "lm_eval": "the command of lm-eval, with the model wedlm_batch",
-    "demo": "the main job on the shipped model and prompts, to out/demo",
+    "lm-eval": "the command of lm-eval, with the model wedlm_batch",
+    "demo": "run the shipped model on the shipped prompts, to out/demo",
 }
-"""Sub-commands, each a module of ``jobs``, with a line for ``--help``."""
+"""Sub-commands, each a module of ``jobs`` (with ``_`` for ``-``), with a line for ``--help``."""
 
 _RUNS = ("generate", "etl", "demo")
 """Sub-commands that may take long."""
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Before the imports, which may take a second.
         print(f"{PROGRAM} {VERSION}: {command}", file=sys.stderr, flush=True)
     jobs = load("jobs").__name__
-    job = importlib.import_module(f"{jobs}.{command}")
+    job = importlib.import_module(f"{jobs}.{command.replace('-', '_')}")
     end_quietly = importlib.import_module(f"{jobs}.quiet_end").end_quietly
     status: int = end_quietly(lambda: job.main(rest, prog=f"{PROGRAM} {command}"), command)
     return status
@@ -84,7 +84,7 @@ def _unknown(command: str) -> str:
     if near:
         remedy = f"Did you mean {near[0]!r}?"
     elif command.startswith("-"):
-        remedy = f"Put options behind it: `{PROGRAM} generate {command} ...`."
+        remedy = f"Put options after it: `{PROGRAM} generate {command} ...`."
     else:
         remedy = f"See `{PROGRAM} --help`."
     shown = command.partition("=")[0]  # the value of an option may be a credential

@@ -1,7 +1,7 @@
 """The model ``wedlm_batch`` of lm-eval (EleutherAI's harness, extra ``eval``): one :class:`LLM` behind its three calls.
 
 lm-eval finds models of other packages only once they are imported, and its command imports none. So
-``wedlm-batch lm_eval`` is its command with this model registered; in Python, import this module before
+``wedlm-batch lm-eval`` is its command with this model registered; in Python, import this module before
 ``lm_eval.simple_evaluate(model="wedlm_batch", ...)``.
 
 ``--model_args``: ``pretrained`` (as the ``model`` of :class:`LLM`), ``dtype``, ``device``, ``max_length``,

@@ -71,6 +71,8 @@ class CalibrationConfig:
         """Check ranges."""
         if not 0 < self.floor <= 1:
             raise ConfigError(f"floor={self.floor}: agreement is a share in (0, 1]. Ask for example for 0.98.")
+        if self.strategy not in (searched := ("streaming", "reference")):
+            raise ConfigError(f"strategy={self.strategy!r}: one of {list(searched)}. Pick one of these.")
         if self.rows < 1:
             raise ConfigError(f"rows={self.rows}: at least 1. Use 200 or more to tell 0.98 from 0.95.")
         if self.refine < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import cli, estimate, preview, status
+from jobs.config_options import OPTIONS, add_config_options
 from jobs.generate import main
 from pipeline import ActorRange, ConfigError, PoolConfig, RunConfig
 
@@ -22,11 +24,11 @@ def parsed(*argv: str) -> RunConfig:
     import argparse
 
     parser = argparse.ArgumentParser()
-    cli.add_config_options(parser)
+    add_config_options(parser)
     return cli.collect(parser.parse_args(argv))
 
 
-def test_settings_override_options_which_override_the_file(tmp_path: Path) -> None:
+def test_options_and_settings_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(
         "input: a.parquet\noutput: out\nactors: 2\n"
@@ -41,7 +43,6 @@ def test_settings_override_options_which_override_the_file(tmp_path: Path) -> No
     ("words", "actors"),
     [(["--actors", "4"], 4), (["--actors", "0-64"], ActorRange(min=0, max=64)),
      (["--set", "actors.max=64"], ActorRange(min=1, max=64)),
-     (["--actors", "2-8", "--set", "actors.max=64"], ActorRange(min=2, max=64)),
      (["--set", "pools.fast.actors.max=3", "--set", "pools.fast.gpus_per_actor=0.5"], 1)],
 )  # fmt: skip
 def test_actors_are_a_number_or_a_range(words: list[str], actors: object) -> None:
@@ -54,7 +55,7 @@ def test_actors_are_a_number_or_a_range(words: list[str], actors: object) -> Non
 @pytest.mark.parametrize("text", ["many", "1-", "-", "1-b", "1.5"])
 def test_other_numbers_of_actors_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = cli.Parser()
-    cli.add_config_options(parser)
+    add_config_options(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--actors", text])
     assert "must be a number or a range" in capsys.readouterr().err
@@ -88,17 +89,56 @@ def test_the_options_of_their_own_reach_the_configuration() -> None:
     assert parsed("--input", "i", "--output", "o").retry_failed is False
 
 
-def test_sampling_parameters_with_options_of_their_own_join_those_of_the_file_and_yield_to_settings(
-    tmp_path: Path,
-) -> None:
+def test_sampling_parameters_with_options_of_their_own_join_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("input: i\noutput: o\nsampling: {max_tokens: 10, temperature: 0.1, top_k: 5}\n")
     config = parsed("--config", str(file), "--max-tokens", "20", "--messages-column", "talk")
     assert (config.sampling.max_tokens, config.sampling.temperature, config.sampling.top_k) == (20, 0.1, 5)
     assert config.messages_column == "talk"
-    argv = ("--max-tokens", "20", "--temperature", "0.7", "--set", "sampling.max_tokens=30")
-    config = parsed("--input", "i", "--output", "o", *argv)
-    assert (config.sampling.max_tokens, config.sampling.temperature) == (30, 0.7)
+
+
+def test_each_decoding_option_is_a_short_form_of_its_field(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"type": "integer"}')
+    short = ["--strategy", "autoregressive", "--seed", "7", "--n", "2", "--temperature", "0.5", "--top-p", "0.9"]
+    long = ["strategy=autoregressive", "n=2", "temperature=0.5", "top_p=0.9"]
+    ends = ["--input", "i", "--output", "o"]
+    settings = [word for text in long for word in ("--set", f"sampling.{text}")]
+    assert parsed(*ends, *short) == parsed(*ends, *settings, "--set", "seed=7")
+    for argv, structure in (
+        (["--choices", "a", "b, c"], {"choice": ["a", "b, c"]}),
+        (["--schema", str(tmp_path / "s.json")], {"json": '{"type":"integer"}'}),
+        (["--schema", '{"type": "integer"}'], {"json": '{"type":"integer"}'}),
+    ):
+        found = parsed(*ends, *argv).sampling.structure
+        assert found is not None
+        assert found.as_dict() == structure
+    with pytest.raises(ConfigError, match="exactly one of"):
+        parsed(*ends, "--choices", "a", "--schema", "{}")
+    with pytest.raises(ConfigError, match="nowhere"):
+        parsed(*ends, "--schema", "nowhere.json")
+
+
+def test_an_option_and_a_setting_of_one_field_agree_or_are_refused_with_both_names() -> None:
+    ends = ["--input", "i", "--output", "o"]
+    config = parsed(*ends, "--temperature", "1", "--set", "sampling.temperature=1", "--set", "sampling.top_k=3")
+    assert (config.sampling.temperature, config.sampling.top_k) == (1.0, 3)
+    for argv, names in (
+        (["--temperature", "0", "--set", "sampling.temperature=0.5"], "--temperature and --set sampling.temperature"),
+        (["--temperature", "0", "--set", "sampling={temperature: 1}"], "--temperature and --set sampling.temperature"),
+        (["--temperature", "0", "--set", "sampling=null"], "--temperature and --set sampling"),
+        (["--actors", "2-8", "--set", "actors.max=64"], "--actors and --set actors.max"),
+        (["--actors", "2", "--set", "actors.max=64"], "--actors and --set actors.max"),
+        (["--choices", "a", "b", "--set", "sampling.structured_outputs.choice=[b]"], "--choices and --set sampling.s"),
+    ):
+        with pytest.raises(ConfigError, match=names):
+            parsed(*ends, *argv)
+
+
+def test_every_option_names_a_field() -> None:
+    known = {field.name for field in fields(RunConfig)}
+    listed = [option for group in OPTIONS.values() for option in group]
+    assert {option.path.partition(".")[0] for option in listed} <= known
+    assert len({option.path for option in listed}) == len(listed)
 
 
 @pytest.mark.parametrize("text", ["actors", "=3", "a=[1,"])

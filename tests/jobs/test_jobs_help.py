@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from jobs.cli import Parser
 from testing.repository import ROOT
 from wedlm_batch.console import COMMANDS
 
@@ -20,7 +22,7 @@ JOBS = sorted(
 
 
 def test_every_command_is_a_job() -> None:
-    assert set(COMMANDS) <= set(JOBS)
+    assert {command.replace("-", "_") for command in COMMANDS} <= set(JOBS)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -35,6 +37,31 @@ def test_the_help_lists_exit_statuses(
     statuses = re.findall(r"^  ([\d, ]+\d|\d)  +\S", listed, re.MULTILINE)
     assert statuses[0] == "0"
     assert len(statuses) >= 2, listed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_has_an_example_that_parses_and_a_sentence_for_every_argument(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = importlib.import_module(f"jobs.{command.replace('-', '_')}")
+    found: list[Parser] = []
+
+    def keep(parser: Parser, argv: object = None) -> None:
+        found.append(parser)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parser, "parse_args", keep)
+        with pytest.raises(KeyboardInterrupt):
+            job.main([])
+    (parser,) = found
+    text = parser.format_help()
+    assert not re.search(r"``|:\w+:`", text), "quotes of reStructuredText"
+    silent = [action.dest for action in parser._actions if not re.fullmatch(r"[A-Z].*\.", action.help or "")]
+    assert not silent, "each argument has a sentence"
+    (example,) = re.findall(rf"^Example:\n  wedlm-batch {command}\b(.*)$", text, re.MULTILINE)
+    if command != "lm-eval":  # its options are another project's
+        parser.parse_args(shlex.split(example))
 
 
 @pytest.mark.parametrize(

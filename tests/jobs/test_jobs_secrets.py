@@ -18,7 +18,8 @@ import s3fs
 
 import pipeline
 from jobs import calibrate, generate, status, verify
-from jobs.cli import parse_options, parse_setting
+from jobs.cli import parse_setting
+from jobs.config_options import parse_options
 from pipeline.config import RunConfig
 from pipeline.storage import retry
 from wedlm_core import LLM

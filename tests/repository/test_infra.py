@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from jobs.cli import add_config_options
+from jobs.config_options import add_config_options
 from jobs.etl import make_config, make_parser
 from pipeline import RunConfig
 from testing.infra import INFRA, SCHEMAS, clusters_in, job_commands, load, render, schema_of

@@ -38,7 +38,7 @@ def test_the_readme_has_no_more_words_than_a_new_reader_reads() -> None:
     assert len(re.sub(r"<!--.*?-->", "", text_of(README), flags=re.DOTALL).split()) <= MOST_WORDS
 
 
-OF_OTHERS = ("lm_eval",)
+OF_OTHERS = ("lm-eval",)
 """Sub-commands that take the options of another project's command."""
 
 
@@ -62,7 +62,7 @@ def test_commands_name_modules_and_options_that_are_there(page: Path) -> None:
         files = [path / "__main__.py"] if path.is_dir() else [path.with_suffix(".py")]
         assert files[0].exists(), module
         if module.startswith("jobs."):
-            source = text_of(files[0]) + text_of(ROOT / "jobs" / "cli.py")
+            source = text_of(files[0]) + text_of(ROOT / "jobs" / "config_options.py")
             absent = [option for option in options if f'"{option}"' not in source]
             assert not absent, f"{module} has no {absent}"
 
@@ -71,7 +71,7 @@ def test_commands_name_modules_and_options_that_are_there(page: Path) -> None:
 def test_sub_commands_and_their_options_are_there(page: Path) -> None:
     for command, options in console_commands(page):
         assert command in COMMANDS or command.startswith("--"), command
-        names = ("cli", "showing", command, f"{command}_tasks")
+        names = ("config_options", "showing", command)
         source = "".join(text_of(path) for path in (ROOT / "jobs").glob("*.py") if path.stem in names)
         if command in OF_OTHERS:
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli import add_config_options
+from jobs.config_options import add_config_options
 from testing.users_folder import make_folder, run_python
 from wedlm_batch import __version__
 from wedlm_batch.console import COMMANDS, main
@@ -19,7 +19,7 @@ from wedlm_batch.console import COMMANDS, main
 def test_every_sub_command_has_help_under_its_name_and_the_version(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = importlib.import_module(f"jobs.{command}")
+    job = importlib.import_module(f"jobs.{command.replace('-', '_')}")
     assert list(inspect.signature(job.main).parameters) == ["argv", "prog"]
     for option, beginning in (
         ("--help", f"usage: wedlm-batch {command} "),
@@ -50,6 +50,7 @@ def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str])
     [
         ("generat", "Did you mean 'generate'?"),
         ("run", "See `wedlm-batch --help`"),
+        ("lm_eval", "Did you mean 'lm-eval'?"),
         ("--input=s3://key:hunter2@bucket", "wedlm-batch generate --input"),
     ],
 )

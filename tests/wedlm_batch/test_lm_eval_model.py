@@ -114,7 +114,7 @@ def test_lm_evals_own_command_evaluates_local_tasks(tasks: Path, tmp_path: Path)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
     environment = {**os.environ, **offline, "PYTHONPATH": str(ROOT)}
     command = [
-        "lm_eval",
+        "lm-eval",
         "--model",
         "wedlm_batch",
         "--model_args",

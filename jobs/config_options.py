@@ -1,0 +1,199 @@
+"""The options that stand for fields of a configuration: one table, from which parsers and configurations are made."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jobs.strict_yaml import read_yaml
+from pipeline.codec import literal_secrets
+from pipeline.config import INPUT_FORMATS, LONG_PROMPTS, MODES, OUTPUT_FORMATS
+from wedlm_core.sampling_params import Strategy
+
+__all__ = [
+    "OPTIONS",
+    "Option",
+    "add_config_options",
+    "add_output_options",
+    "parse_options",
+    "warn_of_literals",
+    "yaml_fault",
+]
+
+_QUOTED = re.compile(r"'[^'<>]{2,}'")
+_URLS = ("input", "output", "model")
+_FLAG = {"action": "store_true", "default": None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option that is a short form of ``--set FIELD=VALUE``.
+
+    Attributes:
+        flag: its name on the command line.
+        path: the field of ``RunConfig``, dotted.
+        help: one sentence.
+        keywords: further keyword arguments of ``add_argument``.
+    """
+
+    flag: str
+    path: str
+    help: str
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dest(self) -> str:
+        """The attribute of the parsed options."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+def parse_actors(text: str) -> int | dict[str, int]:
+    """``"4"``, or ``"1-64"`` as a range, for ``argparse``."""
+    least, dash, most = text.partition("-")
+    try:
+        return {"min": int(least), "max": int(most)} if dash and least else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be a number or a range, for example 4 or 1-64") from None
+
+
+def parse_schema(text: str) -> str | dict[str, str]:
+    """A JSON schema as it is written, or the file that has it, for ``argparse``."""
+    return text if text.lstrip().startswith("{") else {"file": text}
+
+
+def parse_options(text: str) -> dict[str, Any]:
+    """Keyword arguments from YAML (or JSON) text, for ``argparse``; warns of secrets among them."""
+    try:
+        options = read_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"not YAML ({yaml_fault(error)}). Write for example {{anon: true}}.") from None
+    if not isinstance(options, dict):
+        raise argparse.ArgumentTypeError(
+            f"must be a mapping, is a {type(options).__name__}. Write for example {{anon: true}}."
+        )
+    warn_of_literals({"storage_options": options})
+    return options
+
+
+def warn_of_literals(given: Mapping[str, Any]) -> None:
+    """Warn of secrets on the command line, where everybody on the machine can read them."""
+    found = [place.lstrip(".") for place in literal_secrets(given, "")]
+    for names, remedy in (
+        ([name for name in found if name in _URLS], "Give the URL without credentials, and these in storage_options as "
+                                                    "{env: NAME} or {file: /path}."),
+        ([name for name in found if name not in _URLS], "Write {env: NAME} or {file: /path}, here or in --config."),
+    ):  # fmt: skip
+        if names:
+            seen = "on the command line, which every user of this machine can list"
+            print(f"warning: {', '.join(names)}: {seen}. {remedy}", file=sys.stderr)
+
+
+def yaml_fault(error: Exception) -> str:
+    """Where and why text is not YAML, without the text: it may hold credentials."""
+    mark = getattr(error, "problem_mark", None)
+    place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+    return place + _QUOTED.sub("'...'", getattr(error, "problem", None) or type(error).__name__)
+
+
+def _option(flag: str, place: str, text: str, **keywords: Any) -> Option:
+    return Option(flag=flag, path=place, help=text, keywords=keywords)
+
+
+OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    "input and output": (
+        _option("--input", "input", "Read this file, folder, glob, URL, or dataset of the hub.", metavar="PATH"),
+        _option("--output", "output", "Write to this folder or URL; a second run continues there.", metavar="FOLDER"),
+        _option("--model", "model", 'Use this model: a folder, a URL, a hub id, or "tiny" (shipped).', metavar="NAME"),
+        _option("--mode", "mode", "If the output exists, continue it (the default), discard it, or stop.",
+                choices=MODES),
+        _option("--limit", "limit", "Read at most this many rows.", type=int, metavar="ROWS"),
+        _option("--id-column", "id_column", "Take unique row ids from this column.", metavar="NAME"),
+        _option("--input-format", "input_format",
+                "Read the input in this format; openai-batch files are recognised without it.", choices=INPUT_FORMATS),
+        _option("--output-format", "output_format", "Publish files in this format (parquet).", choices=OUTPUT_FORMATS),
+        _option("--storage-options", "storage_options",
+                "Pass these keyword arguments to the file systems of URLs; write secrets as {env: NAME} or "
+                "{file: /path}.", type=parse_options, metavar="YAML"),
+    ),
+    "prompts": (
+        _option("--prompt-column", "prompt_column", "Take text prompts from this column (prompt).", metavar="NAME"),
+        _option("--messages-column", "messages_column",
+                "Take conversations, lists of role and content, from this column (messages).", metavar="NAME"),
+        _option("--prompt-template", "prompt_template",
+                'Make prompts from columns with this Jinja template, such as "{{ question }}".', metavar="JINJA"),
+        _option("--chat", "chat", "Wrap prompts in the model's chat template.", **_FLAG),
+        _option("--system-prompt", "system_prompt", "Put this system message before conversations without one.",
+                metavar="TEXT"),
+        _option("--on-long-prompt", "on_long_prompt", "Fail rows whose prompts do not fit (the default), or cut them.",
+                choices=LONG_PROMPTS),
+        _option("--served-model-name", "served_model_names",
+                "Accept this model name in requests of an OpenAI batch (repeatable; * is any).", action="append",
+                metavar="NAME"),
+    ),
+    "decoding": (
+        _option("--max-tokens", "sampling.max_tokens", "Generate at most this many tokens for a row (256).", type=int,
+                metavar="N"),
+        _option("--temperature", "sampling.temperature",
+                "Sample at this temperature; 0 (the default) takes the likeliest token.", type=float, metavar="T"),
+        _option("--top-p", "sampling.top_p", "Sample from the likeliest tokens that reach this probability (1).",
+                type=float, metavar="P"),
+        _option("--n", "sampling.n", "Generate this many samples for each row (1).", type=int, metavar="N"),
+        _option("--seed", "seed", "Draw samples with this seed (0).", type=int, metavar="N"),
+        _option("--strategy", "sampling.strategy", "Decode with this strategy (verified).",
+                choices=[strategy.value for strategy in Strategy]),
+        _option("--schema", "sampling.structured_outputs.json",
+                "Generate JSON of this schema: a file, or the schema itself.", type=parse_schema, metavar="FILE"),
+        _option("--choices", "sampling.structured_outputs.choice", "Generate one of these texts.", nargs="+",
+                metavar="TEXT"),
+    ),
+    "actors and failures": (
+        _option("--actors", "actors", "Start this many actors, or a number in this range that follows the work (1).",
+                type=parse_actors, metavar="N|MIN-MAX"),
+        _option("--retry-failed", "retry_failed", "Generate the failed rows of the output again.", **_FLAG),
+        _option("--repair", "repair",
+                "Check every published file, and generate the rows of damaged or missing files again.", **_FLAG),
+        _option("--max-failed-fraction", "max_failed_fraction", "Stop when a larger share of the rows fails (1).",
+                type=float, metavar="SHARE"),
+        _option("--max-row-deaths", "max_row_deaths", "Quarantine a row after it has killed this many processes (2).",
+                type=int, metavar="N"),
+    ),
+}  # fmt: skip
+"""Heading in ``--help`` -> its options. The value in parentheses is the default."""
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """``--config``, ``--set``, ``--print-config``, and the options of :data:`OPTIONS`."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="Read settings from this YAML file.")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        dest="settings",
+        help="Set any field by its dotted name, with a YAML value, such as engine.max_num_seqs=64 (repeatable).",
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="Print every setting as YAML for --config, and do nothing else."
+    )
+    for heading, options in OPTIONS.items():
+        group = parser.add_argument_group(heading)
+        for option in options:
+            group.add_argument(option.flag, dest=option.dest, help=option.help, **option.keywords)
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """``OUTPUT`` and ``--storage-options``: for commands about the output of a run."""
+    parser.add_argument("output", metavar="OUTPUT", help="Read this output: the folder or URL of a run.")
+    parser.add_argument(
+        "--storage-options",
+        type=parse_options,
+        metavar="YAML",
+        help="Pass these keyword arguments to the file systems of URLs; write secrets as {env: NAME} or {file: /path}.",
+    )
