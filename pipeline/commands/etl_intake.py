@@ -32,6 +32,7 @@ from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.listing import found_of, list_files
 from pipeline.sources.opening import check_files_apart
 from pipeline.sources.suffixes import has_suffix
+from pipeline.sources.wanted import wanted_by
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join, plain_name
@@ -164,6 +165,8 @@ def source_of_intake(run: RunConfig, intake: Intake, table: pa.Schema | None) ->
     )  # fmt: skip
     check_files_apart(source.files, run.output)
     source.remedy = _TAKEN_ANEW
+    if source.input_format == ROWS:  # a dialect needs all of its columns
+        source.wanted = wanted_by(run)
     return source
 
 

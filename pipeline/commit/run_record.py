@@ -111,6 +111,8 @@ class RunState:
         sampled: of a later stage of a chain, how often a number of a sample was added to the id of an input row, with
             ``#`` before it; the same of what is made of its output.
         retries: retries of failed rows that differed from the run, in the order of their numbers.
+        whole_numbers: columns of fractions that the prompt template writes, whose whole numbers it writes as the input
+            has them, 1 and not 1.0; None: begun by a version that wrote 1.0.
     """
 
     begun: int
@@ -128,6 +130,7 @@ class RunState:
     derived: Derived | None = None
     sampled: int = 0
     retries: tuple[Retry, ...] = ()
+    whole_numbers: tuple[str, ...] | None = None
 
     @property
     def fingerprint_hash(self) -> str:
@@ -196,6 +199,7 @@ class RunState:
             **({} if self.derived is None else {"derived": asdict(self.derived)}),
             **({"sampled": self.sampled} if self.sampled else {}),
             **({"retries": [retry.to_dict() for retry in self.retries]} if self.retries else {}),
+            **({} if self.whole_numbers is None else {"whole_numbers": self.whole_numbers}),
         }
         storage.put(layout.run_record(epoch), seal(raw))
         storage.delete_objects([key for key in storage.keys(layout.RUN) if layout.epoch_of(key) < epoch])
@@ -262,6 +266,7 @@ class RunState:
             derived=Derived(**raw["derived"]) if "derived" in raw else None,
             sampled=raw.get("sampled", 0),
             retries=tuple(Retry(**own, number=i) for i, own in enumerate(raw.get("retries", ()), start=1)),
+            whole_numbers=tuple(raw["whole_numbers"]) if "whole_numbers" in raw else None,
         )
 
     def followed_by(self, new: RunState, url: str) -> RunState:
@@ -300,6 +305,10 @@ class RunState:
         differences = describe_differences(_without(settings, same), _without(new.fingerprint, same))
         if not new.columns.equals(self.columns):
             differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
+        if self.whole_numbers is None and new.whole_numbers:
+            differences.append(
+                f"columns {', '.join(new.whole_numbers)}: 1 was 1.0 in prompts, and is 1 in this version"
+            )
         differences += [
             f"input file {key!r}: its content changed"
             for key, file in new.files.items()

@@ -23,7 +23,8 @@ from pipeline.sources import FileSource, SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
 from pipeline.sources.names import check_names
 from pipeline.sources.stage_rows import StageRows
-from pipeline.sources.wanted import columns_named_by
+from pipeline.sources.types import has_whole_numbers
+from pipeline.sources.wanted import columns_named_by, wanted_by
 from pipeline.storage.protocol import Storage
 from pipeline.types import Unit, Unread
 
@@ -263,7 +264,14 @@ def new_run_record(
         partitioned=origin.partitioned,
         scheduled=scheduled,
         schema_version=origin.schema_version,
+        whole_numbers=_whole_numbers(job),
     )
+
+
+def _whole_numbers(job: Job) -> tuple[str, ...]:
+    """See :class:`~pipeline.commit.run_record.RunState`."""
+    wanted = wanted_by(job.config)
+    return tuple(field.name for field in job.source.schema if wanted.writes(field.name) and has_whole_numbers(field))
 
 
 def _model_params(job: Job) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.sources.json_text import JsonReader, Written
+from pipeline.sources.json_text import JsonReader, MinusZero, Written
+from pipeline.sources.tabulate import holds_any_values
+from pipeline.sources.types import has_whole_numbers
 
-__all__ = ["plain_values", "structured_values", "values"]
+__all__ = ["plain_values", "template_values", "values"]
 
 
 def values(column: pa.ChunkedArray) -> list[Any]:
@@ -28,24 +31,36 @@ def _value(cell: pa.Scalar) -> Any:
         return error
 
 
-def structured_values(column: pa.ChunkedArray) -> list[Any]:
-    """:func:`values` of a text column of values of any kind, with its lists and objects as such."""
-    return [_structure(value) if isinstance(value, str) else value for value in values(column)]
+def template_values(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:
+    """:func:`values` as templates write them: numbers as the input has them, lists and objects in text as such."""
+    found = values(column)
+    if holds_any_values(field):
+        return [_structure(value) if isinstance(value, str) else value for value in found]
+    return [_whole(value) for value in found] if has_whole_numbers(field) else found
+
+
+def _whole(value: Any) -> Any:
+    """A number, or a list of numbers, in which no whole number is a fraction."""
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if not isinstance(value, float) or not value.is_integer():
+        return value
+    return MinusZero() if value == 0 and math.copysign(1, value) < 0 else int(value)
 
 
 def _structure(text: str) -> Any:
     if not text.startswith(("{", "[")):
         return text
     try:
-        return json.loads(text, parse_float=_fraction)
+        return json.loads(text, parse_int=_number, parse_float=_number)
     except (ValueError, RecursionError):
         return text
 
 
-def _fraction(text: str) -> float | str:
-    """A fraction; one that no float holds as its digits."""
-    found = JsonReader().read(text)
-    return found.text if isinstance(found, Written) else float(found)
+def _number(text: str) -> int | float | str:
+    """A number; one that Python would round as its digits."""
+    found: int | float | Written = JsonReader().read(text)
+    return found.text if isinstance(found, Written) else found
 
 
 def plain_values(column: pa.ChunkedArray) -> list[Any]:

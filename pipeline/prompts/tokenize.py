@@ -16,7 +16,7 @@ from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, load_place
 from pipeline.prompts.batch_request import row_request
-from pipeline.prompts.cells import plain_values, structured_values, values
+from pipeline.prompts.cells import plain_values, template_values, values
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.own_grammars import grammar_faults
 from pipeline.prompts.prompt import (
@@ -311,7 +311,7 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
     template = PromptTemplate(job.config.prompt_template)
     names = [n for n in job.source.schema.names if template.takes_whole_row or n in template.names]
     fields = [job.source.schema.field(name) for name in names]
-    columns = [structured_values(table[f.name]) if holds_any_values(f) else values(table[f.name]) for f in fields]
+    columns = [template_values(field, table[field.name]) for field in fields]
     chat_cells = _chat_cells(table, job)
     prompts: list[_Prompt] = []
     for i in range(table.num_rows):

@@ -16,7 +16,7 @@ from pipeline.sinks.cast import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
 from pipeline.sources.partitions import Partitions
-from pipeline.sources.types import fits
+from pipeline.sources.types import fits, spelled_as
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
@@ -164,7 +164,9 @@ class FileSource:
         own = [field for field in self.schema if field.name not in table.names]
         folders = {field.name for field in self._partitions.fields}
         metadata = self.file_schema.metadata
-        kept = [field for field in (*table, *own) if field.name not in folders]
+        there = {field.name: field for field in self.file_schema}
+        table_fields = [spelled_as(field, there.get(field.name, field)) for field in table]
+        kept = [field for field in (*table_fields, *own) if field.name not in folders]
         self._partitions = self._partitions.cast({field.name: field.type for field in table})
         self.file_schema = pa.schema(kept, metadata=metadata)
         self.schema = pa.schema([*kept, *self._partitions.fields], metadata=metadata)

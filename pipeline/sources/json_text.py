@@ -13,7 +13,7 @@ from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
-__all__ = ["JsonReader", "Misfit", "Row", "Written", "has_half_pair", "is_null", "write_json"]
+__all__ = ["JsonReader", "MinusZero", "Misfit", "Row", "Written", "has_half_pair", "is_null", "write_json"]
 
 _SHORT = 15
 """A fraction of this many characters or fewer is equal to the shortest text of its 64-bit float."""
@@ -44,6 +44,19 @@ class Written:
     """
 
     text: str
+
+
+class MinusZero(float):
+    """The number ``-0``, which a column of fractions holds: a float writes itself as ``-0.0``."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> MinusZero:
+        """The one value."""
+        return super().__new__(cls, -0.0)
+
+    def __repr__(self) -> str:
+        return "-0"
 
 
 class Row(dict[str, Any]):
@@ -99,7 +112,7 @@ class JsonReader:
 
 def _integer(text: str) -> Any:
     if text == "-0":
-        return -0.0
+        return MinusZero()
     return int(text) if len(text) < _MOST_DIGITS else Written(text)
 
 
@@ -158,18 +171,23 @@ def has_half_pair(value: Any) -> bool:
 
 def _written(value: Any) -> str:
     try:
-        return _dumps(value)
+        text = _dumps(value)
+        if "-0.0" not in text or not isinstance(value, (Mapping, list, tuple, MinusZero)):
+            return text
     except TypeError:
-        if isinstance(value, Mapping):
-            return "{" + ", ".join(f"{_dumps(str(name))}: {_written(item)}" for name, item in value.items()) + "}"
-        if isinstance(value, (list, tuple)):
-            return "[" + ", ".join(map(_written, value)) + "]"
-        return _scalar(value)
+        pass
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_dumps(str(name))}: {_written(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    return _scalar(value)
 
 
 def _scalar(value: Any) -> str:
     if isinstance(value, Written):
         return value.text
+    if isinstance(value, MinusZero):
+        return repr(value)
     if is_null(value):
         return "null"
     if isinstance(value, Decimal) and value.is_finite():

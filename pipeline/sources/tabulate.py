@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.sources.base import BAD, RAW
-from pipeline.sources.json_text import Misfit, Row, Written, has_half_pair, is_null, write_json
+from pipeline.sources.json_text import MinusZero, Misfit, Row, Written, has_half_pair, is_null, write_json
 from pipeline.sources.limits import DEPTH_RULE, is_too_deep
+from pipeline.sources.types import WHOLE_NUMBERS, has_whole_numbers, number_type
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 
 __all__ = [
     "ANY_VALUES",
     "ColumnTypes",
+    "Inferred",
     "columns_of",
     "comes_back",
     "common_types",
@@ -41,10 +46,25 @@ _MOST_SHOWN = 1000
 """Characters of a list of names that a message shows."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inferred:
+    """The columns of some rows.
+
+    Attributes:
+        types: of the columns.
+        whole: columns of numbers of which a whole one was written as 1.
+        fractions: columns of numbers of which a whole one was written as 1.0.
+    """
+
+    types: ColumnTypes
+    whole: frozenset[str]
+    fractions: frozenset[str]
+
+
 def comes_back(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array | None:
     """The values as an array, if all of them come back from it as they are; else None.
 
-    A whole number may come back as the equal fraction, but not inside an object: prompts are made of these. An object
+    A whole number may come back as the equal fraction (see :func:`_spellings`), but not inside an object. An object
     comes back with the same fields in the same order, without nulls: Arrow does not tell a null from a missing field.
 
     Args:
@@ -111,14 +131,46 @@ def _is_same(value: Any, back: Any, exact: bool) -> bool:
     return bool(value == back) or (value != value and back != back)  # NaN
 
 
-def infer_types(rows: Sequence[Any]) -> ColumnTypes:
+def _spellings(values: Sequence[Any], array: pa.Array) -> tuple[bool, bool]:
+    """Whether a column of numbers, or of lists of them, has a whole number that was written as 1, and one as 1.0.
+
+    Args:
+        values: as they were written.
+        array: of them.
+    """
+    number = number_type(array.type)
+    while pa.types.is_list(array.type):
+        values = list(itertools.chain.from_iterable(value for value in values if value is not None))
+        array = array.flatten()
+    if number is None or (pa.types.is_floating(number) and not pc.any(pc.equal(pc.floor(array), array)).as_py()):
+        return False, False
+    kinds = set(map(type, values)) - {type(None)}  # a scan of types is fast
+    spelled = (Integral, MinusZero) if pa.types.is_floating(number) else (Integral,)  # integers have no -0
+    whole = {kind for kind in kinds if issubclass(kind, spelled)}
+    if not whole or whole == kinds:
+        return bool(whole), not whole
+    return True, any(type(value) not in whole and value == value // 1 for value in values if value is not None)
+
+
+def infer_types(rows: Sequence[Any]) -> Inferred:
     """The types of the columns of ``rows``, in order of first appearance; of nulls and empty lists, types of nulls.
 
     What is no mapping is passed over, as are cells that no column holds.
     """
     rows = [row for row in rows if isinstance(row, Mapping)]
     names = dict.fromkeys(name for row in rows for name in row if _is_text(name))
-    return {name: _type([row.get(name) for row in rows]) for name in names}
+    types: dict[str, pa.DataType | None] = {}
+    whole, fractions = set(), set()
+    for name in names:
+        values = _sound([row.get(name) for row in rows])
+        array = comes_back(values)
+        types[name] = _type(values, array)
+        number = None if array is None else number_type(array.type)
+        is_integer = number is not None and pa.types.is_integer(number)  # then no value was a fraction
+        has_whole, has_fractions = (is_integer, False) if number is None or is_integer else _spellings(values, array)
+        whole |= {name} if has_whole else set()
+        fractions |= {name} if has_fractions else set()
+    return Inferred(types=types, whole=frozenset(whole), fractions=frozenset(fractions))
 
 
 def _is_text(name: Any) -> bool:
@@ -126,9 +178,7 @@ def _is_text(name: Any) -> bool:
     return isinstance(name, str) and not has_half_pair(name)
 
 
-def _type(values: list[Any]) -> pa.DataType | None:
-    values = _sound(values)
-    array = comes_back(values)
+def _type(values: list[Any], array: pa.Array | None) -> pa.DataType | None:
     if array is not None:
         return None if _has_part(array.type, _is_empty_object) else array.type
     kinds = {type(value) for value in values if value is not None}
@@ -150,10 +200,12 @@ def _is_empty_object(kind: pa.DataType) -> bool:
     return pa.types.is_struct(kind) and not kind.num_fields
 
 
-def common_types(found: Sequence[ColumnTypes]) -> ColumnTypes:
+def common_types(found: Sequence[Inferred]) -> Inferred:
     """One type for each column of several files; None where they have none. See :func:`misfits`."""
-    names = dict.fromkeys(name for own in found for name in own)
-    return {name: _common(name, [own[name] for own in found if name in own]) for name in names}
+    names = dict.fromkeys(name for own in found for name in own.types)
+    types = {name: _common(name, [own.types[name] for own in found if name in own.types]) for name in names}
+    whole, fractions = (frozenset().union(*sets) for sets in zip(*((f.whole, f.fractions) for f in found), strict=True))
+    return Inferred(types=types, whole=whole, fractions=fractions)
 
 
 def _common(name: str, kinds: Sequence[pa.DataType | None]) -> pa.DataType | None:
@@ -172,14 +224,22 @@ def misfits(rows: Sequence[Any], own: ColumnTypes, common: ColumnTypes) -> set[s
     return {name for name in differing if comes_back(_sound([row.get(name) for row in rows]), common[name]) is None}
 
 
-def columns_of(types: ColumnTypes) -> pa.Schema:
-    """The columns of these types; those without a type, or with a part that is always null, are text of any values."""
-    return pa.schema(
-        pa.field(name, pa.string(), metadata=ANY_VALUES)
-        if kind is None or _has_part(kind, pa.types.is_null)
-        else pa.field(name, kind)
-        for name, kind in types.items()
-    )
+def columns_of(inferred: Inferred) -> pa.Schema:
+    """The columns of these types.
+
+    Text of any values are those without a type, with a part that is always null, or with whole numbers of both
+    spellings.
+    """
+    fields = []
+    for name, kind in inferred.types.items():
+        number = None if kind is None else number_type(kind)
+        is_whole = number is not None and pa.types.is_floating(number) and name in inferred.whole
+        spelling = WHOLE_NUMBERS if is_whole else {}
+        if kind is None or _has_part(kind, pa.types.is_null) or (is_whole and name in inferred.fractions):
+            fields.append(pa.field(name, pa.string(), metadata={**ANY_VALUES, **spelling}))
+        else:
+            fields.append(pa.field(name, kind, metadata=spelling or None))
+    return pa.schema(fields)
 
 
 def infer_columns(rows: Sequence[Any]) -> pa.Schema:
@@ -212,8 +272,8 @@ def tabulate(rows: Sequence[Any], columns: pa.Schema, wanted: Wanted = ALL_COLUM
         if not wanted.has(field.name):
             values, faults = _sound(values), [None] * len(bad)
         values = [_cell(value, as_json) for value in values]
-        array = comes_back(values, field.type)
-        arrays.append(_cell_by_cell(field, values, faults) if array is None else array)
+        array = _array(field, values, wanted)
+        arrays.append(_cell_by_cell(field, values, faults, wanted) if array is None else array)
     texts = [None if fault is None else _text(row) for row, fault in zip(rows, bad, strict=True)]
     hidden = [pa.field(BAD, pa.string()), pa.field(RAW, pa.string())]
     arrays += [pa.array(bad, pa.string()), pa.array(texts, pa.string())]
@@ -248,8 +308,19 @@ def _cell(value: Any, as_json: bool) -> Any:
         return Misfit(str(error), repr(value))
 
 
-def _cell_by_cell(field: pa.Field, values: list[Any], bad: list[str | None]) -> pa.Array:
-    cells = [value if comes_back([value], field.type) is not None else None for value in values]
+def _array(field: pa.Field, values: list[Any], wanted: Wanted) -> pa.Array | None:
+    """The values of a column, if they come back; in a column that is written into prompts with their spelling."""
+    array = comes_back(values, field.type)
+    if array is None or not wanted.writes(field.name):
+        return array
+    has_whole, has_fractions = _spellings(values, array)
+    number = number_type(field.type)
+    takes_whole = has_whole_numbers(field) or (number is not None and pa.types.is_integer(number))
+    return None if (has_fractions if takes_whole else has_whole) else array
+
+
+def _cell_by_cell(field: pa.Field, values: list[Any], bad: list[str | None], wanted: Wanted) -> pa.Array:
+    cells = [None if _array(field, [value], wanted) is None else value for value in values]
     for i, (value, cell) in enumerate(zip(values, cells, strict=True)):
         if value is not cell:
             bad[i] = bad[i] or _fault(field, value)

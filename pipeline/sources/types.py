@@ -7,7 +7,13 @@ from enum import IntEnum
 
 import pyarrow as pa
 
-__all__ = ["Held", "fits", "held", "plain_schema", "plain_type", "widened"]
+__all__ = [
+    "WHOLE_NUMBERS", "Held", "fits", "has_whole_numbers", "held", "number_type", "plain_schema", "plain_type",
+    "spelled_as", "widened",
+]  # fmt: skip
+
+WHOLE_NUMBERS = {b"wedlm.whole_numbers": b"1"}
+"""Metadata of a column of fractions whose whole numbers were written as 1, and none as 1.0."""
 
 _FLOAT_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
 """Whole numbers of so many bits are exact."""
@@ -83,6 +89,27 @@ def _is_text(*kinds: pa.DataType) -> bool:
 def _is_binary(own: pa.DataType, table: pa.DataType) -> bool:
     is_any = pa.types.is_binary(table) or pa.types.is_large_binary(table)
     return is_any and (pa.types.is_binary(own) or pa.types.is_large_binary(own) or pa.types.is_fixed_size_binary(own))
+
+
+def number_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type of the numbers that a column, or lists in it, consist of; None if it is no column of numbers."""
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return kind if pa.types.is_integer(kind) or pa.types.is_floating(kind) else None
+
+
+def has_whole_numbers(field: pa.Field) -> bool:
+    """Whether a column of fractions has whole numbers that were written as 1, not as 1.0."""
+    return (field.metadata or {}).keys() >= WHOLE_NUMBERS.keys()
+
+
+def spelled_as(field: pa.Field, own: pa.Field) -> pa.Field:
+    """A column of a table, with the spelling of numbers that ``own`` has, whose values it is to hold."""
+    number, there = number_type(own.type), number_type(field.type)
+    if number is None or there is None or not pa.types.is_floating(there):
+        return field
+    whole = pa.types.is_integer(number) or has_whole_numbers(own)
+    return field.with_metadata(WHOLE_NUMBERS if whole else None)
 
 
 def plain_type(kind: pa.DataType, *, dictionaries: bool = True) -> pa.DataType:

@@ -22,14 +22,20 @@ class Wanted:
     Attributes:
         columns: their names; None is all.
         text: the column of text prompts: a value of another kind in it is no prompt, not even as JSON.
+        written: columns whose cells a template writes into prompts: 1 there is not 1.0. None is all.
     """
 
     columns: frozenset[str] | None = None
     text: str | None = PROMPT_COLUMNS[0]
+    written: frozenset[str] | None = frozenset()
 
     def has(self, name: str) -> bool:
         """Whether a column is asked for."""
         return self.columns is None or name in self.columns
+
+    def writes(self, name: str) -> bool:
+        """Whether a template writes a column's cells into prompts."""
+        return self.written is None or name in self.written
 
 
 ALL_COLUMNS = Wanted()
@@ -48,8 +54,9 @@ def wanted_by(config: RunConfig) -> Wanted:
     template = None if config.prompt_template is None else PromptTemplate(config.prompt_template)
     is_named = template is not None or any(getattr(config, place) is not None for place in _PLACES)
     text = config.prompt_column if is_named else PROMPT_COLUMNS[0]
-    if config.columns is None or (template is not None and template.takes_whole_row):
-        return Wanted(text=text)
+    written = frozenset() if template is None else None if template.takes_whole_row else template.names
+    if config.columns is None or written is None:
+        return Wanted(text=text, written=written)
     names = {name for _, name in columns_named_by(config)}
     names |= set(PROMPT_COLUMNS) if template is None else set(template.names)
-    return Wanted(columns=frozenset(names), text=text)
+    return Wanted(columns=frozenset(names), text=text, written=written)

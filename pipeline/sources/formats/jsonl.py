@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from pipeline.errors import SourceError
@@ -11,7 +12,7 @@ from pipeline.sources.base import each_of, read_with_retries
 from pipeline.sources.json_text import JsonReader, Misfit
 from pipeline.sources.limits import DEPTH_RULE, INFER_BYTES, long_row_rule
 from pipeline.sources.lines import LongLine, lines_of
-from pipeline.sources.tabulate import ColumnTypes, columns_of, common_types, infer_types, misfits
+from pipeline.sources.tabulate import Inferred, columns_of, common_types, infer_types, misfits
 from pipeline.sources.text import TextSource, open_text, with_compression
 from pipeline.types import SourceFile
 
@@ -56,7 +57,7 @@ def parsed_rows(lines: Iterable[bytes | LongLine]) -> Iterator[Any]:
     return (_parse(line, reader) for line in lines if _is_row(line))
 
 
-def _types(files: Sequence[SourceFile], options: Mapping[str, Any]) -> ColumnTypes:
+def _types(files: Sequence[SourceFile], options: Mapping[str, Any]) -> Inferred:
     """The types of all columns; where files have different ones, each file is asked whether its values come back."""
 
     def sample(file: SourceFile) -> list[Any]:
@@ -64,10 +65,11 @@ def _types(files: Sequence[SourceFile], options: Mapping[str, Any]) -> ColumnTyp
 
     found = each_of(files, lambda file: infer_types(sample(file)))
     common = common_types(found)
-    own = dict(zip((file.key for file in files), found, strict=True))
-    unsure = [file for file in files if any(kind not in (None, common[n]) for n, kind in own[file.key].items())]
-    faults = each_of(unsure, lambda file: misfits(sample(file), own[file.key], common))
-    return {name: None if any(name in fault for fault in faults) else kind for name, kind in common.items()}
+    own = {file.key: inferred.types for file, inferred in zip(files, found, strict=True)}
+    unsure = [file for file in files if any(kind not in (None, common.types[n]) for n, kind in own[file.key].items())]
+    faults = each_of(unsure, lambda file: misfits(sample(file), own[file.key], common.types))
+    types = {name: None if any(name in fault for fault in faults) else kind for name, kind in common.types.items()}
+    return replace(common, types=types)
 
 
 def _is_row(line: bytes | LongLine) -> bool:

@@ -87,3 +87,23 @@ def test_rows_of_narrow_weights_go_on_with_the_keys_and_values_that_they_have(ma
             go_on(saying(kv="auto", dtype="auto"), saying(kv="bfloat16", dtype="auto"), "here")
     plain = replace(own, fingerprint={**saying(kv="auto", dtype="auto").fingerprint, "engine.weight_dtype": "auto"})
     assert plain.continued_by(plain, "here") == plain
+
+
+def test_a_run_whose_prompts_had_whole_numbers_as_fractions_is_refused(make_job: Callable[[], SmallJob]) -> None:
+    job = make_job()
+    job.run()
+    own = RunState.load_begun(job.storage)
+    earlier, whole = replace(own, whole_numbers=None), replace(own, whole_numbers=("n",))
+    assert own.whole_numbers == ()
+    assert whole.continued_by(whole, "here") == whole
+    assert earlier.continued_by(own, "here") == earlier
+    with pytest.raises(FingerprintError, match=r"columns n: 1 was 1\.0 in prompts"):
+        earlier.continued_by(whole, "here")
+
+
+def test_columns_of_fractions_that_the_template_writes_are_recorded(make_job: Callable[[], SmallJob]) -> None:
+    rows = [{"q": "Count", "n": 1, "other": 1}, {"q": "Count", "n": 2.5, "other": 2.5}]
+    job = make_job()
+    config = replace(job.config, input=rows, columns=("q",), prompt_template="{{ q }} {{ n }}")
+    run_on(InlineExecutor(), config, job.storage, lambda progress: None)
+    assert RunState.load_begun(job.storage).whole_numbers == ("n",)

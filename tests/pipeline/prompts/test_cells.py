@@ -1,15 +1,89 @@
-"""Cells of text columns of values of any kind are in a prompt as they were written."""
+"""Numbers are in a prompt as the input has them: from columns of numbers, from text of any values, or not at all."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pipeline.prompts.cells import structured_values
+from pipeline.prompts.cells import template_values
 from pipeline.settings.template import PromptTemplate
+from pipeline.sources.base import BAD, FileSource
+from pipeline.sources.tabulate import ANY_VALUES
+from pipeline.sources.wanted import Wanted
+from testing.pipeline.source_rows import all_rows, opened
+
+WRITTEN = Wanted(written=frozenset({"n"}))
 
 
-@pytest.mark.parametrize("number", ["0.5", "-7", "1e400", "0.12345678901234567890123", "1e-400"])
+def prompts(source: Any) -> list[str | None]:
+    """What ``{{ n }}`` writes for each row; None where the row has failed."""
+    source.wanted = WRITTEN
+    table = all_rows(source, 9)
+    cells = template_values(source.schema.field("n"), table["n"])
+    good = [True] * len(cells) if BAD not in table.column_names else [bad is None for bad in table[BAD].to_pylist()]
+    return [PromptTemplate("{{ n }}").render({"n": cell}) if ok else None for cell, ok in zip(cells, good, strict=True)]
+
+
+def write(folder: Path, *files: list[str]) -> str:
+    for number, cells in enumerate(files):
+        lines = [f'{{"prompt": "p", "n": {cell}}}\n' for cell in cells]
+        folder.joinpath("in").mkdir(exist_ok=True)
+        (folder / f"in/{number}.jsonl").write_text("".join(lines))
+    return str(folder / "in")
+
+
+@pytest.mark.parametrize("number", ["0.5", "-7", "1e400", "0.12345678901234567890123", "1e-400", "-0"])
 def test_a_number_inside_an_object_has_its_digits_in_a_prompt(number: str) -> None:
-    (cell,) = structured_values(pa.chunked_array([[f'{{"n": {number}}}']]))
+    field = pa.field("c", pa.string(), metadata=ANY_VALUES)
+    (cell,) = template_values(field, pa.chunked_array([[f'{{"n": {number}}}']]))
     assert PromptTemplate("{{ c.n }}").render({"c": cell}) == number
+
+
+NUMBERS: list[list[list[str]]] = [
+    [["1", "1.5"]], [["1.0", "1.5"]], [["1", "2"]], [["-0", "1"]], [["0.5", "-0"]], [["[1, 2.5]", "[3]"]],
+    [["[[1], [0.5]]", "[]"]], [["1"], ["1.5"]], [["1.0"], ["1.5"]], [["1.5"], ["-0"]], [["1.5"], ["2.5"], ["7"]],
+]  # fmt: skip
+TEXT: list[list[list[str]]] = [
+    [["1", "1.0", "2.5"]], [["1", "1.0"]], [["-0.0", "-0"]], [["-0", "1e400"]], [["[-0, 1.5]", "7"]],
+    [["[1, 2.5]", "[3.0]"]], [["1"], ["1.0"]], [["1", "1.5"], ["2.0"]], [["1.0"], ["1.5"], ["7"]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("files", [*NUMBERS, *TEXT], ids=str)
+def test_a_template_writes_the_numbers_of_json_as_they_were_written(files: list[list[str]], tmp_path: Path) -> None:
+    source = opened(write(tmp_path, *files), tmp_path)
+    assert prompts(source) == [cell for cells in files for cell in cells]
+    assert (source.schema.field("n").type == pa.string()) == (files in TEXT)
+
+
+def test_numbers_of_rows_in_memory_are_written_as_python_writes_them(tmp_path: Path) -> None:
+    for values in ([1, 1.5, None], [1.0, 1.5], [1, 1.0, 2.5], [[1, 2.5], [3]]):
+        rows = [{"prompt": "p", "n": value} for value in values if value is not None]
+        assert prompts(opened(rows, tmp_path)) == [str(value) for value in values if value is not None]
+
+
+@pytest.mark.parametrize(("first", "later"), [("1", "1.0"), ("1.5", "1"), ("1.0", "1"), ("[1.5]", "[2]"), ("1", "-0")])
+def test_a_later_number_that_a_template_would_write_otherwise_fails_its_row(
+    first: str, later: str, tmp_path: Path
+) -> None:
+    source = opened(write(tmp_path, [first]), tmp_path)
+    assert isinstance(source, FileSource)
+    columns = source.file_schema
+    source = opened(write(tmp_path, [first, later]), tmp_path)
+    assert isinstance(source, FileSource)
+    source.file_schema = source.schema = columns  # as of rows that are not looked at for types
+    assert prompts(source) == [first, None]
+    source.wanted = Wanted()
+    assert all_rows(source, 9)[BAD].null_count == 2, "a column that no template writes holds the equal number"
+
+
+@pytest.mark.parametrize("table", [None, {b"wedlm.whole_numbers": b"1"}])
+def test_files_that_are_added_to_a_table_of_fractions_have_their_own_spelling(table: Any, tmp_path: Path) -> None:
+    for cells in (["1", "2"], ["1", "2.5"], ["1.0", "2.5"]):
+        source = opened(write(tmp_path, cells), tmp_path)
+        assert isinstance(source, FileSource)
+        source.widen(pa.schema([("prompt", pa.string()), pa.field("n", pa.float64(), metadata=table)]))
+        assert prompts(source) == cells

@@ -97,7 +97,7 @@ def test_a_number_that_python_would_round_is_text_of_its_digits(number: str, tmp
     assert table["w"].to_pylist() == ["[1]", f"[{number}]"]
 
 
-@pytest.mark.parametrize("number", ["0.1", "1e5", "1E+2", "-0", "0.10000000000000001", "1.50", "123456789.12345679"])
+@pytest.mark.parametrize("number", ["0.1", "1e5", "1E+2", "-0.0", "0.10000000000000001", "1.50", "123456789.12345679"])
 def test_a_number_that_a_float_identifies_is_that_float(number: str) -> None:
     found = JsonReader().read(number)
     assert isinstance(found, float)
