@@ -146,7 +146,9 @@ def _below(place: str, name: Any) -> str:
 
 def _cell(place: str, value: Any) -> Any:
     if value is None or (isinstance(value, Real) and value != value):
-        return NullCell(f"column {place!r} is {'null' if value is None else 'NaN'}", is_null=value is None)
+        # The table of the rows has one null for a null and for a field that a row lacks.
+        null = "null" if "." in place or "[" in place else "null, or missing in this row"
+        return NullCell(f"column {place!r} is {null if value is None else 'NaN'}", is_null=value is None)
     if isinstance(value, Mapping):
         return _Fields(place, value)
     if isinstance(value, (list, tuple)):
