@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -15,7 +15,7 @@ from wedlm_core.checks import is_text
 from wedlm_core.config.model import id_tuple
 from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain, first_line
 from wedlm_core.plain_tokenizer import PlainTokenizer, open_plain
-from wedlm_core.templating import ChatTemplate, TemplateLimitError, TemplateSyntaxError
+from wedlm_core.templating import ChatTemplate, TemplateLimitError, TemplateSyntaxError, chat_variables
 from wedlm_core.token_bound import TokenBound
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Tokenizer:
         eos_token_ids: the tokenizer's end-of-sequence id, then those of ``generation_config.json``.
         mask_token_id: id of the mask token, or None where the tokenizer names none.
         vocab_size: number of its ids, added tokens included; the model's may be larger (padding).
+        render_chat: renders a chat template with its variables, in this process without limits of time and memory.
     """
 
     def __init__(self, fast: PlainTokenizer | PreTrainedTokenizerFast, eos_token_ids: Sequence[int] = ()) -> None:
@@ -43,6 +44,7 @@ class Tokenizer:
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*own, *eos_token_ids]))
         self.mask_token_id: int | None = fast.mask_token_id
         self.vocab_size: int = len(fast)
+        self.render_chat: Callable[[ChatTemplate, Mapping[str, Any]], str] = ChatTemplate.render
         self._templates: dict[str, ChatTemplate] = {}
 
     @classmethod
@@ -168,7 +170,7 @@ class Tokenizer:
         Raises:
             ConfigError: the tokenizer has no chat template.
             RequestError: the template refuses these messages.
-            TemplateLimitError: rendering takes too long or too much memory.
+            TemplateLimitError: the text is too long, or exceeds a limit of ``render_chat``.
         """
         if not self.has_chat_template:
             raise ConfigError(
@@ -188,13 +190,14 @@ class Tokenizer:
                 )  # fmt: skip
         template = self._chat_template(with_tools=tools is not None)
         try:
-            text = template.render(
+            own = chat_variables(
                 # Templates that do not handle tool calls still read the content.
                 [{**message, "content": message.get("content") or ""} for message in messages],
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
                 **{**self._fast.special_tokens_map, **(variables or {})},
             )
+            text = self.render_chat(template, own)
         except TemplateLimitError as error:
             raise TemplateLimitError(f"the model's chat template: {error}.") from error
         except Exception as error:  # a template may raise anything

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.prompts.rendering import render_chat
 from pipeline.storage.first_contact import check_reachable
 from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS
@@ -195,7 +196,7 @@ def model_length(config: RunConfig) -> int:
 
 
 def load_tokenizer(config: RunConfig) -> Tokenizer:
-    """The model's tokenizer; loaded once per process.
+    """The model's tokenizer; loaded once per process. It renders chats in a process with limits.
 
     Raises:
         WeightsError: the model or its tokenizer cannot be read.
@@ -206,4 +207,6 @@ def load_tokenizer(config: RunConfig) -> Tokenizer:
 
 @functools.lru_cache(maxsize=2)
 def _load(model: str, revision: str | None, options: str) -> Tokenizer:
-    return Tokenizer.load(resolve(model, revision, json.loads(options) or None))
+    tokenizer = Tokenizer.load(resolve(model, revision, json.loads(options) or None))
+    tokenizer.render_chat = render_chat
+    return tokenizer

@@ -28,6 +28,7 @@ from pipeline.prompts.prompt import (
     prompt_of,
     text_prompt,
 )
+from pipeline.prompts.rendering import render_prompt
 from pipeline.prompts.special_text import encode_marked, is_marked, marked, unmarked
 from pipeline.prompts.structures import of_cell
 from pipeline.settings.template import NullCellError, PromptTemplate
@@ -321,7 +322,7 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
                 if isinstance(cell, Exception):
                     raise RequestError(f"column {name!r}: {NO_TEXT} ({cell}). Re-encode it.")
             cells = {name: marked(name, cell, job.config) for name, cell in cells.items()}
-            prompts.append(text_prompt(template.render(cells), job, chat_cells[i]))
+            prompts.append(text_prompt(render_prompt(template, cells), job, chat_cells[i]))
         except RequestError as error:
             prompts.append(Failure.of(error))
         except NullCellError as error:

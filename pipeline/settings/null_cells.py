@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, NoReturn
 
-from jinja2 import StrictUndefined, UndefinedError
+from jinja2 import StrictUndefined, UndefinedError, pass_context
 
 from pipeline.codec import BoundedEnvironment
 
@@ -129,8 +129,7 @@ class RowEnvironment(BoundedEnvironment):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, undefined=StrictUndefined)
-        write = self.finalize or str
-        self.finalize = lambda value: _refuse_null() if value is None else write(value)
+        self.finalize = _not_null
         self.tests["none"] = lambda value: value is None or isinstance(value, NullCell)
         self.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_null}
 
@@ -166,5 +165,8 @@ def _json_null(value: Any) -> None:
         str(value)
 
 
-def _refuse_null() -> NoReturn:
-    raise NullCellError("an expression is null")
+@pass_context
+def _not_null(context: object, value: Any) -> Any:
+    if value is None:
+        raise NullCellError("an expression is null")
+    return value

@@ -1,4 +1,4 @@
-"""Prompt templates: Jinja over a row's columns, sandboxed and with limits. Knows no Arrow and no tokenizer."""
+"""Prompt templates: Jinja over a row's columns, sandboxed. Knows no Arrow and no tokenizer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import meta
+from jinja2 import meta, nodes
+from jinja2.visitor import NodeTransformer
 
-from pipeline.codec import BoundedTemplate, TemplateLimitError, TemplateSyntaxError, explain
+from pipeline.codec import BoundedTemplate, TemplateSyntaxError, explain
 from pipeline.errors import ConfigError
 from pipeline.settings.null_cells import NullCellError, RowEnvironment, cells_of
 
@@ -18,6 +19,13 @@ __all__ = ["WHOLE_ROW", "NullCellError", "PromptTemplate", "check_template"]
 WHOLE_ROW = "row"
 """Template variable that maps column names to cells, for names that are no identifiers. A column named so wins."""
 _SINGLE_BRACES = re.compile(r"(?<!\{)\{\s*([A-Za-z_]\w*)\s*\}(?!\})")
+
+
+class _NoConstants(NodeTransformer):
+    """Takes the constants out of a parsed template: Jinja would evaluate expressions of them as it looks for names."""
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
+        return nodes.ContextReference(lineno=node.lineno)
 
 
 @functools.cache
@@ -29,7 +37,7 @@ def _environment() -> RowEnvironment:
 def _compiled(text: str) -> tuple[BoundedTemplate, frozenset[str]]:
     """The compiled template and its free variables."""
     template = BoundedTemplate(_environment(), text)
-    every = meta.find_undeclared_variables(_environment().parse(text))
+    every = meta.find_undeclared_variables(_NoConstants().visit(_environment().parse(text)))
     return template, frozenset(every - set(_environment().globals))
 
 
@@ -57,11 +65,13 @@ class PromptTemplate:
     """A compiled template.
 
     Attributes:
+        text: its source.
         names: its free variables, :data:`WHOLE_ROW` included if it is used.
     """
 
     def __init__(self, text: str) -> None:
         check_template(text)
+        self.text = text
         self._template, self.names = _compiled(text)
 
     @property
@@ -74,11 +84,8 @@ class PromptTemplate:
 
         Raises:
             NullCellError: the template uses such a cell otherwise.
-            TemplateLimitError: rendering takes too long or too much memory.
+            TemplateLimitError: it is too long.
             Exception: whatever Jinja or an expression of the template raises.
         """
-        try:
-            cells = cells_of(row)
-            return self._template.render({WHOLE_ROW: cells, **cells} if self.takes_whole_row else cells)
-        except TemplateLimitError as error:
-            raise TemplateLimitError(f"prompt_template: {error}.") from error
+        cells = cells_of(row)
+        return self._template.render({WHOLE_ROW: cells, **cells} if self.takes_whole_row else cells)

@@ -1,18 +1,24 @@
-"""Render untrusted Jinja templates within limits on time, text size and memory.
+"""Render untrusted Jinja templates: in Jinja's sandbox, with a limit on the length of the text.
 
-Knows Jinja. Knows nothing of models, tokenizers, tables or files. Imports no torch.
+Time and memory are not limited here: the pipeline renders in a process that has limits of both. Knows Jinja. Knows
+nothing of models, tokenizers, tables or files. Imports no torch.
 """
 
-from wedlm_core.templating.chat import ChatTemplate
-from wedlm_core.templating.environment import BoundedEnvironment, BoundedTemplate
-from wedlm_core.templating.limits import LIMITS, TemplateLimitError, TemplateLimits, TemplateSyntaxError
+from wedlm_core.templating.chat import ChatTemplate, chat_variables
+from wedlm_core.templating.sandbox import (
+    MOST_CHARS,
+    BoundedEnvironment,
+    BoundedTemplate,
+    TemplateLimitError,
+    TemplateSyntaxError,
+)
 
 __all__ = [
-    "LIMITS",
+    "MOST_CHARS",
     "BoundedEnvironment",
     "BoundedTemplate",
     "ChatTemplate",
     "TemplateLimitError",
-    "TemplateLimits",
     "TemplateSyntaxError",
+    "chat_variables",
 ]

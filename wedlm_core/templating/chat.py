@@ -15,16 +15,20 @@ from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
-from wedlm_core.templating.environment import BoundedEnvironment, BoundedTemplate
+from wedlm_core.templating.sandbox import BoundedEnvironment, BoundedTemplate
 
-__all__ = ["ChatTemplate"]
+__all__ = ["ChatTemplate", "chat_variables"]
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message that may hold its reasoning. Most templates read the first, some the second."""
 
 
 class ChatTemplate:
-    """A compiled chat template."""
+    """A compiled chat template.
+
+    Attributes:
+        text: its source.
+    """
 
     def __init__(self, text: str) -> None:
         """Compile ``text``.
@@ -32,42 +36,46 @@ class ChatTemplate:
         Raises:
             TemplateSyntaxError: it is not a valid template.
         """
+        self.text = text
         self._template = BoundedTemplate(_environment(), text)
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
-        **variables: Any,
-    ) -> str:
-        """The prompt of a conversation.
-
-        Args:
-            messages: mappings. Keys with the value None are removed, because templates test whether a key is present.
-            tools: descriptions of tools.
-            add_generation_prompt: append the opening of the assistant's turn.
-            variables: further variables of the template, such as special tokens.
+    def render(self, variables: Mapping[str, Any]) -> str:
+        """The prompt of a conversation. ``variables``: those of :func:`chat_variables`.
 
         Raises:
-            TemplateLimitError: rendering takes too long or too much memory.
+            TemplateLimitError: the text is too long.
             Exception: an error that the template itself raises.
         """
-        return self._template.render(
-            {
-                **{name: _plain(value) for name, value in variables.items()},
-                "messages": [_aliased(_plain(message)) for message in messages],
-                "tools": _plain(tools),
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt,
-            }
-        )
+        return self._template.render(variables)
+
+
+def chat_variables(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    add_generation_prompt: bool = False,
+    **variables: Any,
+) -> dict[str, Any]:
+    """The variables of a chat template for a conversation: JSON types only.
+
+    Args:
+        messages: mappings. Keys with the value None are removed, because templates test whether a key is present.
+        tools: descriptions of tools.
+        add_generation_prompt: append the opening of the assistant's turn.
+        variables: further variables of the template, such as special tokens.
+    """
+    return {
+        **{name: _plain(value) for name, value in variables.items()},
+        "messages": [_aliased(_plain(message)) for message in messages],
+        "tools": _plain(tools),
+        "documents": None,
+        "add_generation_prompt": add_generation_prompt,
+    }
 
 
 def _environment() -> BoundedEnvironment:
     environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.set_filter("tojson", _tojson)
+    environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment

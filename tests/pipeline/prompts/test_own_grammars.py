@@ -22,9 +22,9 @@ FINE = {"choice": ["yes", "no"]}
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(own_grammars, "_SECONDS", 1)
-    own_grammars._process.cache_clear()
+    own_grammars._compiler.cache_clear()
     yield
-    own_grammars._process.cache_clear()
+    own_grammars._compiler.cache_clear()
 
 
 def faults(*given: dict[str, Any] | None) -> dict[int, str]:

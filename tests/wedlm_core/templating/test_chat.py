@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
-import time
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from testing.templates.attacks import ATTACKS
 from testing.templates.chats import CONVERSATIONS, TEMPLATES, TOOLS
 from wedlm_core.errors import ConfigError, RequestError
 from wedlm_core.model.sources import resolve
@@ -74,14 +72,10 @@ def test_of_several_templates_the_one_for_tools_is_taken_where_there_are_tools(f
         with_template(fast, {"rag": "x"}).apply_chat_template(chat, tokenize=False)
 
 
-def test_a_chat_template_that_never_ends_is_an_error_of_the_request_within_seconds(
-    fast: PreTrainedTokenizerFast,
-) -> None:
-    tokenizer = with_template(fast, ATTACKS["nested ranges"])
-    begin = time.process_time()
-    with pytest.raises(TemplateLimitError, match=r"the model's chat template: .*steps"):
+def test_a_chat_template_that_writes_too_much_is_an_error_of_the_request(fast: PreTrainedTokenizerFast) -> None:
+    tokenizer = with_template(fast, "{% for i in range(99999) %}" + "y" * 1000 + "{% endfor %}")
+    with pytest.raises(TemplateLimitError, match=r"the model's chat template: .*characters"):
         tokenizer.apply_chat_template(CONVERSATIONS["one question"])
-    assert time.process_time() - begin < 5
     assert issubclass(TemplateLimitError, RequestError)
 
 

@@ -1,0 +1,136 @@
+"""Processes that work for rows under limits of memory and processor time: both ends of one.
+
+Messages are pickles over one connection: first an opening, which is answered by None, then requests, each with its
+answer. A request that exceeds a limit ends its process only.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pipeline.child_process import start_child
+
+__all__ = ["ExceededError", "LimitedProcess", "serve"]
+
+_IDLE_SECONDS = 60.0  # after which the process ends
+_TRIES = 3
+_ENDED = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
+"""Statuses of a process that no request has ended: it was idle, or others killed it."""
+
+
+class ExceededError(Exception):
+    """A request has ended its process. The text names the limit."""
+
+
+class LimitedProcess:
+    """A process with limits. It is started for the first request, and again after it has ended. Thread-safe.
+
+    Args:
+        server: module of the process; its ``main`` calls :func:`serve`.
+        opening: the first message; called at each start.
+        seconds: processor time of a request.
+        most_bytes: memory of a request.
+        idle_seconds: time without a request after which the process ends.
+    """
+
+    def __init__(
+        self, server: str, opening: Callable[[], object], *, seconds: int, most_bytes: int,
+        idle_seconds: float = _IDLE_SECONDS,
+    ) -> None:  # fmt: skip
+        self._server, self._opening = server, opening
+        self._seconds, self._bytes, self._idle_seconds = seconds, most_bytes, idle_seconds
+        self._lock = threading.Lock()
+        self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
+
+    def ask(self, request: object) -> Any:
+        """The answer to a request.
+
+        Raises:
+            ExceededError: the request exceeds a limit.
+            OSError: no process can be started.
+        """
+        with self._lock:
+            status = 0
+            for _ in range(_TRIES):
+                process, connection = self._running or self._start()
+                try:
+                    return _answer(connection, request)
+                except (EOFError, OSError):
+                    self._end(connection)
+                    status = process.wait()
+                except BaseException:  # an interrupt: the answer of this request is not that of the next one
+                    self._end(connection)
+                    raise
+                if status not in _ENDED:
+                    break
+        limit = f"{self._seconds} s" if status == -signal.SIGXCPU else f"{self._bytes >> 20} MiB of memory"
+        raise ExceededError(limit)
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        ours, theirs = Pipe()
+        process = start_child(self._server, theirs, {}, quiet=True)
+        try:
+            _answer(ours, (self._opening(), self._bytes, self._seconds, self._idle_seconds))
+        except EOFError as error:
+            raise OSError(f"the process of {self._server} ended when it was started") from error
+        self._running = process, ours
+        return self._running
+
+    def _end(self, connection: Connection) -> None:
+        self._running = None
+        connection.close()
+
+
+def _answer(connection: Connection, message: object) -> Any:
+    connection.send(message)
+    return connection.recv()
+
+
+def serve(descriptor: int, prepare: Callable[[Any], Callable[[Any], object]]) -> None:
+    """Serve the connection of this number until its other end is closed, or nothing comes for a while.
+
+    Args:
+        descriptor: number of the connection.
+        prepare: makes of the opening the function that answers requests. It is not limited.
+    """
+    connection = Connection(descriptor)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is meant for the parent, which closes the connection
+    opening, most_bytes, seconds, idle_seconds = connection.recv()
+    answer_to = prepare(opening)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit(resource.RLIMIT_AS, _address_space() + most_bytes)
+    answer: object = None
+    while True:
+        connection.send(answer)
+        if not connection.poll(idle_seconds):
+            return
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
+        answer = answer_to(request)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _address_space() -> int:
+    """Bytes of this process's address space; 0 where the system does not say, and so does not limit it."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

@@ -1,0 +1,68 @@
+"""Renders templates in a process with limits of memory and processor time: a row that exceeds one fails alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.codec import TemplateLimitError
+from pipeline.prompts.limited_process import ExceededError, LimitedProcess
+from pipeline.prompts.render_server import Kind, rendered
+from pipeline.settings.template import PromptTemplate
+from pipeline.stages import announce
+from wedlm_core.templating import ChatTemplate
+
+__all__ = ["render_chat", "render_prompt"]
+
+_SERVER = f"{__name__.rpartition('.')[0]}.render_server"
+"""The module that the process runs, as this process calls it."""
+_SECONDS, _BYTES = 5, 1 << 30  # of a row; a conversation of 5,000 messages takes a fifth of a second
+
+
+def render_prompt(template: PromptTemplate, row: Mapping[str, Any]) -> str:
+    """The prompt of a row.
+
+    Raises:
+        TemplateLimitError: its text is too long, or takes too long or too much memory.
+        Exception: what :meth:`PromptTemplate.render` raises.
+    """
+    try:
+        return _render("prompt", template.text, row)
+    except TemplateLimitError as error:
+        raise TemplateLimitError(f"prompt_template: {error}.") from error
+
+
+def render_chat(template: ChatTemplate, variables: Mapping[str, Any]) -> str:
+    """The prompt of a conversation; ``variables`` are those of :func:`wedlm_core.templating.chat_variables`.
+
+    Raises:
+        TemplateLimitError: its text is too long, or takes too long or too much memory.
+        Exception: what :meth:`ChatTemplate.render` raises.
+    """
+    return _render("chat", template.text, variables)
+
+
+def _render(kind: Kind, source: str, variables: Mapping[str, Any]) -> str:
+    request = kind, source, variables
+    try:
+        answer: str | Exception = _process().ask(request)
+    except ExceededError as error:
+        remedy = "Shorten its loops, or the texts and lists in the row"
+        raise TemplateLimitError(f"the template takes more than {error}. {remedy}") from None
+    except OSError as error:
+        _announce_unlimited(repr(error))
+        answer = rendered(request)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+@functools.cache
+def _process() -> LimitedProcess:
+    return LimitedProcess(_SERVER, lambda: None, seconds=_SECONDS, most_bytes=_BYTES)
+
+
+@functools.cache
+def _announce_unlimited(error: str) -> None:
+    announce(f"no process can be started, so templates are rendered without limits of time and memory: {error}")

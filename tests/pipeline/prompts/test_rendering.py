@@ -1,0 +1,177 @@
+"""A template that never ends, or grows without bound, fails its row in a process of its own; other rows go on."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipeline.codec import RequestError, TemplateLimitError
+from pipeline.errors import ConfigError
+from pipeline.prompts import rendering
+from pipeline.prompts.rendering import render_chat, render_prompt
+from pipeline.settings.template import NullCellError, PromptTemplate, check_template
+from wedlm_core.templating import MOST_CHARS, ChatTemplate, chat_variables
+
+DOUBLED = "{% set ns = namespace(v=['x']) %}{% for i in range(60) %}{% set ns.v = [ns.v, ns.v] %}{% endfor %}"
+TIME, MEMORY, TEXT, RANGE = (
+    "takes more than 1 s",
+    "takes more than 64 MiB of memory",
+    "writes more than",
+    "Range too big",
+)
+HOSTILE = {
+    "nested ranges": ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", TIME),
+    "macros": ("{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(80) }}", TIME),
+    "one operation": ("{{ (9**999999) ** 99 }}", TIME),
+    "lists of lists compared": (DOUBLED + "{% set x = ns.v %}" + DOUBLED + "{{ ns.v == x }}", TIME),
+    "text times a number": ("{{ ('x' * 10**9) | length }}", MEMORY),
+    "text of a width": ("{{ '%999999999d' % 1 }}", MEMORY),
+    "filter": ("{{ 'a' | center(10**9) }}", MEMORY),
+    "lists of lists shown": (DOUBLED + "{{ ns.v }}", "takes more than"),
+    "text doubled": (DOUBLED.replace("[ns.v, ns.v]", "ns.v ~ ns.v").replace("['x']", "'x'"), MEMORY),
+    "much text": ("{% for i in range(99999) %}" + "y" * 1000 + "{% endfor %}", TEXT),
+    "a long range": ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
+    "recursion": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(rendering, "_SECONDS", 1)
+    monkeypatch.setattr(rendering, "_BYTES", 64 << 20)
+    rendering._process.cache_clear()
+    yield
+    rendering._process.cache_clear()
+
+
+def outcome(text: str, **cells: Any) -> str:
+    """The text, or the error."""
+    try:
+        return render_prompt(PromptTemplate(text), cells)
+    except Exception as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_template_fails_its_row_soon_and_costs_this_process_nothing(name: str) -> None:
+    text, limit = HOSTILE[name]
+    assert outcome("{{ a }}", a="before") == "before"
+    begin, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = outcome(text + "{{ a }}", a="x")
+    assert limit in found
+    assert "\n" not in found
+    assert time.process_time() - begin < 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+    assert outcome("{{ a }}", a="after") == "after"
+
+
+def test_chat_templates_of_models_have_the_same_limits() -> None:
+    for name in ("nested ranges", "text times a number", "much text"):
+        variables = chat_variables([{"role": "user", "content": "x"}])
+        with pytest.raises(TemplateLimitError, match=HOSTILE[name][1]):
+            render_chat(ChatTemplate(HOSTILE[name][0]), variables)
+
+
+def test_no_part_of_a_template_is_evaluated_when_it_is_compiled() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for expression in ("'a' * 10**9", "'a' | center(10**9)", "'%999999999d' % 1", "'a'.center(10**9)", "9**(9**9)"):
+        for text in ("{{ %s }}", "{%% if %s %%}{%% endif %%}", "{%% set x = %s %%}"):
+            PromptTemplate(text.replace("%s", expression).replace("%%", "%") + "{{ a }}")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{ " + "(" * 20000 + "1" + ")" * 20000 + " }}", "{{ " + "[" * 20000 + "]" * 20000 + " }}",
+     "{% if 1 %}" * 20000 + "{% endif %}" * 20000, "{% for i in [1] %}" * 50 + "x" + "{% endfor %}" * 50,
+     "{{ " + "9" * 10000 + " }}", "{{ a }}" * 1000000],
+    ids=["parentheses", "lists", "conditions", "loops", "a number", "length"],
+)  # fmt: skip
+def test_what_cannot_be_compiled_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"prompt_template=.*not a Jinja template"):
+        check_template(text + "{{ a }}")
+
+
+def test_the_text_may_be_as_long_as_the_limit_and_no_longer() -> None:
+    assert len(outcome("{{ a }}", a="x" * MOST_CHARS)) == MOST_CHARS
+    assert f"writes more than {MOST_CHARS} characters" in outcome("{{ a }}!", a="x" * MOST_CHARS)
+
+
+def test_errors_are_those_of_the_template_and_short() -> None:
+    with pytest.raises(NullCellError, match="column 'a' is null"):
+        render_prompt(PromptTemplate("{{ a }}"), {"a": None})
+    with pytest.raises(ZeroDivisionError):
+        render_prompt(PromptTemplate("{{ 1 // a }}"), {"a": 0})
+    found = outcome("{{ row['x' * 10**6] }}", a=1)
+    assert found.startswith("NullCellError: ")
+    assert len(found) < 3_000
+    with pytest.raises(RequestError, match=r"prompt_template: the template takes more than 1 s. Shorten"):
+        render_prompt(PromptTemplate(HOSTILE["nested ranges"][0] + "{{ a }}"), {"a": 1})
+
+
+def test_a_process_that_others_kill_is_no_fault_of_the_row() -> None:
+    template = PromptTemplate("{{ a }}")
+    assert render_prompt(template, {"a": "1"}) == "1"
+    running = rendering._process()._running
+    assert running is not None
+    os.kill(running[0].pid, signal.SIGKILL)
+    running[0].wait()
+    assert render_prompt(template, {"a": "2"}) == "2"
+
+
+def test_without_a_process_rows_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "_SERVER", "pipeline.no_such_module")
+    assert outcome("{{ a }}", a="x") == "x"
+    assert "is null" in outcome("{{ a }}", a=None)
+
+
+@pytest.mark.parametrize(
+    ("template", "remedy"),
+    [("Write about {topic}.", "{{ topic }}"), ("{prompt}", "{{ prompt }}"), ("Hello", "{{ question }}"),
+     ("{% set a = 1 %}{{ a }}", "{{ question }}"), ("{ {x} }", "{{ x }}"),
+     (HOSTILE["nested ranges"][0], "{{ question }}")],
+)  # fmt: skip
+def test_a_template_that_uses_no_column_is_refused_and_never_rendered(template: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=r"prompt_template=.*: it uses no column") as caught:
+        check_template(template)
+    assert str(caught.value).endswith(f"Write columns in two braces: {remedy}.")
+
+
+def test_the_limits_leave_room_for_conversations_and_tables_that_are_large() -> None:
+    chat = (
+        "{% for m in messages %}{{ '<|' ~ m.role ~ '|>' }}{{ m['content'] | trim }}"
+        "{% if not loop.last %}\n{% endif %}{% endfor %}"
+    )
+    messages = [{"role": "user", "content": f" {i} " + "word " * 200} for i in range(5000)]
+    assert render_chat(ChatTemplate(chat), chat_variables(messages)).count("<|user|>") == 5000
+    examples = [{"q": f"{i} + {i}", "a": 2 * i} for i in range(20_000)]
+    text = outcome("{% for e in examples %}{{ e.q }} -> {{ e.a }}\n{% endfor %}{{ q }}", examples=examples, q="1 + 1")
+    assert text.endswith("19999 + 19999 -> 39998\n1 + 1")
+
+
+def test_ordinary_templates_give_the_expected_text() -> None:
+    cases = {
+        "{{ a * 3 }}{{ '-' * 4 }}": "xxx----",
+        "{{ '%05.1f|%-4s|%d%%' % (n, a, 7) }}": "002.5|x   |7%",
+        "{{ '{:>6.2f}{b[0]}'.format(n, b=['k']) }}": "  2.50k",
+        "{{ [1, 2, 3] | join(', ') }}{{ ', '.join(['u', 'v']) }}": "1, 2, 3u, v",
+        "{{ a | center(5) }}|{{ 'b\nc' | indent(2) }}": "  x  |b\n  c",
+        "{% for i in [1, 2] %}{{ loop.index }}/{{ loop.length }}{{ ';' if not loop.last }}{% endfor %}": "1/2;2/2",
+        "{{ 2 ** 10 }}{{ 7 // 2 }}{{ 7 % 4 }}{{ 7 / 2 }}": "1024333.5",
+        "{{ a ~ 1 ~ none }}{{ (1, 2) == (1, 2) }}{{ 1 < 2 <= 2 }}": "x1NoneTrueTrue",
+        "{% macro m(t) %}<{{ t }}>{% endmacro %}{{ m(a) }}{{ m(m(1)) }}": "<x><<1>>",
+        "{% set ns = namespace(k=0) %}{% for i in range(4) %}{% set ns.k = ns.k + i %}{% endfor %}{{ ns.k }}": "6",
+        "{{ {'k': a} | tojson }}{{ [1] | tojson(indent=2) }}": '{"k": "x"}[\n  1\n]',
+        "{{ dict(v=a).v }}{{ 3.14159 | round(2) }}{{ [1, 2.5] | sum }}": "x3.143.5",
+        "{% for i in [[1, [2]], [3]] recursive %}{{ loop(i) if i is iterable else i }}{% endfor %}": "123",
+        "{{ ['b', 'a'] | sort | first }}{{ 'abc'[::-1] }}": "acba",
+    }
+    for template, text in cases.items():
+        assert outcome(template + "{{ z }}", a="x", n=2.5, z="") == text
+    assert "'__class__' of 'str' object is unsafe" in outcome("{{ a.__class__ }}", a="x")
