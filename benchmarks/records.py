@@ -4,7 +4,8 @@ A file holds runs. A run begins with a line of its head (``run``, ``title``, ``d
 later line of the run is a row of a table (``values``: column -> text of the cell, with the digits that were published)
 or a remark (``note``, Markdown), both with the ``section`` that they stand in (empty: none).
 
-``python -m benchmarks.records`` writes all pages, ``python -m benchmarks.records RUN`` prints one run.
+``python -m benchmarks.records`` writes all pages, ``python -m benchmarks.records RUN`` prints one run, and
+``python -m benchmarks.records NAME FILE.md`` stores a report that another machine wrote (the GPU suite does).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "TOPICS", "page", "parse", "read", "render", "replace", "table", "topic_of", "write_page"]
+__all__ = ["RESULTS", "TOPICS", "page", "parse", "read", "render", "replace", "table", "take", "topic_of", "write_page"]
 
 Line = dict[str, Any]
 
@@ -194,9 +195,28 @@ def write_page(topic: str) -> Path:
     return path
 
 
+def take(name: str, report: str) -> Path:
+    """Store a report and return the path of its topic's page.
+
+    Args:
+        name: begins as one of :data:`TOPICS`.
+        report: Markdown: a title, a list with the items Command, Date and Machine, then the body.
+    """
+    title, items, body = report.removeprefix("# ").split("\n\n", 2)
+    told = dict(
+        " ".join(item.split()).split(": ", 1) for item in items.removeprefix("- ").split("\n- ") if ": " in item
+    )
+    head = {"title": title, "date": told["Date"], "command": told["Command"].strip("`"), "machine": told["Machine"]}
+    run = f"{head['date']}-{name}"
+    replace(topic_of(name), [{"run": run, **head}, *parse(run, body)])
+    return write_page(topic_of(name))
+
+
 def main(argv: Sequence[str]) -> None:
-    """Print the runs that are named, or write all pages."""
-    for run in argv:
+    """Store a report, print a run, or write all pages."""
+    if len(argv) == 2:
+        print(take(argv[0], Path(argv[1]).read_text(encoding="utf-8")))
+    for run in argv if len(argv) == 1 else ():
         lines = [line for topic in TOPICS for line in read(topic) if line["run"] == run]
         if not lines:
             raise SystemExit(f"{run}: there is no such run. The names are in benchmarks/results/data/*.jsonl.")

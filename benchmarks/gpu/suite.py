@@ -28,7 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, machine
+from benchmarks.common import machine
 from wedlm_core.cache import writable_cache
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
@@ -270,7 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--contexts", type=_count, nargs="+", help="tokens before those that the races generate")
     parser.add_argument("--slice-steps", type=_count, help="steps at least that a slice of the races is timed for")
     parser.add_argument("--minutes", type=float, default=7.8, help="limit of the whole run")
-    parser.add_argument("--output", default=str(RESULTS), help="folder of the result")
+    parser.add_argument("--output", default="out/benchmarks", help="folder of the result")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--into", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=0.0, help=argparse.SUPPRESS)

@@ -77,6 +77,21 @@ def test_the_older_of_two_runs_of_a_name_is_only_listed(tmp_path: Path, monkeypa
     assert "| `2026-01-01-chaos` | Kills | m |" in page
 
 
+def test_a_report_of_another_machine_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    head = "# Loads\n\n- Command: `c --x`\n- Date: 2026-01-02\n- Machine: a GPU,\n  16 cores\n- It took 4 s.\n\n"
+    assert records.take("gpu-load", head + BODY) == tmp_path / "gpu.md"
+    first, *rest = records.read("gpu")
+    assert first == {
+        "run": "2026-01-02-gpu-load",
+        "title": "Loads",
+        "date": "2026-01-02",
+        "command": "c --x",
+        "machine": "a GPU, 16 cores",
+    }
+    assert rest == list(records.parse("2026-01-02-gpu-load", BODY))
+
+
 def test_a_name_without_a_topic_is_an_error() -> None:
     with pytest.raises(ValueError, match="surprise: no topic takes this name"):
         records.topic_of("surprise")
