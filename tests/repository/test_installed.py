@@ -89,7 +89,7 @@ def test_the_python_blocks_of_the_readme_run_with_the_users_own_modules(installe
     (project / "out" / "demo").mkdir(parents=True)  # where `make demo` wrote before
     (project / "out" / "demo" / "part.parquet").write_bytes(b"somebody's table")
     written = blocks("python")
-    assert len(written) >= 2
+    assert written
     (project / "script.py").write_text(
         "import pipeline, jobs\n"
         + "\n".join(written)

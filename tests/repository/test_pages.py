@@ -32,6 +32,7 @@ SLOW: Mapping[str, str] = {
     "stages.md": "a chain of two jobs: about 12 s",
     "coming-from.md": "a job: about 7 s",
     "tuning.md": "a job: about 7 s",
+    "usage.md": "two jobs and an engine: about 20 s",
     "tutorials/nightly-etl.md": "three jobs, one after the other: about 20 s",
     "report.md": "a job, and its rows once more: about 15 s",
     "etl.md": "two jobs, one after the other: about 15 s",
