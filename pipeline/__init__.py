@@ -161,7 +161,11 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def _imported(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'errors')}"), name)
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for a member, also a misspelt one
+    __getattr__ = _imported

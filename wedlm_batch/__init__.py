@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    import jobs as jobs
+    import pipeline as pipeline
+    import wedlm_core as wedlm_core
     from pipeline import *  # noqa: F403
     from wedlm_core import *  # type: ignore[assignment]  # noqa: F403  # ConfigError: see _SOURCES
 
@@ -25,7 +28,7 @@ _SOURCES = ("wedlm_core", "pipeline")
 """Where public names come from. ``ConfigError`` is in both; the first one's is the base class of the other."""
 
 
-def __getattr__(name: str) -> Any:
+def _imported(name: str) -> Any:
     if name == "__all__":  # without the packages: `import *` must not overwrite a `pipeline` of the user's
         from wedlm_base.names import load
 
@@ -42,10 +45,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=_this())
 
 
+if not TYPE_CHECKING:  # a type checker would take any name for a member, also a misspelt one
+    __getattr__ = _imported
+
+
 def __dir__() -> list[str]:
     from wedlm_base.names import PACKAGES
 
-    return sorted({*PACKAGES, "__version__", *__getattr__("__all__")})
+    return sorted({*PACKAGES, "__version__", *_imported("__all__")})
 
 
 def _this() -> ModuleType:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from pipeline import layout, stages
 from pipeline.cluster.executor import Executor, RayExecutor
@@ -15,6 +15,7 @@ from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
 from pipeline.commands.checks import check_input, check_setup, check_writable, spooled
 from pipeline.commands.failure_limit import FailureLimit
+from pipeline.commands.run_fields import RunFields, lists_fields
 from pipeline.commands.run_report import RunReport
 from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commands.start_up import StartUp
@@ -55,6 +56,7 @@ __all__ = ["check_inputs", "monitor_of", "publish_committed", "run", "run_held",
 _LOG = logging.getLogger(__name__)
 
 
+@lists_fields
 def run(
     dataset: Any = None,
     *,
@@ -63,7 +65,7 @@ def run(
     on_progress: Callable[[Progress], None] | None = None,
     progress: ProgressMode | Observer = "auto",
     progress_seconds: float = LINE_SECONDS,
-    **fields: Any,
+    **fields: Unpack[RunFields],
 ) -> RunResult:
     """Generate for every row of ``dataset`` and publish the results in ``output``.
 
@@ -84,7 +86,9 @@ def run(
             own, an object with ``update(snapshot)`` and ``close(snapshot)``, which gets a
             :class:`~pipeline.progress.snapshot.Snapshot` four times a second, in another thread.
         progress_seconds: between two lines.
-        **fields: further fields of ``RunConfig``: model, sampling, actors, ...
+        **fields: the fields of :class:`~pipeline.config.RunConfig`, by name. Those that people set first are ``model``,
+            ``sampling``, ``seed``, ``prompt_column``, ``messages_column``, ``prompt_template``, ``chat``,
+            ``id_column``, ``limit``, ``actors``, ``mode`` and ``retry_failed``.
 
     Raises:
         ConfigError, SourceError, ResourceError: before anything is generated; the message says what to do.
@@ -96,7 +100,7 @@ def run(
             continues.
         StoppedError: a signal stopped the run, and its own handler did nothing.
     """
-    given = {**fields, **({} if dataset is None else {"input": dataset})}
+    given: dict[str, Any] = {**fields, **({} if dataset is None else {"input": dataset})}
     given |= {} if output is None else {"output": os.fspath(output)}
     config = RunConfig.from_mapping(given) if config is None else replace(config, **given)
     monitor = monitor_of(config, on_progress, progress, progress_seconds)

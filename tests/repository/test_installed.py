@@ -61,6 +61,69 @@ def test_the_wheel_holds_what_is_shipped_and_nothing_else(wheel: Path) -> None:
     for package in ("jobs", "pipeline", "wedlm_base", "wedlm_batch", "wedlm_core"):
         sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
         assert sources <= held
+        assert f"{package}/py.typed" in held
+
+
+_RIGHT = """\
+import wedlm_batch as wb
+
+result = wb.run(
+    [{"prompt": "Count from 3 to 9."}],
+    output="out",
+    model="tiny",
+    sampling=wb.SamplingParams(max_tokens=8, strategy="verified"),
+    seed=3,
+    actors={"min": 0, "max": 4},
+    mode="new",
+)
+print(result.summary.total.rows, result.to_pandas().shape)
+texts: list[str] = [one.text for one in wb.LLM("tiny").generate(["a"], wb.SamplingParams(max_tokens=8))]
+print(texts, wb.__version__, wb.pipeline.status("out")["rows_failed"])
+"""
+_WRONG = {
+    'wb.run("in.jsonl", output="out", modle="tiny")': "Unexpected keyword argument",
+    'wb.run("in.jsonl", output="out", limit="3")': "incompatible type",
+    'wb.run("in.jsonl", output="out", mode="newly")': "incompatible type",
+    "wb.SamplingParams(temprature=0.5)": "Unexpected keyword argument",
+    'wb.rnu("in.jsonl", output="out")': "has no attribute",
+    'wb.LLM("tiny").generate(["a"])[0].txt': "has no attribute",
+}
+_FOLLOWED = """\
+[mypy]
+strict = true
+follow_imports = skip
+[mypy-numpy.*,pandas.*,yaml.*,torch.*]
+follow_imports_for_stubs = true
+[mypy-wedlm_batch.*,pipeline,pipeline.errors,pipeline.config,pipeline.codec,pipeline.settings.*,pipeline.commands.*,\
+pipeline.progress.*,wedlm_core,wedlm_core.errors,wedlm_core.llm,wedlm_core.types,wedlm_core.structured_outputs,\
+wedlm_core.names,wedlm_core.evidence,wedlm_core.statistics,wedlm_core.sampling_params,wedlm_core.config.*]
+follow_imports = silent
+"""
+"""The modules that public types are in: reading everything they import takes half a minute of a processor."""
+
+
+def test_a_strict_type_checker_sees_mistakes_in_a_users_script_and_no_others(
+    installed: Environment, tmp_path: Path
+) -> None:
+    pytest.importorskip("mypy", reason="mypy is not installed (extra dev)")
+    (tmp_path / "right.py").write_text(_RIGHT)
+    (tmp_path / "wrong.py").write_text("import wedlm_batch as wb\n" + "\n".join(_WRONG) + "\n")
+    (tmp_path / "mypy.ini").write_text(_FOLLOWED)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        "mypy.ini",
+        "--cache-dir",
+        "cache",
+        "right.py",
+        "wrong.py",
+    ]
+    done = installed.run(tmp_path, *command, "--python-executable", str(installed.python))
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert [line.partition(": error: ")[0] for line in errors] == [f"wrong.py:{2 + i}" for i in range(len(_WRONG))]
+    assert all(words in line for line, words in zip(errors, _WRONG.values(), strict=True)), errors
 
 
 def test_every_sub_command_is_found_beside_the_users_modules(installed: Environment, tmp_path: Path) -> None:
