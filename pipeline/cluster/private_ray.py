@@ -22,7 +22,9 @@ __all__ = [
     "LOOPBACK",
     "PER_NODE",
     "SUPPORTED",
+    "answers",
     "cluster_here",
+    "head_of",
     "is_head_of_own_session",
     "on_loopback",
     "read_node_tables",
@@ -40,6 +42,8 @@ PER_NODE = "node:__internal_implicit_resource_"
 _VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _CONSTANT = "ENABLE_RAY_CLUSTER"
 _ANSWER_SECONDS = 0.5
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""The preface of an HTTP/2 connection and an empty frame of settings, which every server of gRPC answers."""
 _RETRIED = re.compile(
     r"Task (GenerateActor|_Recorder|prepare_units|_write_part|_prepare|ReadUnits)\b.* retries remaining", re.DOTALL
 )
@@ -113,10 +117,34 @@ def cluster_here() -> str | None:
         from ray._private.utils import read_ray_address
 
         address: str = read_ray_address() or ""
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+        _connection(address, _ANSWER_SECONDS).close()
         return address
     return None
+
+
+def head_of(address: str) -> str | None:
+    """Host and port that ``ray.init(address=address)`` connects to; None if Ray finds none."""
+    with suppress(Exception):  # Ray says why when it is asked to connect
+        from ray._private.services import canonicalize_bootstrap_address
+
+        found: str | None = canonicalize_bootstrap_address(address)
+        return found
+    return None
+
+
+def answers(head: str, seconds: float) -> bool:
+    """Whether a head answers in that time: Ray itself waits for one without end."""
+    try:
+        with _connection(head, seconds) as connection:
+            connection.sendall(_HELLO)
+            return bool(connection.recv(1))
+    except (OSError, ValueError):
+        return False
+
+
+def _connection(address: str, seconds: float) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
 
 
 def is_head_of_own_session() -> bool:

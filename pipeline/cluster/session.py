@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -16,7 +17,9 @@ from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.private_folder import end_of_logs, private_folder
 from pipeline.cluster.private_ray import (
     LOOPBACK,
+    answers,
     cluster_here,
+    head_of,
     is_head_of_own_session,
     on_loopback,
     silence_retries,
@@ -51,6 +54,8 @@ PRIVATE_SYSTEM_CONFIG = {
 _PROBE_RETRIES = 2
 _PROBE_SECONDS = 60.0
 """Time for a worker process of a private session to register; Ray itself starts others without end."""
+_HEAD_SECONDS, _ASK_SECONDS = 60.0, 5.0
+"""Time for the head of a cluster to answer, as it may have been started a moment ago; and of one question."""
 _LOGS_STAY = "\nRay's logs hold the output of these processes."
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
@@ -98,7 +103,7 @@ def _ensure_ray() -> bool:
     handler = signal.getsignal(signal.SIGTERM)
     if address:
         # What workers print stays in Ray's log files; it would come with escape codes. What ends a run, the run says.
-        ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
+        _join(address, logging_level=logging.WARNING, log_to_driver=False)
     else:
         with on_loopback():
             _init_private(
@@ -115,6 +120,32 @@ def _ensure_ray() -> bool:
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of the caller's
     return True
+
+
+def _join(address: str, **options: Any) -> None:
+    """``ray.init`` for a cluster that runs.
+
+    Raises:
+        ResourceError: none runs at the address, or it does not answer.
+    """
+    import ray
+
+    head, end = head_of(address), time.monotonic() + _HEAD_SECONDS
+    # gRPC over TLS has no answer to who does not know its certificates.
+    while head is not None and not os.environ.get("RAY_USE_TLS") and not answers(head, _ASK_SECONDS):
+        if time.monotonic() > end:
+            raise ResourceError(
+                f"RAY_ADDRESS={address!r}: no Ray cluster has answered at {head} for {_HEAD_SECONDS:.0f} s. Correct "
+                "the address or start the cluster's head; without RAY_ADDRESS a run has a Ray of its own."
+            )
+        time.sleep(_ASK_SECONDS / 5)
+    try:
+        ray.init(address=address, **options)
+    except (OSError, RuntimeError, ValueError) as error:  # Ray has no error of its own for it
+        raise ResourceError(
+            f"RAY_ADDRESS={address!r}: the cluster cannot be joined: {' '.join(str(error).split())}\nCorrect the "
+            "address; without RAY_ADDRESS a run has a Ray of its own."
+        ) from error
 
 
 def _init_private(**options: Any) -> None:

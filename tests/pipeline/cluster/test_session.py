@@ -14,9 +14,10 @@ import ray
 
 from pipeline.cluster import session
 from pipeline.cluster.private_folder import end_of_logs
-from pipeline.cluster.private_ray import cluster_here
+from pipeline.cluster.private_ray import answers, cluster_here
 from pipeline.cluster.session import ensure_ray
 from pipeline.errors import ResourceError
+from testing.pipeline.ray_nodes import serve_cluster
 from testing.repository import ROOT
 
 
@@ -81,6 +82,7 @@ def test_workers_that_end_before_they_register_are_an_error_and_not_a_wait(tmp_p
     code = """
 from pipeline.cluster import session
 from pipeline.errors import ResourceError
+from testing.pipeline.ray_nodes import serve_cluster
 from testing.repository import ROOT
 session._PROBE_SECONDS = 3.0
 try:
@@ -96,3 +98,22 @@ except ResourceError as error:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("no worker process of this Ray session registered in 3 s")
+
+
+@pytest.mark.parametrize("kind", ["refuses", "is silent", "is no cluster"])
+def test_a_cluster_that_does_not_answer_is_an_error_and_not_a_wait(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    address = "nonsense" if kind == "is no cluster" else f"127.0.0.1:{server.getsockname()[1]}"
+    if kind == "refuses":
+        server.close()
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(session, "_HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(session, "_ASK_SECONDS", 0.5)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with server, pytest.raises(ResourceError, match=rf"RAY_ADDRESS='{address}'.*(has answered|be joined)"):
+        ensure_ray()
+
+
+def test_a_head_answers() -> None:
+    with serve_cluster() as cluster:
+        assert answers(cluster.address, 5.0)
