@@ -50,8 +50,8 @@ class Parse:
             written here.
         type: of the column: "string", "int64" or "float64". What cannot be read as such is null.
         json: the whole text is JSON: of this schema (a mapping, its JSON text, a pydantic model class, or ``{"file":
-            path}``), whose values become columns of Arrow's types (docs/structured-output.md); or True, for JSON of
-            any form, as JSON text. A generation that was cut at ``max_tokens`` is null.
+            path}``), whose values become columns of Arrow's types (docs/guides/structured-output.md); or True, for
+            JSON of any form, as JSON text. A generation that was cut at ``max_tokens`` is null.
         after: with ``json``: a text, such as ``</think>``, behind whose first occurrence the JSON begins.
 
     Raises:

@@ -1,6 +1,6 @@
 """Which Arrow type the values of a JSON schema have, and the values as Arrow takes them.
 
-The mapping: docs/structured-output.md, "Typed columns". What no Arrow type can stand for is JSON text.
+The mapping: docs/guides/structured-output.md, "Typed columns". What no Arrow type can stand for is JSON text.
 """
 
 from __future__ import annotations

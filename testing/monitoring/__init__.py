@@ -16,7 +16,7 @@ from testing.repository import ROOT
 __all__ = ["DASHBOARD", "DOCUMENT", "dashboard", "document", "expression", "files"]
 
 DASHBOARD = ROOT / "infra" / "monitoring" / "grafana-dashboard.json"
-DOCUMENT = ROOT / "docs" / "metrics.md"
+DOCUMENT = ROOT / "docs" / "reference" / "metrics.md"
 
 _BEGIN, _END = "<!-- begin: python -m testing.monitoring -->", "<!-- end -->"
 _WIDTH, _HEIGHT, _COLUMNS = 8, 8, 3

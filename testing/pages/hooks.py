@@ -50,5 +50,5 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         page.meta["search"] = {"exclude": True}
     if page.file.src_uri == "DESIGN.md":
         markdown = re.sub(r"^```mermaid\n.*?^```\n", _DRAWING, markdown, flags=re.MULTILINE | re.DOTALL)
-    made = page.file.src_uri.startswith(("reference/", "notebooks/"))
-    return markdown if made else relink(markdown, page.file.src_uri)
+    generated = page.file.abs_src_path is None
+    return markdown if generated else relink(markdown, page.file.src_uri)

@@ -24,7 +24,7 @@ _ABOUT: Mapping[str, str] = {
     "functions": "What a program calls to run a job, look at it and read its rows.",
     "llm": "The engine without rows and files, for a notebook or a script: what vLLM's `LLM` is there.",
     "settings": "What may be set, with meaning, range and default. YAML and `--set` have the same names.",
-    "results": "What functions return. A row's statistics are explained in [statistics](../statistics.md).",
+    "results": "What functions return. A row's statistics are explained in [columns](columns.md).",
     "errors": "What may be raised. Each message names the value, the rule and the remedy. `PipelineError` is the\n"
     "base class of the errors of jobs, `WeDLMError` that of the engine's.",
 }

@@ -15,7 +15,7 @@ from testing.pages.blocks import blocks_of, text_of
 from testing.pipeline.hub_server import TOKEN, serve_hub
 from testing.repository import ROOT
 
-PAGE = ROOT / "docs" / "formats.md"
+PAGE = ROOT / "docs" / "reference" / "formats.md"
 
 
 def code_blocks(language: str) -> list[str]:

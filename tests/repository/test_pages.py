@@ -22,25 +22,26 @@ from wedlm_core.names import ENGINE_NAMES
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
+COMING_FROM = DOCS / "concepts" / "coming-from.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted(DOCS.rglob("*.md"))
 SLOW: Mapping[str, str] = {
     "tutorials/distil.md": "two jobs, one after the other: about 15 s",
     "tutorials/synthesise.md": "two jobs, one after the other: about 15 s",
-    "structured-output.md": "a job: about 15 s; tests/pipeline/commands/test_run_structured_outputs.py has all of it",
-    "progress.md": "two jobs, one after the other: about 15 s",
-    "stages.md": "a chain of two jobs: about 12 s",
-    "coming-from.md": "a job: about 7 s",
-    "tuning.md": "a job: about 7 s",
-    "usage.md": "two jobs and an engine: about 20 s",
+    "guides/structured-output.md": "a job: about 15 s",
+    "guides/progress.md": "two jobs, one after the other: about 15 s",
+    "guides/stages.md": "a chain of two jobs: about 12 s",
+    "concepts/coming-from.md": "a job: about 7 s",
+    "guides/tuning.md": "a job: about 7 s",
+    "reference/commands.md": "two jobs and an engine: about 20 s",
     "tutorials/nightly-etl.md": "three jobs, one after the other: about 20 s",
-    "report.md": "a job, and its rows once more: about 15 s",
-    "etl.md": "two jobs, one after the other: about 15 s",
-    "evaluation.md": "evaluations of several strategies: about 15 s; tests/jobs and tests/wedlm_core have all of it",
-    "quality.md": "a job, and four commands on what it wrote: about 12 s; tests/jobs/test_filter.py has all of it",
+    "guides/report.md": "a job, and its rows once more: about 15 s",
+    "guides/etl.md": "two jobs, one after the other: about 15 s",
+    "guides/evaluation.md": "evaluations of several strategies: about 15 s",
+    "guides/quality.md": "a job, and four commands on what it wrote: about 12 s",
 }
 """Pages that take long -> what takes the time. The others together take less than a minute."""
-OWN_TEST: Mapping[str, str] = {"formats.md": "tests/repository/test_formats_page.py"}
+OWN_TEST: Mapping[str, str] = {"reference/formats.md": "tests/repository/test_formats_page.py"}
 """Pages that need a server around them -> the test that runs their blocks."""
 
 
@@ -114,9 +115,8 @@ def test_no_page_names_another_one_for_a_block_that_it_runs_itself() -> None:
     assert not [block.place for page in PAGES for block in blocks_of(page) if own(block)]
 
 
-@pytest.mark.parametrize("name", ["tuning.md", "comparison.md"])
-def test_figures_beside_a_link_to_results_are_in_these_results(name: str) -> None:
-    text = re.sub(r"```.*?```", "", text_of(DOCS / name), flags=re.DOTALL)
+def test_figures_of_tuning_are_in_the_results_that_it_links() -> None:
+    text = re.sub(r"```.*?```", "", text_of(DOCS / "guides" / "tuning.md"), flags=re.DOTALL)
     parts = [
         part for whole in text.split("\n\n") for part in (whole.splitlines() if whole.startswith("|") else [whole])
     ]
@@ -135,7 +135,7 @@ def test_figures_beside_a_link_to_results_are_in_these_results(name: str) -> Non
 def test_names_of_ours_that_stand_beside_those_of_other_tools_are_there() -> None:
     known = {field.name for kind in (RunConfig, EngineConfig, SamplingParams, ActorRange) for field in fields(kind)}
     known |= {*wedlm_batch.__all__, *COMMANDS, "stats"}
-    rows = [line.split("|") for line in text_of(DOCS / "coming-from.md").splitlines() if line.startswith("| `")]
+    rows = [line.split("|") for line in text_of(COMING_FROM).splitlines() if line.startswith("| `")]
     named = {name for row in rows for code in re.findall(r"`([^`]+)`", row[2])
              for name in re.findall(r"^(?:wb\.|wedlm-batch )?([A-Za-z_]+)", code)}  # fmt: skip
     assert len(rows) > 40
@@ -143,7 +143,7 @@ def test_names_of_ours_that_stand_beside_those_of_other_tools_are_there() -> Non
 
 
 def test_what_the_page_says_of_arguments_of_vllm_is_what_the_error_says() -> None:
-    rows = {row[1].strip(" `"): row[2] for line in text_of(DOCS / "coming-from.md").splitlines()
+    rows = {row[1].strip(" `"): row[2] for line in text_of(COMING_FROM).splitlines()
             if len(row := line.split("|")) > 3}  # fmt: skip
     both = sorted(set(rows) & set(ENGINE_NAMES))
     assert len(both) >= 6

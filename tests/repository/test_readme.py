@@ -92,7 +92,7 @@ def test_sub_commands_and_their_options_are_there(page: Path) -> None:
 
 
 def test_every_column_and_statistic_is_explained_where_it_is() -> None:
-    text = text_of(ROOT / "docs" / "statistics.md")
+    text = text_of(ROOT / "docs" / "reference" / "columns.md")
     assert not [field.name for field in (*RESULT_FIELDS, *DEAD_FIELDS) if f"`{field.name}`" not in text]
     for name, kind in (("evidence", EVIDENCE_TYPE), ("stats", STATS_TYPE), ("timings", TIMINGS_TYPE)):
         section = text.split(f"## `{name}`")[1].split("\n## ")[0]

@@ -87,7 +87,7 @@ def test_without_ids_the_noise_follows_from_the_prompt_not_from_batch_or_place(q
 @pytest.mark.slow
 def test_the_example_of_the_page_runs(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Takes 8 s: an actor loads the shipped model. The other tests have the same pipeline with a smaller one."""
-    (code,) = (own.code for own in blocks_of(ROOT / "docs" / "stages.md") if "wb.stage(" in own.code)
+    (code,) = (own.code for own in blocks_of(ROOT / "docs" / "guides" / "stages.md") if "wb.stage(" in own.code)
     exec(code, {})
     assert "Answer: 51" in capsys.readouterr().out
 

@@ -11,7 +11,7 @@ from testing.repository import ROOT
 @pytest.mark.parametrize(
     ("page", "link", "moved"),
     [
-        ("index.md", "docs/usage.md#caches", "usage.md#caches"),
+        ("index.md", "docs/reference/commands.md#caches", "reference/commands.md#caches"),
         ("index.md", "benchmarks/README.md", "benchmarks/README.md"),
         ("gpu.md", "../benchmarks/results/decoding.md", "benchmarks/results/decoding.md"),
         ("tutorials/distil.md", "../guarantees.md#rows", "../guarantees.md#rows"),
@@ -26,7 +26,7 @@ def test_a_link_leads_to_the_same_file(page: str, link: str, moved: str) -> None
 
 
 def test_links_in_code_blocks_stay() -> None:
-    text = "```text\n[a](docs/usage.md)\n```\n"
+    text = "```text\n[a](docs/reference/commands.md)\n```\n"
     assert relink(text, "index.md") == text
 
 
