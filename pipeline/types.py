@@ -94,7 +94,7 @@ class Unread:
         names = ", ".join(map(repr, self.names))
         more = f" and {self.count - len(self.names)} more" if self.count > len(self.names) else ""
         count = f"{self.count} file{'s' * (self.count != 1)}"
-        return f"{count} below the input (hidden, or of no known kind): {names}{more}"
+        return f"{count} below the input (hidden, of no known kind, or a folder that a pattern ends at): {names}{more}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

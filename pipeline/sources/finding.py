@@ -53,7 +53,8 @@ class Listing:
             from the files that are there: the input folder, the folder of a file, the folders of a pattern before its
             first wildcard.
         files: sorted by key.
-        unread: keys of entries that are left out: hidden ones, links without a target, pipes and the like.
+        unread: keys of entries that are left out: hidden ones, links without a target, pipes and the like, and, with
+            ``/`` at the end, folders that a pattern names, as it reads no file in them.
         is_pattern: whether the input is a glob pattern.
     """
 
@@ -119,7 +120,7 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> List
 
 
 def _find_local(root: Path) -> Listing:
-    is_pattern = False
+    is_pattern, named = False, list[str]()
     if root.is_dir():
         base = str(root)
         walk = folders(Folder.at(base), lambda entry: not is_hidden(entry.key))
@@ -131,15 +132,21 @@ def _find_local(root: Path) -> Listing:
     else:
         base, parts = split_pattern(str(root))
         is_pattern = bool(parts)
-        matched = matching(Folder.at(base), parts) if parts else ()
-        found = [*{entry.key: entry for entry in matched if not entry.is_folder}.values()]
+        matched = {entry.key: entry for entry in matching(Folder.at(base), parts)} if parts else {}
+        found = [entry for entry in matched.values() if not entry.is_folder]
         read = [entry for entry in found if entry.is_file]
+        named = _named_folders(str(root), (key for key, entry in matched.items() if entry.is_folder))
     for entry in read:
         check_name(entry.path)
     files = [_found_local(entry) for entry in sorted(read, key=lambda entry: entry.key)]
     names = {entry.key for entry in read}
     unread = [entry.key for entry in found if entry.key not in names]
-    return Listing(base=os.path.abspath(base), files=files, unread=unread, is_pattern=is_pattern)
+    return Listing(base=os.path.abspath(base), files=files, unread=unread + named, is_pattern=is_pattern)
+
+
+def _named_folders(pattern: str, keys: Iterable[str]) -> list[str]:
+    """Folders that a pattern matches and reads nothing of: one with ``**`` goes into them."""
+    return [] if "**" in pattern else [f"{key}/" for key in keys]
 
 
 def _found_local(entry: Entry) -> Found:
@@ -179,8 +186,10 @@ def _find_remote(url: str, options: Mapping[str, Any]) -> Listing:
             files, base = {root: fs.info(root)}, posixpath.dirname(root)
         elif has_wildcards(root) and not fs.isdir(root):
             is_pattern = True
-            files = {path: info for path, info in fs.glob(root, detail=True).items() if info["type"] == "file"}
+            matched = fs.glob(root, detail=True)
+            files = {path: info for path, info in matched.items() if info["type"] == "file"}
             base = split_pattern(root)[0]
+            unread = _named_folders(root, (posixpath.relpath(p, base or ".") for p in matched if p not in files))
         else:
             base = root.rstrip("/")
             listed = fs.find(base, detail=True)

@@ -149,7 +149,8 @@ def _may_be_a_dataset(name: str) -> bool:
 def _say_what_is_missing(name: str) -> None:
     if has_wildcards(name) or has_suffix(name, all_suffixes()) or _is_folder(name):
         raise SourceError(
-            f"input={name!r}: no file is there. Check the path or pattern; known suffixes: {', '.join(all_suffixes())}."
+            f"input={name!r}: no file is there. Check the path or pattern (FOLDER/** names all files below folders); "
+            f"known suffixes: {', '.join(all_suffixes())}."
         )
     raise SourceError(f"input={name!r}: no such file or folder. Check the path (relative to the working folder).")
 

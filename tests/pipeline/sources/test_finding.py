@@ -114,6 +114,18 @@ def test_a_pattern_finds_folders_of_any_depth_and_keys_begin_at_its_first_wildca
         assert [found.key for found in find_files(f"{url}/{pattern}", options).files] == expected
 
 
+def test_folders_that_a_pattern_names_are_not_read_and_named(place: Any, tmp_path: Path) -> None:
+    url, options, put = place
+    for name in ("in/a.jsonl", "in/dt=1/b.jsonl", "in/x/y/c.jsonl"):
+        put(name)
+    source = source_of(f"{url}/in/*", tmp_path, options)
+    assert [file.key for file in source.files] == ["a.jsonl"]
+    assert set(source.unread.names) == {"dt=1/", "x/"}
+    assert set(find_files(f"{url}/in/**", options).unread) == set()
+    with pytest.raises(SourceError, match=r"no file is there.*FOLDER/\*\*"):
+        source_of(f"{url}/in/dt=*", tmp_path, options)
+
+
 def test_a_uri_of_a_path_is_that_path(tmp_path: Path) -> None:
     path = tmp_path / "a b [1] %41 #\u00e9?.jsonl"
     path.write_bytes(LINE)
