@@ -16,8 +16,9 @@ import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
-from wedlm_core.engine.windows.planner import WindowPlanner
-from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
+from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
+from wedlm_core.engine.drafting.drafting import Drafting
+from wedlm_core.engine.drafting.report import StepReport
 
 __all__ = [
     "H200",
@@ -132,42 +133,42 @@ class FixedWindow:
 
 
 class Planned:
-    """The engine's planner, which sees outcomes and what forwards take, and believes ``cost`` at first."""
+    """The engine's drafting, which sees outcomes and the seconds of forwards, and believes ``cost`` at first."""
 
-    def __init__(self, cost: StepCost, tuning: PlannerTuning = DEFAULT_TUNING, *, overlap: bool = False) -> None:
-        self._cost, self._tuning, self._overlap = cost, tuning, overlap
+    def __init__(
+        self, cost: StepCost, constants: DraftingConstants = CONSTANTS, *, overlap: bool = False
+    ) -> None:  # fmt: skip
+        self._cost, self._constants, self._overlap = cost, constants, overlap
 
     def start(self, slots: SlotTable) -> None:
         """All slots are its own."""
         self._slots = slots
         self._every = np.arange(len(slots.masks))
-        # Its time is that of the simulation, in which plans take none.
-        self._planner = WindowPlanner(
-            slots, WIDEST, 1 << 30, self._tuning, overlap=self._overlap, clock=lambda: 0.0
+        self.drafting = Drafting(
+            slots, WIDEST, 1 << 30, lambda: self._cost, overlap=self._overlap, constants=self._constants
         )  # fmt: skip
         slots.adaptive[:], slots.widest[:] = True, WIDEST
         self.admit(self._every)
 
     def admit(self, taken: IntArray) -> None:
-        """Windows of new sequences are open."""
-        for array in (self._slots.masks, self._slots.keep_valid, self._slots.keep_stale):
-            array[taken] = -1
-        self._planner.admit(taken, len(self._every))
+        """New sequences get the windows of the last plan."""
+        self.drafting.admit(taken, len(self._every))
 
     def plan(self) -> None:
         """Plan where it is time to."""
-        self._planner.plan(self._every, self._cost, 1 << 30)
+        self.drafting.plan(self._every, 1 << 30)
 
     def observe(self, step: Step) -> None:
         """Learn how drafts fared."""
-        outcome, rows = step.outcome, self._slots.rows.copy()
-        source = self._slots.source[self._every]
-        self._planner.observe(self._every, rows, outcome, outcome.count_D, step.ended, step.prefill_rows, source)
-        self._planner.record_step(step.host_seconds + step.hidden_seconds + step.forward_seconds)
-        self._planner.record_host_time(step.host_seconds)
-        kv_tokens = int(self._slots.cached.sum())
-        if self._planner.wants_forward():
-            self._planner.record_forward(step.forward_rows, kv_tokens, len(rows), step.forward_seconds, self._cost)
+        self.drafting.observe(
+            StepReport(
+                slots_D=self._every, rows_D=self._slots.rows.copy(), outcome=step.outcome,
+                emit_D=step.outcome.count_D, ended_D=step.ended, can_draft=True, prefill_rows=step.prefill_rows,
+                forward_rows=step.forward_rows, kv_tokens=int(self._slots.cached.sum()),
+                seconds=step.host_seconds + step.hidden_seconds + step.forward_seconds,
+                forward_seconds=step.forward_seconds,
+            )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ def _of_masks(offered, agreed, source):  # type: ignore[no-untyped-def]
 
 @kernel
 def learn(  # type: ignore[no-untyped-def]
-    slots, own, valid, offered, agreed, next_valid, goes_on, source, families, counts, job, slot_kept, job_kept
+    slots, own, valid, offered, agreed, next_valid, goes_on, source, families, counts, job, kept
 ):
     """Count the drafts of D sequences.
 
@@ -46,8 +46,7 @@ def learn(  # type: ignore[no-untyped-def]
         families: int64 ``[slots]``.
         counts: float64 ``[2, slots, 2, W + 1]``, changed: stale and valid; tested and right.
         job: float64 ``[families, 2, 2, W + 1]``, changed.
-        slot_kept: share of ``counts`` that is kept.
-        job_kept: share of ``job`` that is kept.
+        kept: share of both that is kept.
     """
     width = counts.shape[3] - 1
     new = np.zeros((job.shape[0], 2, 2, width + 1))
@@ -66,11 +65,11 @@ def learn(  # type: ignore[no-untyped-def]
                 tested, hit = j < min(right + 1, drafts), j < right
             else:
                 tested, hit = through, through and next_valid[d]
-            counts[kind, slot, 0, j] = counts[kind, slot, 0, j] * slot_kept + tested
-            counts[kind, slot, 1, j] = counts[kind, slot, 1, j] * slot_kept + hit
+            counts[kind, slot, 0, j] = counts[kind, slot, 0, j] * kept + tested
+            counts[kind, slot, 1, j] = counts[kind, slot, 1, j] * kept + hit
             new[family, kind, 0, j] += tested
             new[family, kind, 1, j] += hit
     for family in range(job.shape[0]):
         for kind in range(2):
             if seen[family, kind]:
-                job[family, kind] = job[family, kind] * job_kept + new[family, kind]
+                job[family, kind] = job[family, kind] * kept + new[family, kind]

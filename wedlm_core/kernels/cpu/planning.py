@@ -1,4 +1,4 @@
-"""The arithmetic of a plan of windows (:mod:`wedlm_core.engine.windows`), sequence by sequence.
+"""The arithmetic of a plan of windows (:mod:`wedlm_core.engine.drafting`), sequence by sequence.
 
 A plan is a few thousand operations on numbers; as operations on arrays, each of which takes longer than its numbers, it
 took as long as the smallest forwards. Results equal those of ``testing/engine/planning_oracle.py``.
@@ -11,14 +11,13 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 
 __all__ = [
-    "acceptances", "add_ends", "forward_seconds", "hull_density", "job_hazards", "long_runs", "order_by_rows",
-    "seconds_at",
+    "acceptances", "forward_seconds", "hull_density", "job_hazards", "long_runs", "order_by_rows",
 ]  # fmt: skip
 
 
 @kernel
 def forward_seconds(rows, knots, seconds, quantum, fixed, per_row, out):  # type: ignore[no-untyped-def]
-    """Mean seconds of forwards whose rows vary about these (:meth:`wedlm_core.engine.windows.step_time.Load.seconds`).
+    """Mean seconds of forwards whose rows vary about these (:meth:`wedlm_core.engine.drafting.step_time.Load.seconds`).
 
     Args:
         rows: float64 ``[N]``.
@@ -57,7 +56,7 @@ def _table(rows, knots, seconds):  # type: ignore[no-untyped-def]
 
 @kernel
 def job_hazards(job, prior, weight, hazard):  # type: ignore[no-untyped-def]
-    """Hazards over a job: see :meth:`wedlm_core.engine.windows.acceptance.Acceptance.job_hazard`.
+    """Hazards over a job: see :meth:`wedlm_core.engine.drafting.acceptance.Acceptance.job_hazard`.
 
     Args:
         job: float64 ``[2, 2, W + 1]``, stale and valid, tested and right; of one family.
@@ -91,7 +90,7 @@ def _accepted(counts, hazard, prior_failures, prior_sequence, out):  # type: ign
 
 @kernel
 def acceptances(slots, families, counts, job, priors, out):  # type: ignore[no-untyped-def]
-    """See :meth:`wedlm_core.engine.windows.acceptance.Acceptance.by_kind`.
+    """See :meth:`wedlm_core.engine.drafting.acceptance.Acceptance.by_kind`.
 
     Args:
         slots: int64 ``[S]``.
@@ -114,8 +113,8 @@ def acceptances(slots, families, counts, job, priors, out):  # type: ignore[no-u
 
 
 @kernel
-def long_runs(valid, stale, agree, row_price, commits, rows, kept, sure):  # type: ignore[no-untyped-def]
-    """See :func:`wedlm_core.engine.windows.long_run.long_run`.
+def long_runs(valid, stale, agree, row_price, commits, rows, kept):  # type: ignore[no-untyped-def]
+    """See :func:`wedlm_core.engine.drafting.masks.long_run`.
 
     Args:
         valid: float64 ``[S, W]``.
@@ -125,7 +124,6 @@ def long_runs(valid, stale, agree, row_price, commits, rows, kept, sure):  # typ
         commits: float64 ``[S, W + 1]``, written.
         rows: float64 ``[S, W + 1]``, written.
         kept: int64 ``[S, W + 1]``, written.
-        sure: float64 ``[S, W + 1]``, written.
     """
     count, width = valid.shape
     of_valid, of_stale = np.ones(width + 1), np.ones(width + 1)  # expected commits by number of drafts
@@ -133,7 +131,7 @@ def long_runs(valid, stale, agree, row_price, commits, rows, kept, sure):  # typ
         for j in range(width):
             of_valid[j + 1] = of_valid[j] + valid[s, j]
             of_stale[j + 1] = of_stale[j] + stale[s, j]
-        commits[s, 0], rows[s, 0], kept[s, 0], sure[s, 0] = 1.0, 1.0, width, 0.0
+        commits[s, 0], rows[s, 0], kept[s, 0] = 1.0, 1.0, width
         for masks in range(1, width + 1):
             stay = (valid[s, masks - 2] if masks > 1 else 1.0) * agree[1, s]
             best, candidate = -np.inf, 0
@@ -150,46 +148,6 @@ def long_runs(valid, stale, agree, row_price, commits, rows, kept, sure):  # typ
                 candidate = 2 * candidate if candidate else 1
                 if candidate > width or candidate >= 2 * masks:
                     break
-            sure[s, masks] = stay
-
-
-@kernel
-def add_ends(tokens, spread, forced, row_share, commits, rows, sure):  # type: ignore[no-untyped-def]
-    """See :meth:`wedlm_core.engine.windows.long_run.LongRun.with_outputs`.
-
-    Args:
-        tokens: of an output, on average.
-        spread: how far lengths lie apart.
-        forced: float64 ``[S]``, tokens that a grammar forces behind those of a forward.
-        row_share: of a row that each of these takes.
-        commits: float64 ``[S, W + 1]``, changed.
-        rows: float64 ``[S, W + 1]``, changed.
-        sure: float64 ``[S, W + 1]``.
-    """
-    for s in range(commits.shape[0]):
-        more = row_share * forced[s]
-        alone, alone_rows = commits[s, 0] + forced[s], rows[s, 0] + more
-        for masks in range(commits.shape[1]):
-            own, taken, first = commits[s, masks] + forced[s], rows[s, masks] + more, min(masks, 1)
-            behind = max(tokens - first * alone, 0.0)
-            later, drafted = 0.0, 0.0
-            if behind > 0:
-                anywhere = first * (1.0 - 1.0 / own)
-                mean = max(behind / own + anywhere / 2.0, float(first))
-                most = max(own, alone - 1.0 + masks)
-                least = np.ceil(behind / most - 1e-9)
-                spare = least - behind / most
-                wrong = max(mean, least + 1.0 - spare)
-                right = sure[s, masks] ** least
-                alike = first * min(max(1.0 - spread / own, 0.0), 1.0)
-                later = mean + alike * (wrong + right * (least - wrong) - mean)
-                drafted = anywhere + alike * right * (min(max(spare * most, 0.0), 1.0) - anywhere)
-            forwards = max(first + later, 1.0)
-            masked = first + later - drafted
-            verified = behind / own * (taken - masks) + drafted
-            all_rows = first * alone_rows + verified + masked * masks
-            commits[s, masks] = tokens / forwards
-            rows[s, masks] = all_rows / forwards
 
 
 @kernel

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
+from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.kernels.cpu.learn import learn
 from wedlm_core.kernels.cpu.planning import acceptances, job_hazards
 from wedlm_core.types import Strategy
@@ -31,11 +31,11 @@ class Acceptance:
     Args:
         slots: engine slots.
         widest: largest window W; drafts have offsets 1 .. W.
-        tuning: constants.
+        constants: of drafting.
     """
 
-    def __init__(self, slots: int, widest: int, tuning: PlannerTuning = DEFAULT_TUNING) -> None:
-        self._tuning = tuning
+    def __init__(self, slots: int, widest: int, constants: DraftingConstants = CONSTANTS) -> None:
+        self._constants = constants
         self._offset_W = np.arange(1, widest + 1)
         # [stale or valid, slot, (tested, right), offset]; the last offset is "then the first mask agreed".
         self._counts = np.zeros((2, slots, 2, widest + 1))
@@ -87,8 +87,7 @@ class Acceptance:
             self._family_S,
             self._counts,
             self._job,
-            self._tuning.sequence_kept,
-            self._tuning.job_kept,
+            self._constants.counts_kept,
         )
 
     def job_hazard(self, family: int = 0) -> FloatArray:
@@ -97,7 +96,7 @@ class Acceptance:
         An offset not seen yet is like the one before; stale drafts are like valid ones until they show otherwise.
         """
         hazard_2W = np.empty((2, len(self._offset_W)))
-        job_hazards(self._job[family], self._tuning.prior_hazard, self._tuning.prior_job, hazard_2W)
+        job_hazards(self._job[family], self._constants.prior_hazard, self._constants.job_prior, hazard_2W)
         return hazard_2W
 
     def by_kind(self, slots_S: IntArray) -> FloatArray:
@@ -106,15 +105,15 @@ class Acceptance:
         A sequence fails in proportion to the job's profile over offsets (proportional hazards), but for offsets that it
         has shown otherwise often enough.
         """
-        tuning, out_2SW = self._tuning, np.empty((2, len(slots_S), len(self._offset_W)))
-        priors = np.array((tuning.prior_hazard, tuning.prior_job, tuning.prior_failures, tuning.prior_sequence))
+        constants, out_2SW = self._constants, np.empty((2, len(slots_S), len(self._offset_W)))
+        priors = np.array((constants.prior_hazard, constants.job_prior, constants.failure_prior, constants.sequence_prior))
         acceptances(slots_S, self._family_S, self._counts, self._job, priors, out_2SW)
         return out_2SW
 
     def agreement(self, slots_S: IntArray) -> FloatArray:
         """``[2, S]`` (stale, valid): how often the first mask agrees once all drafts were accepted."""
-        tuning = self._tuning
+        constants = self._constants
         tested, agreed = self._job[self._family_S[slots_S], :, :, -1].transpose(2, 1, 0)
-        job = (agreed + tuning.prior_job * tuning.prior_hazard) / (tested + tuning.prior_job)
+        job = (agreed + constants.job_prior * constants.prior_hazard) / (tested + constants.job_prior)
         own = self._counts[..., -1][:, slots_S]
-        return (own[..., 1] + tuning.prior_sequence * job) / (own[..., 0] + tuning.prior_sequence)
+        return (own[..., 1] + constants.sequence_prior * job) / (own[..., 0] + constants.sequence_prior)

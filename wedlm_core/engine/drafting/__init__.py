@@ -1,0 +1,1 @@
+"""Drafting: how many drafts each sequence gets, and from which source (docs/design/drafting.md)."""

@@ -1,0 +1,207 @@
+"""The controller: which arm is on, and when another one is tried. Torch-free.
+
+An arm is a set of draft sources. The model of costs and acceptance expects a rate of each arm (tokens per second); the
+correction of an arm is the rate that was measured over the rate that was expected. The controller runs the arm whose
+corrected rate is highest. Other arms are tried now and then, for a few tokens of each sequence, as often as the trial
+share affords by the loss that is expected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from wedlm_core.engine.drafting.constants import DraftingConstants
+from wedlm_core.engine.drafting.step_time import StepTime
+
+__all__ = ["Arm", "Controller", "Measured"]
+
+_LEAST_LOSS = 0.1  # share of its time that a trial is thought to lose at least: it disturbs plans, too
+_TOO_LONG = 3.0  # times the seconds that a trial is expected to take, after which it ends
+
+
+class Arm(IntEnum):
+    """A set of draft sources."""
+
+    NONE = 0
+    MASKS = 1
+    HISTORY = 2
+    HISTORY_AND_MASKS = 3
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether windows have masks."""
+        return bool(self & 1)
+
+    @property
+    def has_history(self) -> bool:
+        """Whether windows get drafts from history."""
+        return bool(self & 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A step as it is compared.
+
+    Attributes:
+        tokens: of output.
+        seconds: of the step without its prefill.
+        rows: of the forward.
+        expected: seconds of the forward by the corrected table; 0 if not known.
+        off: logarithm of the forward's seconds over those; 0 if not known.
+    """
+
+    tokens: float
+    seconds: float
+    rows: float = 0.0
+    expected: float = 0.0
+    off: float = 0.0
+
+
+@dataclass(slots=True)
+class _Record:
+    """Of an arm in an octave of sequences: tokens measured and promised, and when its last trial was, if ever."""
+
+    tokens: float = 0.0
+    promised: float = 0.0
+    tried_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A trial that goes on: sums over its forwards that count."""
+
+    arm: Arm
+    tokens_left: float
+    seconds_left: float
+    forwards: int = 0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    rows: float = 0.0
+    expected: float = 0.0
+    off: float = 0.0
+
+
+class Controller:
+    """Chooses the arm of the next forwards.
+
+    Args:
+        constants: of drafting.
+        arms: that there are; one of them is ``NONE``.
+        step_time: whose table a trial may correct.
+
+    Attributes:
+        arm: that is on; in a trial, the one that is tried.
+        is_due: a trial has ended, so that windows are to be planned at once.
+    """
+
+    def __init__(self, constants: DraftingConstants, arms: frozenset[Arm], step_time: StepTime) -> None:
+        self._constants, self._arms, self._step_time = constants, arms, step_time
+        self._records: dict[tuple[int, Arm], _Record] = {}
+        self._expected: Mapping[Arm, float] = {}
+        self._octave, self._sequences = 0, 1
+        self._seconds, self._forwards = 0.0, 0
+        self._usual = Arm.NONE
+        self._trial: _Trial | None = None
+        self.arm, self.is_due = Arm.NONE, False
+
+    @property
+    def in_trial(self) -> bool:
+        """Whether the arm that is on is being tried."""
+        return self._trial is not None
+
+    def rate_of(self, arm: Arm) -> float:
+        """Corrected tokens per second of an arm at the load of the last choice; 0 before."""
+        record, expected = self._record(arm), self._expected.get(arm, 0.0)
+        if record.tried_at is None and arm == Arm.HISTORY and self._usual == Arm.HISTORY_AND_MASKS:
+            return self.rate_of(self._usual)  # history pays with masks: it may pay without them
+        prior = self._constants.trial_tokens
+        return expected * (record.tokens + prior) / (record.promised + prior)
+
+    def choose(self, expected: Mapping[Arm, float], sequences: int) -> Arm:
+        """Choose the arm by expected tokens per second, or begin a trial.
+
+        Args:
+            expected: of each arm that there is, without corrections.
+            sequences: that run.
+        """
+        self._expected, self._sequences, self.is_due = expected, max(1, sequences), False
+        octave = max(0, sequences).bit_length()
+        if octave != self._octave:
+            self._octave, self._trial = octave, None
+        if self._trial is not None:
+            return self.arm
+        rates = {arm: self.rate_of(arm) for arm in self._arms if expected.get(arm, 0.0) > 0}
+        best = max(rates, key=rates.__getitem__, default=Arm.NONE)
+        usual = self._usual if self._usual in rates else Arm.NONE
+        if best != usual and rates[best] > (1 + self._constants.least_gain) * rates.get(usual, 0.0):
+            usual = best
+        self._usual = self.arm = usual
+        self._begin_trial(rates)
+        return self.arm
+
+    def record(self, step: Measured) -> None:
+        """Count a step of the arm that is on."""
+        self._seconds += step.seconds
+        self._forwards += 1
+        trial, promised = self._trial, step.seconds * self._expected.get(self.arm, 0.0)
+        if trial is None:
+            record, kept = self._record(self.arm), self._constants.counts_kept
+            record.tokens = kept * record.tokens + step.tokens
+            record.promised = kept * record.promised + promised
+            return
+        trial.forwards += 1
+        trial.seconds_left -= step.seconds
+        if trial.forwards > self._constants.uncounted:
+            trial.tokens_left -= step.tokens
+            trial.tokens, trial.seconds = trial.tokens + step.tokens, trial.seconds + step.seconds
+            trial.rows, trial.expected = trial.rows + step.rows, trial.expected + step.expected
+            trial.off += step.off * step.expected
+        if trial.tokens_left <= 0 or trial.seconds_left <= 0:
+            self._end_trial(trial)
+
+    def _begin_trial(self, rates: Mapping[Arm, float]) -> None:
+        """Begin the trial that waits longest of those that are affordable."""
+        constants, usual = self._constants, self._usual
+        if self._forwards < 2 * constants.uncounted:
+            return
+        best, tokens = rates[usual], float(constants.trial_tokens * self._sequences)
+        waits = dict[Arm, float]()
+        for arm, rate in rates.items():
+            record = self._record(arm)
+            lost = tokens / rate * max(_LEAST_LOSS, 1 - rate / best)
+            since = self._seconds - (record.tried_at or 0.0)
+            new = record.tried_at is None and rate >= constants.near * best
+            if arm != usual and (new or lost <= constants.trial_share * since):
+                waits[arm] = float("inf") if new else since
+        if not waits:
+            return
+        arm = max(waits, key=waits.__getitem__)
+        self._trial = _Trial(arm=arm, tokens_left=tokens, seconds_left=_TOO_LONG * tokens / rates[arm])
+        self.arm = arm
+
+    def _end_trial(self, trial: _Trial) -> None:
+        """Correct the table at the rows of the trial, and the arm by the rest; plan at once."""
+        self._trial, self.is_due = None, True
+        record = self._record(trial.arm)
+        record.tried_at = self._seconds
+        if not trial.seconds:
+            return
+        promised = trial.seconds * self._expected.get(trial.arm, 0.0)
+        if trial.expected:
+            off, rows = trial.off / trial.expected, trial.rows / (trial.forwards - self._constants.uncounted)
+            if self._step_time.correct(rows, off):  # from now on less is promised where forwards took longer
+                promised *= max(0.0, 1 - trial.expected * (math.exp(off) - 1) / trial.seconds)
+        record.tokens, record.promised = record.tokens / 2 + trial.tokens, record.promised / 2 + promised
+
+    def _record(self, arm: Arm) -> _Record:
+        """The record of an arm in the octave of sequences that run; at first that of the nearest octave."""
+        found = self._records.get((self._octave, arm))
+        if found is None:
+            near = min((key for key in self._records if key[1] == arm), key=lambda k: abs(k[0] - self._octave),
+                       default=None)  # fmt: skip
+            found = _Record() if near is None else replace(self._records[near])
+            self._records[self._octave, arm] = found
+        return found

@@ -1,0 +1,135 @@
+"""Masks: which numbers of masks bring the most commits per second. Pure functions, torch-free.
+
+:func:`long_run` gives each sequence and window its expected commits and rows per forward. :func:`allocate` spends rows
+where commits come cheapest. For any price of a row, the best windows are corners of the sequences' upper hulls of
+commits over rows. So all windows grow along their hulls, the steepest first: this chain passes the best windows at
+every price, and the allocation is its link with the highest rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wedlm_core.config.step_cost import FloatArray
+from wedlm_core.engine.drafting.step_time import Load
+from wedlm_core.kernels.cpu.planning import hull_density, long_runs, order_by_rows
+
+__all__ = ["Allocation", "LongRun", "allocate", "best_alone", "long_run"]
+
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+_NEAR_BEST = 0.999  # share of the best rate at which fewer rows are taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRun:
+    """Expected commits and rows per forward, float64 ``[S, W + 1]`` by number of masks; 0 masks is autoregressive.
+
+    ``kept_SW`` int64: stale drafts to keep with so many masks.
+    """
+
+    commits_SW: FloatArray
+    rows_SW: FloatArray
+    kept_SW: IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """Windows for the next forwards.
+
+    Attributes:
+        masks_S: int64, masks of each sequence.
+        rate: expected commits per second, prefill included.
+        commits_per_second: the same without prefill, which takes as long whatever drafts gain.
+        rows: expected rows of a forward.
+        row_price: commits that one more row has to gain to be worth its time.
+    """
+
+    masks_S: IntArray
+    rate: float
+    commits_per_second: float
+    rows: float
+    row_price: float
+
+
+def long_run(
+    valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float, *, bounds: bool = False
+) -> LongRun:
+    """Solve a two-state chain per sequence and window: the drafts of a forward are valid or stale.
+
+    With w masks, valid drafts are the w - 1 proposals after the one that the verifier decided. They stay valid if all
+    are accepted and the next first mask agrees with the verifier; otherwise the left-over drafts are stale. Stale
+    drafts may be accepted, but masks after a wrong draft propose in vain. The number of stale drafts to keep is the one
+    that pays best in the long run.
+
+    Args:
+        valid_SW: float64, probability that valid drafts up to offset 1 .. W are all accepted.
+        stale_SW: the same for stale drafts.
+        agree_2S: probability that the first mask agrees after all (stale, valid) drafts were accepted.
+        row_price: commits that a row has to gain, by which numbers of stale drafts are compared.
+        bounds: forwards are padded to their most rows: a head, as many drafts as masks, the masks.
+    """
+    count, width = valid_SW.shape
+    commits_SW, rows_SW = np.empty((2, count, width + 1))
+    kept_SW = np.empty((count, width + 1), dtype=np.int64)
+    long_runs(valid_SW, stale_SW, agree_2S, row_price, commits_SW, rows_SW, kept_SW)
+    if bounds:
+        rows_SW[:] = np.append(1.0, 2.0 * np.arange(1, width + 1) + 1.0)
+    return LongRun(commits_SW=commits_SW, rows_SW=rows_SW, kept_SW=kept_SW)
+
+
+def allocate(run: LongRun, widest_S: IntArray, load: Load) -> tuple[Allocation, Allocation | None]:
+    """Find the rates without masks and with the best masks, of about equal ones those with the fewest rows.
+
+    Args:
+        run: commits and rows of each window.
+        widest_S: int64, masks of each sequence at most (0 .. W).
+        load: the other work of the step, and its seconds.
+
+    Returns:
+        Without masks, and with masks; None where no sequence may have any.
+    """
+    count = len(widest_S)
+    masks_SW, rows_SW, commits_SW = _by_rows(run, widest_S)
+    density_SW = np.empty((count, rows_SW.shape[1] - 1))
+    hull_density(rows_SW, commits_SW, density_SW)
+    own_N, before_N = np.nonzero(density_SW > 0)  # each window that can grow by one place of its hull
+    order_N = np.argsort(-density_SW[own_N, before_N], kind="stable")  # along a hull the density falls
+    own_N, place_N = own_N[order_N], before_N[order_N] + 1
+    rows_N, commits_N = (
+        np.append(found_SW[:, 0].sum(), np.diff(found_SW, axis=1)[own_N, place_N - 1]).cumsum()
+        for found_SW in (rows_SW, commits_SW)
+    )
+    rows_N += load.other_rows
+    seconds_N = load.seconds(rows_N, count)
+    rate_N = commits_N / (seconds_N + load.prefill_seconds(rows_N, commits_N, count))
+    rate_N[1:][(rows_N + load.prefill_rows * commits_N)[1:] > load.most_rows] = -np.inf
+
+    def at(link: int) -> Allocation:
+        place_S = np.zeros(count, dtype=np.int64)
+        np.maximum.at(place_S, own_N[:link], place_N[:link])
+        rows, commits_per_second = float(rows_N[link]), float(commits_N[link] / seconds_N[link])
+        return Allocation(
+            masks_S=masks_SW[np.arange(count), place_S], rate=float(rate_N[link]), rows=rows,
+            commits_per_second=commits_per_second, row_price=load.slope(rows, count) * commits_per_second,
+        )  # fmt: skip
+
+    if len(rate_N) < 2 or rate_N[1:].max() <= 0:
+        return at(0), None
+    return at(0), at(1 + int((rate_N[1:] >= _NEAR_BEST * rate_N[1:].max()).argmax()))
+
+
+def best_alone(run: LongRun, sequence: int, row_price: float, widest: int) -> int:
+    """Masks of one sequence, ``widest`` at most, that gain most at a price of a row in commits."""
+    net_W = run.commits_SW[sequence, : widest + 1] - row_price * run.rows_SW[sequence, : widest + 1]
+    return int((net_W >= net_W.max() - (1 - _NEAR_BEST) * run.commits_SW[sequence, : widest + 1]).argmax())
+
+
+def _by_rows(run: LongRun, widest_S: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Masks, rows and commits, each sequence's windows ordered by rows; a wider window may take fewer rows."""
+    masks_SW = np.empty(run.rows_SW.shape, dtype=np.int64)
+    rows_SW, commits_SW = np.empty((2, *run.rows_SW.shape))
+    order_by_rows(run.rows_SW, run.commits_SW, widest_S, masks_SW, rows_SW, commits_SW)
+    return masks_SW, rows_SW, commits_SW

@@ -1,0 +1,157 @@
+"""Step time: the measured table of forwards, times the speed of the machine, plus the host's seconds. Torch-free.
+
+The table says how long a forward of some rows takes. The *speed* follows how long forwards take now. A trial runs other
+rows than usual, so it may correct the table at those rows relative to the usual ones (a *knot*).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wedlm_core.config.step_cost import FloatArray, StepCost
+from wedlm_core.engine.drafting.constants import DraftingConstants
+from wedlm_core.engine.drafting.cost_table import monotone
+from wedlm_core.kernels.cpu.planning import forward_seconds
+
+__all__ = ["Load", "StepTime"]
+
+_MOST = math.log(3.0)  # by more, a forward was disturbed: the logarithm of a time over what was expected is clipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a step has besides the rows that are being allocated.
+
+    Attributes:
+        cost: seconds of a forward, corrected.
+        host_seconds: of a step besides its forward; 0 where the host's work overlaps with forwards.
+        kv_tokens: cached tokens of all sequences.
+        other_rows: rows of sequences with fixed windows.
+        most_rows: the row budget.
+        prefill_rows: rows of prompts that come with each commit.
+        burst_rows: rows of prompts in a forward that has any.
+        are_bounds: rows are bounds that a forward is padded to, not means.
+    """
+
+    cost: StepCost
+    host_seconds: float = 0.0
+    kv_tokens: float = 0.0
+    other_rows: float = 0.0
+    most_rows: int = 1 << 30
+    prefill_rows: float = 0.0
+    burst_rows: float = 1.0
+    are_bounds: bool = False
+
+    def seconds(self, rows_N: FloatArray, sequences: int) -> FloatArray:
+        """Seconds of steps of ``rows_N`` rows in the mean; padding to the quantum costs half of one on average."""
+        cost, out_N = self.cost, np.empty(len(rows_N))
+        if self.are_bounds:
+            rows_N = np.ceil(rows_N / cost.quantum) * cost.quantum - cost.quantum / 2
+        fixed = self.host_seconds + cost.per_sequence * sequences + cost.per_kv * self.kv_tokens
+        per_row = cost.per_row_kv * (self.kv_tokens / max(1, sequences))
+        rows_K, seconds_K = np.array((cost.rows, cost.seconds), dtype=np.float64)
+        forward_seconds(rows_N, rows_K, seconds_K, cost.quantum, fixed, per_row, out_N)
+        return out_N
+
+    def prefill_seconds(self, rows_N: FloatArray, commits_N: FloatArray, sequences: int) -> FloatArray:
+        """Seconds of the prefill that comes with ``commits_N`` commits and joins forwards of ``rows_N`` rows."""
+        if not self.prefill_rows:
+            return np.zeros(len(rows_N))
+        burst_N = self.seconds(rows_N + self.burst_rows, sequences) - self.seconds(rows_N, sequences)
+        return commits_N * (self.prefill_rows / self.burst_rows) * burst_N
+
+    def slope(self, rows: float, sequences: int) -> float:
+        """Seconds of one more row: the mean over the next 8 rows, an eighth of the rows, or a quantum.
+
+        Where rows are bounds the mean is over as many rows again: a jump in the table is paid once, not by each row.
+        """
+        step = max(8.0, rows if self.are_bounds else rows / 8, float(self.cost.quantum))
+        here, there = self.seconds(np.array([rows, rows + step]), sequences)
+        return float(there - here) / step
+
+
+class StepTime:
+    """The seconds of steps, learned from the steps that were.
+
+    Args:
+        constants: of drafting.
+        is_given: the table was given by the user, who is taken at their word: trials do not correct it.
+    """
+
+    def __init__(self, constants: DraftingConstants, *, is_given: bool = False) -> None:
+        self._constants = constants
+        self._speed = 0.0  # logarithm of a forward's seconds over those of the table
+        self._host = 0.0  # seconds of a step besides its forward
+        self._knots: dict[int, float] = {}  # logarithm of the same at half octaves of rows, without the speed
+        self._rows, self._forwards = 0.0, 0  # rows of the usual forwards, and how many there were
+        self.is_given = is_given
+
+    def expected(self, cost: StepCost, rows: float, kv_tokens: float, sequences: int) -> float:
+        """Seconds of a forward by the corrected table."""
+        table = float(cost(np.array([rows]), kv_tokens, sequences)[0])
+        return table * math.exp(self._speed + self._knot(rows))
+
+    def record(self, rows: float, off: float, host_seconds: float | None) -> None:
+        """Count a forward of the usual arm.
+
+        Args:
+            rows: of the forward.
+            off: logarithm of its seconds over :meth:`expected`.
+            host_seconds: of the step besides; None where the step is not a usual one.
+        """
+        self._forwards += 1
+        kept = min(self._constants.speed_kept, 1 - 1 / self._forwards)
+        self._speed += (1 - kept) * (off if self._forwards <= 2 else min(max(off, -_MOST), _MOST))
+        self._rows += (1 - kept) * (rows - self._rows)
+        if host_seconds is not None:
+            most = 3 * self._host or host_seconds  # a step that was disturbed counts as a slow one
+            self._host += (1 - kept) * (min(host_seconds, most) - self._host) if self._host else host_seconds
+
+    def correct(self, rows: float, off: float) -> bool:
+        """Set a knot by a trial; False where its forwards have about as many rows as the usual ones.
+
+        Args:
+            rows: of the trial's forwards.
+            off: mean logarithm of their seconds over :meth:`expected`.
+        """
+        usual, place = _half_octave(self._rows), _half_octave(rows)
+        if usual == place or self.is_given:
+            return False
+        found = self._knot(rows) + min(max(off, -_MOST), _MOST)
+        self._knots.setdefault(usual, self._knot(self._rows))
+        self._knots[place] = found
+        return True
+
+    def _knot(self, rows: float) -> float:
+        if not self._knots:
+            return 0.0
+        places, values = zip(*sorted(self._knots.items()), strict=True)
+        return float(np.interp(2 * math.log2(max(1.0, rows)), places, values))
+
+    @property
+    def host_seconds(self) -> float:
+        """Seconds of a step besides its forward."""
+        return self._host
+
+    def corrected(self, cost: StepCost) -> StepCost:
+        """The table times the speed, with the knots' corrections; it gets knots where corrections are."""
+        speed = math.exp(self._speed)
+        others = {name: getattr(cost, name) * speed for name in ("per_sequence", "per_kv", "per_row_kv")}
+        if not self._knots:
+            return replace(cost, seconds=tuple(speed * seconds for seconds in cost.seconds), **others)
+        places, values = zip(*sorted(self._knots.items()), strict=True)
+        knots = sorted({*cost.rows, *(round(2 ** (place / 2)) for place in places)})
+        if len(cost.rows) < 2:
+            knots = [knot for knot in knots if knot <= cost.rows[-1]]
+        plain = replace(cost, per_sequence=0.0, per_kv=0.0, per_row_kv=0.0, quantum=1)
+        rows_K = np.array(knots, dtype=np.float64)
+        off_K = np.interp(2 * np.log2(rows_K), places, values)
+        seconds_K = monotone((plain(rows_K, 0.0, 1) * speed * np.exp(off_K)).tolist())
+        return replace(cost, rows=tuple(knots), seconds=tuple(seconds_K.tolist()), **others)
+
+
+def _half_octave(rows: float) -> int:
+    return round(2 * math.log2(max(1.0, rows)))
