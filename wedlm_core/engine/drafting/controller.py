@@ -147,6 +147,8 @@ class Controller:
         self._seconds += step.seconds
         self._forwards += 1
         trial, promised = self._trial, step.seconds * self._expected.get(self.arm, 0.0)
+        if trial is None and self._forwards <= 2 * self._constants.uncounted:
+            return  # the speed and the host's seconds are not known yet
         if trial is None:
             record, kept = self._record(self.arm), self._constants.counts_kept
             record.tokens = kept * record.tokens + step.tokens

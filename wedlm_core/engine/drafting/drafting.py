@@ -106,15 +106,16 @@ class Drafting:
         self._prefills = self._prefills * kept + (report.prefill_rows > 0)
         slots_D, outcome = report.slots_D, report.outcome
         adaptive_D = self._table.adaptive[slots_D]
-        if int(np.add.reduce(report.rows_D)) > len(slots_D):
+        drafts = int(np.add.reduce(report.rows_D)) > len(slots_D)
+        if drafts:
             self._acceptance.observe(
                 slots_D, outcome.valid_D, outcome.offered_D, outcome.agreed_D, outcome.next_valid_D, ~report.ended_D,
                 self._table.source[slots_D], adaptive_D & (report.rows_D > 1),
             )  # fmt: skip
         if report.seconds is not None and len(slots_D) and adaptive_D.all():
-            self._time(report, tokens)
+            self._time(report, tokens, drafts=drafts)
 
-    def _time(self, report: StepReport, tokens: float) -> None:
+    def _time(self, report: StepReport, tokens: float, *, drafts: bool) -> None:
         """Count the seconds of a step."""
         rows, sequences, forward = report.forward_rows, len(report.slots_D), report.forward_seconds
         assert report.seconds is not None
@@ -128,9 +129,10 @@ class Drafting:
                 seconds *= 1 - forward / report.seconds * (1 - expected / every)
             off = math.log(forward / every)
             if not self.controller.in_trial:
-                usual = not (report.prefill_rows or np.count_nonzero(report.ended_D))
-                host = report.seconds - forward if usual else None
-                self._step_time.record(rows, off, None if self._step_time.is_given else host)
+                self._step_time.record(rows, off)
+            usual = not (report.prefill_rows or np.count_nonzero(report.ended_D) or self._step_time.is_given)
+            if usual:
+                self._step_time.record_host(report.seconds - forward, drafts=drafts)
         self.controller.record(
             Measured(tokens=tokens, seconds=seconds, rows=rows or 0.0, expected=expected, off=off)
         )
@@ -139,7 +141,8 @@ class Drafting:
         table, time = self._table, self._step_time
         every = float(table.rows[slots_R].sum())
         return Load(
-            cost=time.corrected(self._cost()), host_seconds=time.host_seconds,
+            cost=time.corrected(self._cost()), host_seconds=time.host_seconds(drafts=True),
+            spared_alone=max(0.0, time.host_seconds(drafts=True) - time.host_seconds(drafts=False)),
             kv_tokens=float(table.cached[slots_R].sum()), other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens), prefill_rows=self._prefill_rows / self._commits,
             burst_rows=self._prefill_rows / self._prefills if self._prefills else 1.0, are_bounds=self._overlap,

@@ -21,6 +21,7 @@ __all__ = ["Allocation", "LongRun", "allocate", "best_alone", "long_run"]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 _NEAR_BEST = 0.999  # share of the best rate at which fewer rows are taken
+_TELLING = 1.5  # rows over those without masks, from which on a trial tells the cost of rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,7 @@ def allocate(run: LongRun, widest_S: IntArray, load: Load) -> tuple[Allocation, 
     )
     rows_N += load.other_rows
     seconds_N = load.seconds(rows_N, count)
+    seconds_N[0] -= min(load.spared_alone, 0.9 * seconds_N[0])
     rate_N = commits_N / (seconds_N + load.prefill_seconds(rows_N, commits_N, count))
     rate_N[1:][(rows_N + load.prefill_rows * commits_N)[1:] > load.most_rows] = -np.inf
 
@@ -118,6 +120,9 @@ def allocate(run: LongRun, widest_S: IntArray, load: Load) -> tuple[Allocation, 
 
     if len(rate_N) < 2 or rate_N[1:].max() <= 0:
         return at(0), None
+    if rate_N[1:].max() < rate_N[0]:  # a trial of a few rows would tell nothing of more rows
+        telling_N = rows_N >= load.other_rows + _TELLING * (rows_N[0] - load.other_rows)
+        rate_N[1:][~telling_N[1:] & telling_N.any()] = -np.inf
     return at(0), at(1 + int((rate_N[1:] >= _NEAR_BEST * rate_N[1:].max()).argmax()))
 
 

@@ -28,6 +28,7 @@ class Load:
     Attributes:
         cost: seconds of a forward, corrected.
         host_seconds: of a step besides its forward; 0 where the host's work overlaps with forwards.
+        spared_alone: less of them in a step without drafts and masks.
         kv_tokens: cached tokens of all sequences.
         other_rows: rows of sequences with fixed windows.
         most_rows: the row budget.
@@ -38,6 +39,7 @@ class Load:
 
     cost: StepCost
     host_seconds: float = 0.0
+    spared_alone: float = 0.0
     kv_tokens: float = 0.0
     other_rows: float = 0.0
     most_rows: int = 1 << 30
@@ -84,7 +86,7 @@ class StepTime:
     def __init__(self, constants: DraftingConstants, *, is_given: bool = False) -> None:
         self._constants = constants
         self._speed = 0.0  # logarithm of a forward's seconds over those of the table
-        self._host = 0.0  # seconds of a step besides its forward
+        self._host_2 = [0.0, 0.0]  # seconds of a step besides its forward: of heads alone, and of others
         self._knots: dict[int, float] = {}  # logarithm of the same at half octaves of rows, without the speed
         self._rows, self._forwards = 0.0, 0  # rows of the usual forwards, and how many there were
         self.is_given = is_given
@@ -94,21 +96,23 @@ class StepTime:
         table = float(cost(np.array([rows]), kv_tokens, sequences)[0])
         return table * math.exp(self._speed + self._knot(rows))
 
-    def record(self, rows: float, off: float, host_seconds: float | None) -> None:
+    def record(self, rows: float, off: float) -> None:
         """Count a forward of the usual arm.
 
         Args:
             rows: of the forward.
             off: logarithm of its seconds over :meth:`expected`.
-            host_seconds: of the step besides; None where the step is not a usual one.
         """
         self._forwards += 1
         kept = min(self._constants.speed_kept, 1 - 1 / self._forwards)
         self._speed += (1 - kept) * (off if self._forwards <= 2 else min(max(off, -_MOST), _MOST))
         self._rows += (1 - kept) * (rows - self._rows)
-        if host_seconds is not None:
-            most = 3 * self._host or host_seconds  # a step that was disturbed counts as a slow one
-            self._host += (1 - kept) * (min(host_seconds, most) - self._host) if self._host else host_seconds
+
+    def record_host(self, seconds: float, *, drafts: bool) -> None:
+        """Count the seconds of a usual step besides its forward, which had drafts or masks, or heads alone."""
+        before, kept = self._host_2[drafts], self._constants.speed_kept
+        # A step that was disturbed counts as a slow one.
+        self._host_2[drafts] = kept * before + (1 - kept) * min(seconds, 3 * before) if before else seconds
 
     def correct(self, rows: float, off: float) -> bool:
         """Set a knot by a trial; False where its forwards have about as many rows as the usual ones.
@@ -131,10 +135,9 @@ class StepTime:
         places, values = zip(*sorted(self._knots.items()), strict=True)
         return float(np.interp(2 * math.log2(max(1.0, rows)), places, values))
 
-    @property
-    def host_seconds(self) -> float:
-        """Seconds of a step besides its forward."""
-        return self._host
+    def host_seconds(self, *, drafts: bool) -> float:
+        """Seconds of a step besides its forward; those of the other kind of step while this kind was not seen."""
+        return self._host_2[drafts] or self._host_2[not drafts]
 
     def corrected(self, cost: StepCost) -> StepCost:
         """The table times the speed, with the knots' corrections; it gets knots where corrections are."""
