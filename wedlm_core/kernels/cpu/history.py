@@ -24,7 +24,7 @@ from wedlm_core.kernels.cpu.votes import (
     vote,
 )
 
-__all__ = ["Memory", "Offer", "Search", "append", "propose"]
+__all__ = ["Memory", "Offer", "Search", "append", "follow", "propose"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,7 +53,7 @@ class Offer(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Limits of a proposal, as in :class:`wedlm_core.engine.history.tuning.HistoryTuning`."""
+    """Limits of a proposal, as in :class:`wedlm_core.engine.drafting.constants.DraftingConstants`."""
 
     walk: int
     longest: int
@@ -266,3 +266,42 @@ def propose(logs, slots, budget, given, ahead, search, learned, offer, token, ac
             if drafts == begin:
                 break
         counts[i] = offer.drafts[slot] = drafts
+
+
+@kernel
+def follow(memory, columns, slots, lives, committed, emit, token, acceptance):  # type: ignore[no-untyped-def]
+    """Take in what D sequences emitted, and propose what follows to those that go on.
+
+    Args:
+        memory: :class:`Memory`.
+        columns: :class:`wedlm_core.kernels.cpu.draft_windows.Columns`.
+        slots: int64 ``[D]``; those that are not open are passed over.
+        lives: bool ``[D]``, which of them go on.
+        committed: integers ``[D, C]``, tokens of the forward.
+        emit: int64 ``[D]``, how many of each are output.
+        token: int32 ``[D, P]``, written: drafts.
+        acceptance: float32 ``[D, P]``, written: probability that a draft and all before it are accepted, 0 for none.
+
+    Returns:
+        The place of a sequence whose log has to grow first, -1 for none: until then nothing is done.
+    """
+    logs = memory.logs
+    own, budget = np.zeros(len(slots), np.int64), np.zeros(len(slots), np.int64)
+    for d in range(len(slots)):
+        slot = slots[d]
+        if not memory.opened[slot]:
+            continue
+        if logs.end[slot] + emit[d] > memory.grows_at[slot]:
+            return d
+        own[d] = emit[d]
+        if lives[d]:
+            budget[d] = min(2 * columns.widest[slot], columns.limit[slot] - columns.generated[slot])
+    append(logs, slots, committed, own, memory.offer, memory.learned)
+    count, match = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
+    propose(
+        logs, slots, budget, np.empty((0, 0), np.int64), np.zeros(len(slots), np.int64), memory.search, memory.learned,
+        memory.offer, token, acceptance, count, match,
+    )  # fmt: skip
+    for d in range(len(slots)):
+        acceptance[d, count[d] :] = 0.0
+    return -1

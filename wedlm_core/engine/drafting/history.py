@@ -10,8 +10,8 @@ import numpy as np
 
 from wedlm_core.checks import is_whole
 from wedlm_core.config.engine import HISTORY_TOKENS, least_history_bytes
-from wedlm_core.engine.history.regions import Regions
-from wedlm_core.engine.history.tuning import DEFAULT_TUNING, HistoryTuning
+from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
+from wedlm_core.engine.drafting.regions import Regions
 from wedlm_core.errors import ConfigError, IntegrityError, explain
 from wedlm_core.kernels.cpu import history as kernels
 from wedlm_core.kernels.cpu import token_logs, votes
@@ -63,7 +63,7 @@ class History:
         most_drafts: D, drafts of one proposal at most.
         most_ahead: B, drafts from elsewhere that a proposal may stand behind, at most.
         max_bytes: of all tables; they take the largest power of two of tokens that fits.
-        tuning: constants.
+        constants: of drafting.
 
     Attributes:
         memory: what kernels read and write of it.
@@ -80,12 +80,12 @@ class History:
         *,
         most_ahead: int = 0,
         max_bytes: int = DEFAULT_BYTES,
-        tuning: HistoryTuning = DEFAULT_TUNING,
+        constants: DraftingConstants = CONSTANTS,
     ) -> None:
-        self._slots, self._tuning, orders = slots, tuning, len(tuning.orders)
+        self._slots, self._constants, orders = slots, constants, len(constants.orders)
         self.most_drafts = most_drafts
-        bits = (max_bytes // _token_bytes(tuning)).bit_length() - 1
-        check_bytes(max_bytes, slots, tuning)
+        bits = (max_bytes // _token_bytes(constants)).bit_length() - 1
+        check_bytes(max_bytes, slots, constants)
         self._bits = bits
         self._logs = token_logs.Logs(
             start=np.zeros(slots + 1, np.int64),
@@ -94,15 +94,15 @@ class History:
             token=np.zeros(1 << bits, np.int32),
             before=np.zeros((orders, 1 << bits), np.int32),
             head=np.zeros((orders, 1 << bits), np.int32),
-            order=np.array(tuning.orders, dtype=np.int64),
+            order=np.array(constants.orders, dtype=np.int64),
         )
         self._learned = votes.Learned(
             tests=np.zeros((votes.SOURCES, votes.LENGTHS, votes.EVIDENCE, 2)),
             fail=np.zeros((slots, 2)),
-            cell_kept=tuning.cell_kept,
-            slot_kept=tuning.slot_kept,
-            cell_prior=tuning.cell_prior,
-            slot_prior=tuning.slot_prior,
+            cell_kept=constants.class_kept,
+            slot_kept=0.95,
+            cell_prior=constants.class_prior,
+            slot_prior=constants.class_prior,
         )
         self._offer = kernels.Offer(
             token=np.zeros((slots, most_ahead + most_drafts), np.int32),
@@ -122,7 +122,9 @@ class History:
         self._no_drafts = np.zeros((0, 0), np.int64)
         self.memory = kernels.Memory(
             self._logs, self._learned, self._offer, self._open, self._grows_at,
-            kernels.Search(**{name: getattr(tuning, name) for name in kernels.Search._fields}),
+            kernels.Search(
+                constants.walk, constants.walk, constants.least_acceptance, constants.least_probability, 3, 0.2
+            ),
         )  # fmt: skip
         self.reset()
 
@@ -225,7 +227,7 @@ class History:
             raise IntegrityError(f"slot {slot} of {self._slots} is not open")
         if keep and self._logs.end[slot] > self._output[slot]:
             self._make_room()
-            first = max(0, int(self._output[slot]) - self._tuning.orders[-1])
+            first = max(0, int(self._output[slot]) - self._constants.orders[-1])
             token_logs.copy_row(self._logs, slot, first, self._slots)
         self._release(slot)
         self._open[slot] = False
@@ -246,7 +248,7 @@ class History:
 
     def end_of(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """What of a prompt joins the finished rows, before its output."""
-        return prompt[-self._tuning.orders[-1] :]
+        return prompt[-self._constants.orders[-1] :]
 
     def _make_room(self) -> None:
         """Count positions anew before they no longer fit."""
@@ -301,18 +303,18 @@ class History:
         token_logs.extend(self._logs, log, held)
 
 
-def check_bytes(max_bytes: int, slots: int, tuning: HistoryTuning = DEFAULT_TUNING) -> None:
+def check_bytes(max_bytes: int, slots: int, constants: DraftingConstants = CONSTANTS) -> None:
     """Refuse memory in which not every slot has room for a text.
 
     Raises:
         ConfigError: it is too little for so many slots.
     """
-    least = least_history_bytes(slots, _token_bytes(tuning))
+    least = least_history_bytes(slots, _token_bytes(constants))
     if max_bytes < least:
         rule = f"{slots} slots need at least {least}"
         raise ConfigError(explain("history_bytes", max_bytes, rule, "Give more memory, or run fewer sequences."))
 
 
-def _token_bytes(tuning: HistoryTuning) -> int:
+def _token_bytes(constants: DraftingConstants) -> int:
     """Bytes of the tables per token: itself, and two places of each order."""
-    return 4 + 8 * len(tuning.orders)
+    return 4 + 8 * len(constants.orders)

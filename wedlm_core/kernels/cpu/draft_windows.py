@@ -1,0 +1,133 @@
+"""Windows with drafts from history: how many drafts to take, and windows that hold them. One pass per sequence."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wedlm_core.kernels.cpu.compiled import kernel
+from wedlm_core.statistics import DraftSource
+
+__all__ = ["Columns", "Windows", "count_worth", "write_drafts"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_MASK, _HISTORY = int(DraftSource.MASK), int(DraftSource.HISTORY)
+
+
+class Columns(NamedTuple):
+    """Columns of :class:`wedlm_core.engine.scheduling.slots.SlotTable`; ``source`` and ``rows`` are written."""
+
+    source: Array
+    stop_ids: Array
+    widest: Array
+    limit: Array
+    generated: Array
+    rows: Array
+    masks: Array
+    constrained: Array
+    recalls: Array
+
+
+class Windows(NamedTuple):
+    """Windows in X places, written.
+
+    Attributes:
+        place: int64 ``[D]``, where those of the decoding sequences are.
+        token: int64 ``[X, L]``: drafts, and the mask id after them.
+        filled: bool ``[X, L]``, which of them are drafts.
+        lead: int64 ``[X]``, drafts.
+        length: int64 ``[X]``, drafts and masks.
+    """
+
+    place: Array
+    token: Array
+    filled: Array
+    lead: Array
+    length: Array
+
+
+@kernel
+def count_worth(slots, lives, acceptance, valid, lead, by_masks, price, recalls, take):  # type: ignore[no-untyped-def]
+    """Count the drafts of history that are worth their rows, 0 where the drafts of masks are worth more.
+
+    Args:
+        slots: int64 ``[D]``.
+        lives: bool ``[D]``, sequences that go on.
+        acceptance: float32 ``[D, P]``, probability that a draft and all before it are accepted; 0 after the last.
+        valid: bool ``[D]``, whether the drafts of masks are.
+        lead: int64 ``[D]``, how many of these there are.
+        by_masks: float64 ``[2, slots, W]``, probability that drafts of masks up to each offset are accepted (stale
+            ones, valid ones).
+        price: commits that a row has to gain.
+        recalls: bool ``[slots]``, sequences that may have drafts from history.
+        take: int64 ``[D]``, written.
+    """
+    for d in range(len(slots)):
+        take[d] = 0
+        if not lives[d] or not recalls[slots[d]]:
+            continue
+        gained, count = 0.0, 0
+        while count < acceptance.shape[1] and acceptance[d, count] >= price:
+            gained += acceptance[d, count] - price
+            count += 1
+        own = by_masks[1 if valid[d] else 0, slots[d]]
+        for j in range(min(lead[d], len(own))):
+            gained -= own[j] - price
+        take[d] = count if gained > 0 else 0
+
+
+@kernel
+def write_drafts(slots, lives, committed, offered, token, take, columns, windows, mask):  # type: ignore[no-untyped-def]
+    """Write the next windows of sequences without a grammar whose drafts are from history, or were and are wrong now.
+
+    Args:
+        slots: int64 ``[D]``.
+        lives: bool ``[D]``, sequences that go on.
+        committed: int64 ``[D]``, tokens of the forward.
+        offered: int64 ``[D]``, drafts of the forward.
+        token: int32 ``[D, P]``, drafts of history.
+        take: int64 ``[D]``, how many of them to take.
+        columns: :class:`Columns`.
+        windows: :class:`Windows`.
+        mask: id of the mask token.
+
+    Returns:
+        How many windows have drafts from history now, and whether any window was written.
+    """
+    placed, wrote = 0, False
+    for d in range(len(slots)):
+        slot = slots[d]
+        if not lives[d] or not columns.recalls[slot] or columns.constrained[slot]:
+            continue
+        at, own, broken = windows.place[d], columns.source[slot], False
+        for j in range(committed[d], min(offered[d], len(own))):
+            broken = broken or own[j] == _HISTORY  # it followed a draft that was wrong
+        own[:] = _MASK
+        if take[d] == 0 and not broken:
+            continue
+        most = min(2 * columns.widest[slot], columns.limit[slot] - columns.generated[slot])
+        lead, masks = 0, min(max(columns.masks[slot], 0), most)
+        for j in range(min(take[d], most)):
+            windows.token[at, j], own[j], lead = token[d, j], _HISTORY, j + 1
+            if _stops(columns.stop_ids[slot], token[d, j]):
+                masks = 0
+                break
+        length = lead + min(masks, most - lead)
+        for j in range(windows.token.shape[1]):
+            windows.filled[at, j] = j < lead
+            if j >= lead:
+                windows.token[at, j] = mask
+        windows.lead[at], windows.length[at], columns.rows[slot] = lead, length, 1 + length
+        placed += lead > 0
+        wrote = True
+    return placed, wrote
+
+
+@kernel
+def _stops(stops, token):  # type: ignore[no-untyped-def]
+    for one in stops:  # noqa: SIM110  # Numba compiles no generators here
+        if one == token:
+            return True
+    return False
