@@ -160,7 +160,7 @@ class Planned:
 
     def observe(self, step: Step) -> None:
         """Learn how drafts fared."""
-        self.drafting.observe(
+        self.drafting.learn(
             StepReport(
                 slots_D=self._every, rows_D=self._slots.rows.copy(), outcome=step.outcome,
                 emit_D=step.outcome.count_D, ended_D=step.ended, can_draft=True, prefill_rows=step.prefill_rows,

@@ -13,19 +13,16 @@ import numpy as np
 import torch
 
 from wedlm_core.decoding.allowed_tokens import AllowedTokens
+from wedlm_core.engine.drafting.windows import Suggestions
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.transfer import to_device
-from wedlm_core.engine.history_drafts import LEAST_ACCEPTANCE, Suggestions
 from wedlm_core.engine.mask_lines import Filler, MaskLines, executor_of, filler
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
-from wedlm_core.engine.windows.planner import WindowPlanner
 from wedlm_core.errors import explain
-from wedlm_core.fallback import Optimisation
 from wedlm_core.grammar import Grammar, GrammarCompiler, Proposals
-from wedlm_core.kernels.cpu.grammar_columns import REFUSED, Drafted, Proposed
-from wedlm_core.kernels.cpu.grammar_offers import offer_history, saved_commits
+from wedlm_core.kernels.cpu.grammar_columns import PAYING, REFUSED, Drafted, Proposed
 from wedlm_core.kernels.cpu.grammar_rows import collect_commits
 from wedlm_core.kernels.cpu.grammar_windows import note_windows, write_windows
 from wedlm_core.statistics import DraftSource
@@ -53,11 +50,9 @@ class Constraints:
         vocab_size: of its logits.
         eos_token_ids: tokens that end an output.
         table: slots; ``constrained`` and ``source`` are written, and ``rows`` where windows are drafted.
-        planner: prices rows, and knows how likely masks' drafts are accepted.
         mask_token_id: the token of a mask.
         device: of the logits.
         threads: that compute which tokens are allowed.
-        planning: guards the calls of the planner.
     """
 
     def __init__(
@@ -67,16 +62,13 @@ class Constraints:
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
         table: SlotTable,
-        planner: WindowPlanner,
         mask_token_id: int,
         device: torch.device,
         threads: int,
-        planning: Optimisation,
     ) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._eos = tuple(token for token in eos_token_ids if token < vocab_size)
-        self._table, self._planner, self._mask = table, planner, mask_token_id
-        self._planning = planning
+        self._table, self._mask = table, mask_token_id
         self._background = device.type != "cpu"
         self._threads = threads if self._background or vocab_size >= _LARGE_VOCABULARY else 1
         self._compiler: GrammarCompiler | None = None
@@ -133,7 +125,7 @@ class Constraints:
             outcome: what the forward committed.
             emit_D: how much of that is output.
             ended_D: which of them have ended.
-            found: what history proposes for some of them; what it saves where it is taken is added.
+            found: what history proposes for some of them.
             state: what the device keeps of each slot.
 
         Returns:
@@ -152,18 +144,9 @@ class Constraints:
             table.keep_valid, table.keep_stale, table.widest, table.limit, table.generated, table.masks,
             proposed.numbers_10G,
         )  # fmt: skip
-        numbers_10G, planner, offered = proposed.numbers_10G, self._planner, 0
-        by_masks = outcome.next_valid_D, planner.by_masks_2SW
         if found is not None:
-            drafts = int(np.count_nonzero(found.acceptance_DP > 0))
-            price = self._planning.attempt(planner.price_of, int(np.add.reduce(outcome.next_rows_D)), drafts)
-            if price is not None:
-                offered = offer_history(numbers_10G, found.acceptance_DP, *by_masks, price, LEAST_ACCEPTANCE)
+            proposed.numbers_10G[PAYING] = found.take_D[proposed.places]
         drafted, failed = self._draft(sequences, proposed)
-        if found is not None and offered:
-            results_4G, source_GL = drafted.numbers_4G, drafted.source_GL
-            saved = saved_commits(numbers_10G, results_4G, source_GL, found.acceptance_DP, *by_masks, price)
-            found.saved_seconds += self._planning.attempt(planner.seconds_of, saved) or 0.0
         self._write(proposed, drafted, outcome.next_rows_D, state)
         return {int(proposed.places[g]): reason for g, reason in failed.items()}
 

@@ -16,10 +16,12 @@ from wedlm_core.decoding.bad_words import check_words
 from wedlm_core.decoding.stopping import StopStrings
 from wedlm_core.devices import on_own_device
 from wedlm_core.engine.clock import step_clock
+from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
+from wedlm_core.engine.drafting.report import StepReport
+from wedlm_core.engine.drafting.windows import Suggestions
 from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import StepDetail
 from wedlm_core.engine.generations import Generations
-from wedlm_core.engine.measure import cached_or_measured_cost
 from wedlm_core.engine.opening import Opening
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
 from wedlm_core.engine.parts import parts_of
@@ -30,9 +32,7 @@ from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, Emission, IntArray, StepOutcome
 from wedlm_core.engine.scoring import Scorer
 from wedlm_core.engine.trace import step_record
-from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 from wedlm_core.errors import IntegrityError, RequestError, explain
-from wedlm_core.kernels.cpu.recall_step import Committed
 from wedlm_core.model import Decoder
 from wedlm_core.statistics import DraftSource
 from wedlm_core.tokenizer import TextStream, Tokenizer
@@ -52,7 +52,7 @@ class Engine:
         config: see :class:`EngineConfig`.
         keep_weights: False lets the engine take the weights over: where it packs them, ``model`` is emptied, and their
             memory is given back, so no other tensor may share it.
-        tuning: constants of the planner of windows, which are no user's: for who measures what each is worth.
+        constants: of drafting, which are no user's: for measuring what each is worth.
 
     Raises:
         ConfigError: the attention backend does not fit the configuration, or the pool not the device's memory.
@@ -66,17 +66,17 @@ class Engine:
         config: EngineConfig | None = None,
         *,
         keep_weights: bool = True,
-        tuning: PlannerTuning = DEFAULT_TUNING,
+        constants: DraftingConstants = CONSTANTS,
     ) -> None:
         self.config = config or EngineConfig()
         self.tokenizer, self.model_config = tokenizer, model.config
         self.device = model.device
-        self._build(model, self.config, keep_weights, tuning)
+        self._build(model, self.config, keep_weights, constants)
 
     @on_own_device
-    def _build(self, model: Decoder, config: EngineConfig, keep_weights: bool, tuning: PlannerTuning) -> None:
+    def _build(self, model: Decoder, config: EngineConfig, keep_weights: bool, constants: DraftingConstants) -> None:
         """Make the parts, the scheduler and the loop."""
-        parts = parts_of(model, self.tokenizer, config, tuning, keep_weights=keep_weights)
+        parts = parts_of(model, self.tokenizer, config, constants, keep_weights=keep_weights)
         self.pages, self.eos_token_ids, self.max_model_len = (
             parts.pages,
             parts.eos_token_ids,
@@ -84,26 +84,24 @@ class Engine:
         )
         self._runner, self._overlapping_launch, self._limits = parts.runner, parts.overlapping_launch, parts.limits
         self._decodings = parts.decodings
-        self._table, self._planner = parts.table, parts.planner
-        self._history, self._constraints = parts.history, parts.constraints
+        self._table, self._drafting = parts.table, parts.drafting
+        self._constraints = parts.constraints
         self._optimisations = parts.optimisations
-        self._planning, self._drafting = parts.optimisations.windows, parts.optimisations.history
-        self._planning.turn_off, self._drafting.turn_off = self._leave_out_planner, self._leave_out_history
+        self._planning, self._recalling = parts.optimisations.windows, parts.optimisations.history
+        self._planning.turn_off, self._recalling.turn_off = self._leave_out_planner, self._leave_out_history
         self._opening = Opening(parts, self._plan_windows)
         self._generations = Generations(self._table, self.tokenizer, model.config.vocab_size)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
-        if self._history is not None:
-            self._history.running = lambda: self._opening.recalling(s for s in self._sequences.values() if s.slot >= 0)
         self._done: list[Generation] = []
         self._arrivals = 0
-        self._seconds_apart = 0.0  # of a step, that it would not take anyway
+        self._rest_seconds = 0.0  # of the last step, after drafting observed its forward
         self._loop: OverlapLoop | None = None
         if self._overlapping_launch is not None:
             self._loop = OverlapLoop(
                 self._runner, self._overlapping_launch, self._table, self._next_plan, self._consume_completed,
-                waits=lambda: bool(self._drafting.attempt(lambda: self._history is not None and self._history.waits)),
+                waits=lambda: self._drafting.waits,
             )  # fmt: skip
 
     # ---- requests -------------------------------------------------------------------------------------
@@ -155,8 +153,7 @@ class Engine:
         """Forget an unfinished request and free what it holds; an unknown id is ignored."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
-            if self._history is not None:
-                self._drafting.attempt(self._history.close, sequence.slot)
+            self._recalling.attempt(self._drafting.close, sequence.slot)
             self._scheduler.finish(sequence)
 
     def scorer(self) -> Scorer:
@@ -253,38 +250,18 @@ class Engine:
     def _step_and_wait(self) -> None:
         """Plan, run and account one forward."""
         clock = step_clock(self.device)
-        begin, self._seconds_apart = clock(), 0.0
+        begin = clock()
         plan = self._next_plan()
         if plan is None or not plan.sequences:
             raise IntegrityError(f"{len(self._sequences)} requests wait and none can run")
         forward = clock()
         outcome, details = self._runner.forward(plan, self._table)
         back = clock()
-        self._consume(plan, outcome, details)
-        end = clock()
-        self._record_step(end - begin)
-        self._planning.attempt(self._planner.record_host_time, forward - begin + end - back - self._seconds_apart)
-        self._planning.attempt(self._correct_cost, plan, back - forward)
-
-    def _record_step(self, seconds: float) -> None:
-        """Tell history and planner what the step of the last forward took."""
-        asks, history = False, self._history
-        if history is not None:
-            self._drafting.attempt(history.record_step, seconds)
-            asks = bool(self._drafting.attempt(lambda: history.asks))
-        self._planning.attempt(self._planner.record_step, seconds, elsewhere=asks)
-
-    @contextmanager
-    def _apart(self) -> Iterator[None]:
-        """A block whose time is not what a step takes anyway.
-
-        Sequences are set up and finished once, however many steps they take. And what history takes would make its
-        drafts seem to save what they cost.
-        """
-        clock = step_clock(self.device)
-        begin = clock()
-        yield
-        self._seconds_apart += clock() - begin
+        unread = self._runner.unread_rows
+        rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
+        weighed = rows - unread + self._runner.model_runner.unread_row * unread
+        self._consume(plan, outcome, details, weighed, back - begin + self._rest_seconds, back - forward)
+        self._rest_seconds = clock() - back
 
     def _next_plan(self, may_preempt: bool = True) -> ForwardPlan | None:
         """The next forward, its pages and windows in place; None where it would have to preempt and may not."""
@@ -298,38 +275,16 @@ class Engine:
 
     def _consume_completed(self, completed: CompletedForward) -> None:
         """Account a forward that was launched asynchronously; the host's time is hidden behind the device's then."""
-        self._consume(completed.plan, completed.outcome, [])
-        if completed.seconds is not None and completed.plan.sequences:
-            self._record_step(completed.seconds)
-            if completed.rows is not None:
-                self._planning.attempt(self._correct_cost, completed.plan, completed.seconds, completed.rows)
-
-    def _correct_cost(self, plan: ForwardPlan, seconds: float, rows: int | None = None) -> None:
-        """Tell the planner what a forward took, unless its cost was given: that is taken at its word.
-
-        Args:
-            plan: of the forward.
-            seconds: that it took.
-            rows: that it had; None is those of the plan.
-        """
-        cost = None if self.config.step_cost is not None else self._step_cost
-        if cost is not None and self._planner.wants_forward():
-            rows = int(plan.prefill_S.sum() + plan.decode_S.sum()) if rows is None else rows
-            self._planner.record_forward(
-                rows, int(plan.cached_S.sum()), len(plan.sequences), seconds, cost, unread=self._runner.unread_rows
-            )
+        seconds = completed.seconds if completed.plan.sequences else None
+        self._consume(completed.plan, completed.outcome, [], completed.rows, seconds, seconds)
 
     def _set_up(self, sequences: list[Sequence]) -> None:
         """Fill the table and the device state of sequences that just got a slot."""
-        with self._apart():
-            self._opening.open(sequences, len(self._scheduler.running))
-            if self._history is not None:
-                spare, running = self.pages.num_free * self.config.page_size, self._scheduler.running_slots()
-                self._drafting.attempt(self._history.begin, sequences, running, spare, self._runner.state)
+        self._opening.open(sequences, len(self._scheduler.running))
 
     def _leave_out_history(self) -> None:
         """Go on without drafts from history. Those that windows have are dropped, as the last may be half written."""
-        self._history = self._opening.history = None
+        self._drafting.leave_out_history()
         table = self._table
         slots_D = np.flatnonzero(table.recalls & ~table.constrained)  # grammars write the windows of the others
         table.recalls[:] = False
@@ -339,20 +294,16 @@ class Engine:
 
     def _leave_out_planner(self) -> None:
         """Go on with the smallest windows, and without drafts, whose price nobody knows."""
-        if self._history is not None:
+        if self._drafting.history is not None:
             self._leave_out_history()
         self._table.make_windows_plain()
         self._runner.state.set_windows(self._table)
 
     def _plan_windows(self) -> None:
         """Let the planner set the windows of adaptive sequences."""
-        self._planning.attempt(self._plan_windows_if_due)
-
-    def _plan_windows_if_due(self) -> None:
-        if self._planner.is_due(len(self._scheduler.running)) and self._table.adaptive.any():
-            spare = self.pages.num_free * self.config.page_size
-            if self._planner.plan(self._scheduler.running_slots(), self.measure_step_cost(), spare):
-                self._runner.state.set_windows(self._table)
+        spare = self.pages.num_free * self.config.page_size
+        if self._planning.attempt(self._drafting.plan, self._scheduler.running_slots(), spare):
+            self._runner.state.set_windows(self._table)
 
     @on_own_device
     def measure_step_cost(self) -> StepCost:
@@ -363,9 +314,7 @@ class Engine:
         if self._step_cost is None:
             if self._loop is not None:
                 self._loop.disturb()
-            self._step_cost = self.config.step_cost or cached_or_measured_cost(
-                self._runner, self.pages, self._overlapping_launch
-            )
+            self._step_cost = self._drafting.cost
         return self._step_cost
 
     def _sync_pages(self) -> None:
@@ -374,7 +323,10 @@ class Engine:
             if sequence.pages is not None:
                 self._runner.state.set_pages(sequence.slot, sequence.pages.pages)
 
-    def _consume(self, plan: ForwardPlan, outcome: StepOutcome, details: list[StepDetail]) -> None:
+    def _consume(
+        self, plan: ForwardPlan, outcome: StepOutcome, details: list[StepDetail], forward_rows: float | None,
+        seconds: float | None, forward_seconds: float | None,
+    ) -> None:  # fmt: skip
         """Account the forward, hand committed tokens to their sequences, finish what ended."""
         table, decoding = self._table, int(np.count_nonzero(plan.decode_S))
         slots_D = plan.slots_S[:decoding]
@@ -390,56 +342,44 @@ class Engine:
         table.context[slots_D] = table.cached[slots_D] = context_D + outcome.context_D
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
-        source_DC = table.source[slots_D]
-        observe = self._planner.observe
-        self._planning.attempt(observe, slots_D, rows_D, outcome, emit_D, ended_D, prefill, source_DC)
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
         self._seal(plan, context_D, decoding)
         unsound_D = table.unsound(slots_D)
         over_D = ended_D | unsound_D
         over_D[stopping] = True
-        self._draft(plan, outcome, emit_D, over_D, prefill)
+        report = StepReport(
+            slots_D=slots_D, rows_D=rows_D, outcome=outcome, emit_D=emit_D, ended_D=over_D.copy(),
+            can_draft=self._loop is None or not self._loop.is_ahead, prefill_rows=prefill, forward_rows=forward_rows,
+            kv_tokens=int(plan.cached_S.sum()), seconds=seconds, forward_seconds=forward_seconds,
+        )  # fmt: skip
+        self._draft(plan, report, over_D)
         if not np.count_nonzero(over_D):
             return
-        with self._apart():
-            for i in np.flatnonzero(over_D).tolist():
-                sequence = plan.sequences[i]
-                if unsound_D[i]:
-                    sequence.finish, sequence.error = FinishReason.ERROR, None  # whatever a grammar says of its tokens
-                    self._discard_pages(sequence)
-                elif sequence.finish is None:
-                    sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
-                self._finish(sequence)
+        for i in np.flatnonzero(over_D).tolist():
+            sequence = plan.sequences[i]
+            if unsound_D[i]:
+                sequence.finish, sequence.error = FinishReason.ERROR, None  # whatever a grammar says of its tokens
+                self._discard_pages(sequence)
+            elif sequence.finish is None:
+                sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
+            self._finish(sequence)
 
-    def _draft(
-        self, plan: ForwardPlan, outcome: StepOutcome, emit_D: IntArray, over_D: BoolArray, prefill_rows: int
-    ) -> None:
-        """Draft the next windows of sequences with a grammar, and of those whose text repeats what was seen.
+    def _draft(self, plan: ForwardPlan, report: StepReport, over_D: BoolArray) -> None:
+        """Let drafting learn from a forward, and draft the next windows.
 
         ``over_D`` says which of the decoding sequences go on no longer; those whose grammar refuses what was committed
         are added to them.
         """
-        history, state = self._history, self._runner.state
-        slots_D = plan.slots_S[: len(over_D)]
-        found = None
-        if history is not None and self._drafting.attempt(history.wakes, emit_D, prefill_rows):
-            with self._apart():
-                ahead = self._loop is not None and self._loop.is_ahead  # windows of the next forward are taken
-                lives_D = np.zeros_like(over_D) if ahead else ~over_D
-                found = self._drafting.attempt(history.suggest, slots_D, outcome, emit_D, lives_D)
+        state = self._runner.state
+        self._planning.attempt(self._drafting.learn, report)
+        found: Suggestions | None = self._recalling.attempt(self._drafting.draft, report, state)
         failed = self._constraints.accept(
-            plan.sequences, slots_D, plan.decode_S[: len(over_D)], outcome, emit_D, over_D, found, state
+            plan.sequences, report.slots_D, report.rows_D, report.outcome, report.emit_D, over_D, found, state
         )
         for i, reason in failed.items():
             plan.sequences[i].finish, plan.sequences[i].error = FinishReason.ERROR, reason
             over_D[i] = True
-        history = self._history
-        if history is not None and (found is not None or history.placed):
-            running, spare = self._scheduler.running_slots(), self.pages.num_free * self.config.page_size
-            with self._apart():
-                forward = Committed(slots_D, ~over_D, outcome.count_D, outcome.offered_D, outcome.next_valid_D)
-                self._drafting.attempt(history.draft, found, forward, running, spare, state)
 
     def _discard_pages(self, sequence: Sequence) -> None:
         """Clean the pages of a sequence whose KV holds what is no number: a masked entry of that spoils a sum."""
@@ -506,8 +446,7 @@ class Engine:
     def _finish(self, sequence: Sequence) -> None:
         done = self._generations.of(sequence, trace=self.config.trace)
         self._done.append(done)
-        if self._history is not None:
-            failed = sequence.finish == FinishReason.ERROR
-            self._drafting.attempt(self._history.close, sequence.slot, None if failed else done.token_ids)
+        failed = sequence.finish == FinishReason.ERROR
+        self._recalling.attempt(self._drafting.close, sequence.slot, None if failed else done.token_ids)
         del self._sequences[sequence.request.request_id]
         self._scheduler.finish(sequence)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import numpy as np
@@ -42,17 +42,14 @@ class Opening:
     Args:
         parts: of the engine.
         plan_windows: lets the planner set the windows of adaptive sequences.
-
-    Attributes:
-        history: drafts from earlier text; None where there are none.
     """
 
     def __init__(self, parts: Parts, plan_windows: Callable[[], None]) -> None:
-        self._table, self._planner, self._state = parts.table, parts.planner, parts.runner.state
-        self._constraints, self.history = parts.constraints, parts.history
+        self._table, self._drafting, self._state = parts.table, parts.drafting, parts.runner.state
+        self._constraints = parts.constraints
         self._decodings, self._groups, self._eos = parts.decodings, parts.groups, parts.eos_token_ids
         self._plan_windows, self._planning = plan_windows, parts.optimisations.windows
-        self._drafting = parts.optimisations.history
+        self._recalling = parts.optimisations.history
         self._shared: dict[tuple[Hashable, ...], _Shared] = {}  # by the parameters that it follows from
 
     def open(self, sequences: list[Sequence], running: int) -> None:
@@ -71,8 +68,10 @@ class Opening:
             table.head[slot], table.watched[slot] = sequence.head, sequence.stops is not None
             sequence.started_at = now
         slots = [one.slot for one in sequences]
-        if self._planning.attempt(self._planner.admit, np.array(slots), running) is False:
-            self._plan_windows()
+        self._planning.attempt(self._drafting.admit, np.array(slots), running)
+        if np.any(table.masks[slots] < 0):
+            table.make_windows_plain()
+        self._plan_windows()
         if not self._planning.is_on:
             table.make_windows_plain()
         state = self._state
@@ -85,13 +84,13 @@ class Opening:
             [one.bad_words for one in sequences],
         )
         self._constraints.open(sequences, state)
-        if self.history is not None:
-            self._drafting.attempt(self.history.open, self.recalling(sequences))
-
-    def recalling(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Those of them that get drafts from history."""
-        pairs = ((one, self._shared_of(one.request.params)) for one in sequences)
-        return [one for one, shared in pairs if shared.adaptive and shared.verifies]
+        if self._drafting.history is not None:
+            own = [
+                (one.slot, one.request.prompt_token_ids)
+                for one, shared in zip(sequences, known, strict=True)
+                if shared.adaptive and shared.verifies
+            ]
+            self._recalling.attempt(self._drafting.history.open, own)
 
     def _shared_of(self, params: SamplingParams) -> _Shared:
         key = (params.strategy, params.window_size, params.stop_token_ids, params.ignore_eos)

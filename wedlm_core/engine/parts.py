@@ -14,17 +14,18 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.engine.compute_dtype import compute_dtype
 from wedlm_core.engine.constraints import Constraints
+from wedlm_core.engine.drafting.constants import DraftingConstants
+from wedlm_core.engine.drafting.drafting import Drafting
+from wedlm_core.engine.drafting.measure import cached_or_measured_cost
+from wedlm_core.engine.drafting.windows import HistoryWindows
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.history_drafts import HistoryDrafts
 from wedlm_core.engine.overlap import async_launch, overlaps, plain_launch
 from wedlm_core.engine.pool_size import count_pages, say_shortfall
 from wedlm_core.engine.room import check_room
 from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS, Limits
 from wedlm_core.engine.scheduling.slots import SlotTable
-from wedlm_core.engine.windows.planner import WindowPlanner
-from wedlm_core.engine.windows.tuning import PlannerTuning
 from wedlm_core.fallback import Optimisation, Optimisations
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.kv.pool import KVPool, kv_dtype_of
@@ -52,8 +53,7 @@ class Parts:
         groups: by the name of a strategy: its decoding's place among those of the runner.
         eos_token_ids: of the tokenizer and of the model.
         table: of slots.
-        planner: of windows.
-        history: drafts from earlier text; None where there are none.
+        drafting: decides which drafts windows get.
         constraints: of sequences with a grammar.
         optimisations: guards of calls that only save time.
     """
@@ -66,14 +66,13 @@ class Parts:
     groups: Mapping[str, int]
     eos_token_ids: tuple[int, ...]
     table: SlotTable
-    planner: WindowPlanner
-    history: HistoryDrafts | None
+    drafting: Drafting
     constraints: Constraints
     optimisations: Optimisations
 
 
 def parts_of(
-    model: Decoder, tokenizer: Tokenizer, config: EngineConfig, tuning: PlannerTuning, *, keep_weights: bool
+    model: Decoder, tokenizer: Tokenizer, config: EngineConfig, constants: DraftingConstants, *, keep_weights: bool
 ) -> Parts:
     """The parts of an engine; see :class:`wedlm_core.engine.Engine` for arguments and errors."""
     check_not_emptied(model)
@@ -96,23 +95,26 @@ def parts_of(
     model_runner = ModelRunner(model, pool, backend, keep_weights=keep_weights)
     overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
-    planner = WindowPlanner(
-        table, config.max_window, config.max_batch_rows, tuning, unread_row=model_runner.unread_row,
-        overlap=overlapping, masks=mask is not None,
-    )  # fmt: skip
     if mask is None:
         logger.warning("the model %s", WITHOUT_MASKS)
+    runner = Runner(
+        model_runner=model_runner,
+        launch=overlapping_launch or plain_launch(model_runner),
+        config=config,
+        mask_token_id=mask if mask is not None else 0,
+        vocab_limit=min(max(tokenizer.vocab_size, (mask or 0) + 1), model.config.vocab_size),
+        max_positions=reach,
+        decodings=decodings,
+    )
+    drafting = Drafting(
+        table, config.max_window, config.max_batch_rows,
+        lambda: config.step_cost or cached_or_measured_cost(runner, pages, overlapping_launch),
+        is_given=config.step_cost is not None, overlap=overlapping, masks=mask is not None,
+        history=_history(config, table, constants), constants=constants,
+    )  # fmt: skip
     return Parts(
         pages=pages,
-        runner=Runner(
-            model_runner=model_runner,
-            launch=overlapping_launch or plain_launch(model_runner),
-            config=config,
-            mask_token_id=mask if mask is not None else 0,
-            vocab_limit=min(max(tokenizer.vocab_size, (mask or 0) + 1), model.config.vocab_size),
-            max_positions=reach,
-            decodings=decodings,
-        ),
+        runner=runner,
         overlapping_launch=overlapping_launch,
         limits=Limits(
             vocab_size=model.config.vocab_size,
@@ -126,18 +128,15 @@ def parts_of(
         groups=_groups(by_strategy, decodings),
         eos_token_ids=eos_token_ids,
         table=table,
-        planner=planner,
-        history=_history(config, table, planner, overlapping=overlapping),
+        drafting=drafting,
         constraints=Constraints(
             tokenizer,
             vocab_size=model.config.vocab_size,
             eos_token_ids=eos_token_ids,
             table=table,
-            planner=planner,
             mask_token_id=mask if mask is not None else 0,
             device=device,
             threads=torch.get_num_threads() if device.type == "cpu" else max(1, (os.cpu_count() or 2) // 2),
-            planning=optimisations.windows,
         ),
         optimisations=optimisations,
     )
@@ -197,12 +196,8 @@ def _groups(by_strategy: Mapping[str, Decoding], decodings: Sequence[Decoding]) 
     return {name: decodings.index(decoding) for name, decoding in by_strategy.items()}
 
 
-def _history(
-    config: EngineConfig, table: SlotTable, planner: WindowPlanner, *, overlapping: bool
-) -> HistoryDrafts | None:
+def _history(config: EngineConfig, table: SlotTable, constants: DraftingConstants) -> HistoryWindows | None:
     wanted = config.history_drafts if config.history_drafts != "auto" else not config.trace
-    if not wanted:
+    if not wanted or not config.max_window:
         return None
-    return HistoryDrafts(
-        table, planner, max_window=config.max_window, max_bytes=config.history_bytes, overlap=overlapping
-    )
+    return HistoryWindows(table, config.max_window, config.history_bytes, constants)

@@ -19,6 +19,7 @@ from wedlm_core.engine.drafting.controller import Arm, Controller, Measured
 from wedlm_core.engine.drafting.masks import LongRun, allocate, best_alone, long_run
 from wedlm_core.engine.drafting.report import StepReport
 from wedlm_core.engine.drafting.step_time import Load, StepTime
+from wedlm_core.engine.drafting.windows import HistoryWindows, Suggestions, WindowState
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
 __all__ = ["Drafting"]
@@ -37,28 +38,42 @@ class Drafting:
         is_given: the table was given by the user.
         overlap: a forward is launched before the outcome of the one before is known, so rows are bounds.
         masks: whether the model has a mask token.
-        history: whether drafts from history are wanted.
+        history: drafts from history; None where they are not wanted.
         constants: of drafting.
     """
 
     def __init__(
         self, table: SlotTable, widest: int, most_rows: int, cost: Callable[[], StepCost], *, is_given: bool = False,
-        overlap: bool = False, masks: bool = True, history: bool = False, constants: DraftingConstants = CONSTANTS,
+        overlap: bool = False, masks: bool = True,
+        history: HistoryWindows | None = None, constants: DraftingConstants = CONSTANTS,
     ) -> None:  # fmt: skip
-        self._table, self._most_rows, self._cost, self._constants = table, most_rows, cost, constants
-        self._overlap, self._masks = overlap, masks and widest > 0
+        self._table, self._most_rows, self._measure, self._constants = table, most_rows, cost, constants
+        self._table_of_forwards: StepCost | None = None
+        self._overlap, self._masks, self.history = overlap, masks and widest > 0, history
+        self.by_masks_2SW = np.zeros((2, len(table.limit), max(1, widest)))
         self._nobody = len(table.limit)  # the last place of the counts: a sequence without a past
         self._acceptance = Acceptance(self._nobody + 1, max(1, widest), constants)
         self._step_time = StepTime(constants, is_given=is_given)
         arms = frozenset(
-            arm for arm in Arm if (self._masks or not arm.has_masks) and (history or not arm.has_history)
+            arm for arm in Arm if (self._masks or not arm.has_masks) and (history is not None or not arm.has_history)
         )
         self.controller = Controller(constants, arms, self._step_time)
         self._commits, self._prefill_rows, self._prefills = _PRIOR_COMMITS, 0.0, 0.0
         self._since, self._interval = 0, 1  # forwards since the last plan, and to the next
         self._planned_for = 0  # sequences
+        self._of_new_2W = np.zeros((2, max(1, widest)))
         self._new_masks, self._new_stale = -1, 0  # of a new sequence; -1 before the first plan
-        self._row_price = 0.0
+        self._row_price, self._draft_price = 0.0, 0.0
+
+    def leave_out_history(self) -> None:
+        """Go on without drafts from history."""
+        self.history = None
+        self.controller.keep_to(arm for arm in Arm if not arm.has_history)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next forward has to wait for the outcome of the one before, which drafts follow."""
+        return self.history is not None and self.history.waits
 
     def admit(self, slots_S: IntArray, running: int) -> None:
         """Give new sequences the windows that the last plan has for them.
@@ -75,6 +90,7 @@ class Drafting:
         masks_S = np.minimum(max(0, self._new_masks), table.widest[own_S])
         table.masks[own_S] = table.keep_valid[own_S] = masks_S
         table.keep_stale[own_S] = np.minimum(self._new_stale, masks_S)
+        self.by_masks_2SW[:, slots_S] = self._of_new_2W[:, None]
 
     def plan(self, slots_R: IntArray, spare_tokens: int) -> bool:
         """Plan the windows of running slots if it is time to; True if the table's windows were rewritten.
@@ -96,7 +112,33 @@ class Drafting:
         self._interval = min(2 * max(least, self._interval), constants.most_plan_forwards) if same else least
         return True
 
-    def observe(self, report: StepReport) -> None:
+    @property
+    def cost(self) -> StepCost:
+        """The table of forwards, measured with the first call."""
+        if self._table_of_forwards is None:
+            self._table_of_forwards = self._measure()
+        return self._table_of_forwards
+
+    def draft(self, report: StepReport, state: WindowState) -> Suggestions | None:
+        """Draft from history after a forward: windows of sequences without a grammar are written.
+
+        Returns:
+            Drafts that a grammar may choose from; None where there are none.
+        """
+        history = self.history
+        if history is None:
+            return None
+        history.is_on = self.controller.arm.has_history
+        found = history.suggest(report, self.by_masks_2SW, self._draft_price, state)
+        history.write(report, found, state)
+        return found
+
+    def close(self, slot: int, output: tuple[int, ...] | None = None) -> None:
+        """Forget a sequence; with its output, later sequences may draw on its text."""
+        if self.history is not None:
+            self.history.close(slot, output)
+
+    def learn(self, report: StepReport) -> None:
         """Learn from a step."""
         kept = self._constants.prefill_kept
         tokens = float(np.add.reduce(report.emit_D))
@@ -121,7 +163,7 @@ class Drafting:
         assert report.seconds is not None
         seconds, expected, off = report.seconds, 0.0, 0.0
         if rows is not None and forward is not None and forward > 0:
-            cost, decoding = self._cost(), rows - report.prefill_rows
+            cost, decoding = self.cost, rows - report.prefill_rows
             every = self._step_time.expected(cost, rows, report.kv_tokens, sequences)
             expected = every
             if report.prefill_rows:
@@ -141,7 +183,7 @@ class Drafting:
         table, time = self._table, self._step_time
         every = float(table.rows[slots_R].sum())
         return Load(
-            cost=time.corrected(self._cost()), host_seconds=time.host_seconds(drafts=True),
+            cost=time.corrected(self.cost), host_seconds=time.host_seconds(drafts=True),
             spared_alone=max(0.0, time.host_seconds(drafts=True) - time.host_seconds(drafts=False)),
             kv_tokens=float(table.cached[slots_R].sum()), other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens), prefill_rows=self._prefill_rows / self._commits,
@@ -165,6 +207,11 @@ class Drafting:
         arm = self.controller.choose(expected, len(slots_S))
         chosen = masked if arm.has_masks and masked is not None else none
         self._row_price = 0.0 if self._overlap else chosen.row_price
+        rows = max(chosen.rows, self._step_time.usual_rows)
+        self._draft_price = load.slope(rows, len(slots_S)) * max(chosen.commits_per_second, self.controller.rate_of(arm))
+        if self._masks:
+            self.by_masks_2SW[:, slots_S] = stale_NW[:-1], valid_NW[:-1]
+            self._of_new_2W[:] = stale_NW[-1], valid_NW[-1]
         new = 0
         if arm.has_masks and masked is not None:
             new = best_alone(run, len(slots_S), masked.row_price, int(masked.masks_S.max()))

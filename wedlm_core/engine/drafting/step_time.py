@@ -135,6 +135,11 @@ class StepTime:
         places, values = zip(*sorted(self._knots.items()), strict=True)
         return float(np.interp(2 * math.log2(max(1.0, rows)), places, values))
 
+    @property
+    def usual_rows(self) -> float:
+        """Rows of the forwards of the usual arm."""
+        return self._rows
+
     def host_seconds(self, *, drafts: bool) -> float:
         """Seconds of a step besides its forward; those of the other kind of step while this kind was not seen."""
         return self._host_2[drafts] or self._host_2[not drafts]
