@@ -23,7 +23,7 @@ from testing.engine.models import write_model
 from testing.pipeline.s3 import S3Server, serve_s3
 from testing.sweeps import mark_rest_as_slow
 from wedlm_core import redaction
-from wedlm_core.engine import measure
+from wedlm_core.engine.drafting import measure
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
 # Modules are compiled, and assertions rewritten, once: not by each of the processes that tests start.

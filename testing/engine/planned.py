@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.engine.windows.tuning import PlannerTuning
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
-from wedlm_core.engine.windows.planner import WindowPlanner
-from wedlm_core.engine.windows.tuning import PlannerTuning
 
 __all__ = ["CHEAP", "COUNT", "WIDE", "observe_heads", "planned", "table_of"]
 

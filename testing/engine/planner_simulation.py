@@ -15,10 +15,10 @@ from typing import Protocol
 import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.drafting import Drafting
 from wedlm_core.engine.drafting.report import StepReport
+from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
 
 __all__ = [
     "H200",

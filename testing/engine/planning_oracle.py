@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-
 from wedlm_core.engine.windows.acceptance import Acceptance
 from wedlm_core.engine.windows.allocation import _Windows
 from wedlm_core.engine.windows.long_run import LongRun

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-
 from wedlm_core.kernels.cpu.purchase import Prices
 from wedlm_core.kernels.cpu.recall import Worth
 from wedlm_core.kernels.cpu.recall_step import Columns, Committed, Found, Windows
+
 from wedlm_core.statistics import DraftSource
 
 __all__ = [

@@ -6,11 +6,12 @@ import random
 from functools import cache
 from typing import Any
 
+from wedlm_core.engine.history_trials import Trials
+
 from testing.engine.engines import requests_of
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
-from wedlm_core.engine.history_trials import Trials
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.structured_outputs import StructuredOutputs

@@ -17,9 +17,9 @@ from wedlm_core.cache import one_at_a_time
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.bench import Bench
+from wedlm_core.engine.drafting.cost_table import CostSample, cache_key, fit, load_cached, misfit, save_cached
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.drafting.cost_table import CostSample, cache_key, fit, load_cached, misfit, save_cached
 from wedlm_core.kv.pages import PageManager, SequencePages
 
 __all__ = ["cached_or_measured_cost"]

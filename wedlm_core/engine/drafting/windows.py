@@ -102,7 +102,9 @@ class HistoryWindows:
         """Whether the next forward has to wait for the outcome of the one before, which drafts follow."""
         return bool(self._prompts) and (self.is_on or self.placed)
 
-    def suggest(self, report: StepReport, by_masks_2SW: np.ndarray, price: float, state: WindowState) -> Suggestions | None:
+    def suggest(
+        self, report: StepReport, by_masks_2SW: np.ndarray, price: float, state: WindowState
+    ) -> Suggestions | None:
         """Read what a forward committed, and find drafts for the sequences that go on; None if there are none.
 
         Args:
