@@ -1,13 +1,11 @@
-"""Engines whose drafts come from fewer sources than they might."""
+"""Constants with which an engine never has masks: for benchmarks of one source of drafts."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
+from wedlm_core.engine.drafting.constants import CONSTANTS
 
 __all__ = ["NO_MASKS"]
 
-NO_MASKS = replace(DEFAULT_TUNING, alone_within=0.0, probe_share=0.0, visit_share=0.0, rival_within=math.inf)
-"""Constants of a planner that gives no sequence any masks, and tries none out."""
+NO_MASKS = replace(CONSTANTS, prior_hazard=0.0, near=2.0, trial_share=0.0)

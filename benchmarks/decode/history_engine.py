@@ -33,7 +33,7 @@ from benchmarks.decode.turns import Passage, first_lengths, take_turns
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams
 from wedlm_core.engine import Engine
-from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
+from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -77,7 +77,7 @@ def engines(model_name: str, trained: bool) -> dict[str, Engine]:
         if not trained and mask is not None:
             model.embed.weight.data[mask] = model.embed.weight.data.mean(dim=0)
         config = EngineConfig(max_num_seqs=_MOST, history_drafts=way in (WAYS[0], WAYS[3]))
-        return Engine(model, Tokenizer.load(folder), config, tuning=NO_MASKS if way == WAYS[3] else DEFAULT_TUNING)
+        return Engine(model, Tokenizer.load(folder), config, constants=NO_MASKS if way == WAYS[3] else CONSTANTS)
 
     return {way: engine(way) for way in WAYS}
 

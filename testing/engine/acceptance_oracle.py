@@ -16,7 +16,7 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclass(kw_only=True)
 class Counts:
-    """``counts`` by slot and ``job`` by family; what they hold is in :class:`wedlm_core.engine.windows.acceptance`."""
+    """``counts`` by slot and ``job`` by family; what they hold is in :class:`wedlm_core.engine.drafting.acceptance`."""
 
     counts: np.ndarray
     job: np.ndarray
@@ -28,7 +28,7 @@ class Counts:
         self, slots_D: IntArray, valid_D: BoolArray, offered_D: IntArray, agreed_D: IntArray, next_valid_D: BoolArray,
         continues_D: BoolArray, source_DC: np.ndarray,
     ) -> None:  # fmt: skip
-        """See :meth:`wedlm_core.engine.windows.acceptance.Acceptance.observe`."""
+        """See :meth:`wedlm_core.engine.drafting.acceptance.Acceptance.observe`."""
         place_C = np.arange(source_DC.shape[1])
         agreed_D = np.minimum(agreed_D, offered_D)
         other_DC = (source_DC != DraftSource.MASK) & (place_C < offered_D[:, None])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
-from wedlm_core.engine.history.tuning import HistoryTuning
+from wedlm_core.engine.drafting.constants import DraftingConstants
 
 __all__ = ["HistoryOracle", "OracleProposal"]
 
@@ -18,7 +19,7 @@ _LENGTHS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class OracleProposal:
-    """Drafts of one sequence, as in :class:`wedlm_core.engine.history.Proposal`."""
+    """Drafts of one sequence, as in :class:`wedlm_core.engine.drafting.history.Proposal`."""
 
     tokens: list[int]
     acceptance: list[float]
@@ -70,13 +71,18 @@ class _Places:
 
 
 class HistoryOracle:
-    """What :class:`wedlm_core.engine.history.History` does, for one sequence at a time.
+    """What :class:`wedlm_core.engine.drafting.history.History` does, for one sequence at a time.
 
     The sizes of logs are the history's to choose (:meth:`resize`): they are about memory.
     """
 
-    def __init__(self, shared_bits: int, tuning: HistoryTuning) -> None:
-        self.tuning = tuning
+    def __init__(self, shared_bits: int, constants: DraftingConstants) -> None:
+        prior, walk = constants.class_prior, constants.walk
+        self.tuning = SimpleNamespace(
+            orders=constants.orders, walk=walk, longest=walk, least_acceptance=constants.least_acceptance,
+            least_probability=constants.least_probability, searches=3, searched_behind=0.2,
+            cell_kept=constants.class_kept, slot_kept=0.95, cell_prior=prior, slot_prior=prior,
+        )  # fmt: skip
         self._shared = _Log(bits=shared_bits)
         self._texts: dict[int, _Log] = {}
         self._output: dict[int, int] = {}

@@ -167,7 +167,7 @@ class Planned:
                 forward_rows=step.forward_rows, kv_tokens=int(self._slots.cached.sum()),
                 seconds=step.host_seconds + step.hidden_seconds + step.forward_seconds,
                 forward_seconds=step.forward_seconds,
-            )  # fmt: skip
+            )
         )
 
 

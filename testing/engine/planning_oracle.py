@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
-from wedlm_core.engine.windows.acceptance import Acceptance
-from wedlm_core.engine.windows.allocation import _Windows
-from wedlm_core.engine.windows.long_run import LongRun
-from wedlm_core.engine.windows.output_lengths import OutputLengths
-from wedlm_core.engine.windows.step_time import Load
+
+from wedlm_core.engine.drafting.acceptance import Acceptance
+from wedlm_core.engine.drafting.masks import LongRun
+from wedlm_core.engine.drafting.step_time import Load
 
 __all__ = [
     "by_kind",
     "forward_seconds",
-    "hull_density",
     "job_hazard",
     "long_run",
-    "windows_by_rows",
-    "with_ends",
-    "with_forced",
 ]
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -39,9 +32,9 @@ def job_hazard(acceptance: Acceptance, family: int = 0) -> FloatArray:
 
     An offset not seen yet is like the one before; stale drafts are like valid ones until they show otherwise.
     """
-    weight = acceptance._tuning.prior_job
+    weight = acceptance._constants.job_prior
     (stale_tested, stale_right), (tested, right) = acceptance._job[family, :, :, :-1].tolist()
-    valid, before = [], acceptance._tuning.prior_hazard
+    valid, before = [], acceptance._constants.prior_hazard
     for trials, hits in zip(tested, right, strict=True):
         before = (hits + weight * before) / (trials + weight)
         valid.append(before)
@@ -61,17 +54,17 @@ def by_kind(acceptance: Acceptance, slots_S: IntArray) -> FloatArray:
         job_fails[:, family_S == family] = 1 - job_hazard(acceptance, family)[:, None]
     tested, right = acceptance._counts[:, slots_S, :, :-1].transpose(2, 0, 1, 3)
     # A sequence fails in proportion to the job's profile over offsets (proportional hazards) ...
-    weight = acceptance._tuning.prior_failures
+    weight = acceptance._constants.failure_prior
     failed, expected = (tested - right).sum(axis=-1), (tested * job_fails).sum(axis=-1)
     ratio = (failed + weight) / (expected + weight)
     prior = 1 - np.minimum(1.0, job_fails * ratio[..., None])
     # ... but for offsets that it has shown otherwise often enough.
-    weight = acceptance._tuning.prior_sequence
+    weight = acceptance._constants.sequence_prior
     return ((right + weight * prior) / (tested + weight)).cumprod(axis=-1)
 
 
 def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float) -> LongRun:
-    """See :func:`wedlm_core.engine.windows.long_run.long_run`."""
+    """See :func:`wedlm_core.engine.drafting.masks.long_run`."""
     count, width = valid_SW.shape
     one_S1, all_S1 = np.ones((count, 1)), np.full((count, 1), width)
     masks_W1 = np.arange(1, width + 1)[:, None]
@@ -97,86 +90,3 @@ def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, r
         kept_SW=np.concatenate([all_S1, kept_SW], axis=1),
         sure_SW=np.concatenate([np.zeros((count, 1)), stay_SW1[..., 0]], axis=1),
     )
-
-
-def with_forced(run: LongRun, per_commit_S: FloatArray, row_share: float = 1.0) -> LongRun:
-    """Add the tokens that a grammar forces behind those of a forward, whatever the window: a commit and a row each.
-
-    ``row_share`` is what such a row costs of another.
-    """
-    more_S1 = per_commit_S[:, None]
-    return replace(run, commits_SW=run.commits_SW + more_S1, rows_SW=run.rows_SW + row_share * more_S1)
-
-
-def with_ends(run: LongRun, outputs: OutputLengths) -> LongRun:
-    """Count that outputs begin and end.
-
-    Each begins with a forward of masks alone, whose rows bring what one row brings. The last forward takes the
-    drafts up to the end only, and has no masks where the end is among these.
-    """
-    masks_W = np.arange(run.rows_SW.shape[1])
-    first_W = np.minimum(masks_W, 1)
-    behind_SW = np.maximum(outputs.tokens - first_W * run.commits_SW[:, :1], 0)  # tokens that follow
-    ends = _ends_behind(run, behind_SW, outputs.spread)
-    forwards_SW = np.maximum(first_W + ends.forwards_SW, 1)
-    masked_SW = first_W + ends.forwards_SW - ends.drafted_SW  # forwards with masks
-    whole_SW = run.rows_SW - masks_W  # rows of a forward, without masks
-    # A last forward that brings a part of what others do takes that part of their rows, and its head.
-    verified_SW = behind_SW / run.commits_SW * whole_SW + ends.drafted_SW
-    rows_SW = first_W * run.rows_SW[:, :1] + verified_SW + masked_SW * masks_W
-    return replace(run, commits_SW=outputs.tokens / forwards_SW, rows_SW=rows_SW / forwards_SW)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ends:
-    """Forwards behind the first one of an output, and how likely the end is among the last one's drafts."""
-
-    forwards_SW: FloatArray
-    drafted_SW: FloatArray
-
-
-def _ends_behind(run: LongRun, behind_SW: FloatArray, spread: float) -> _Ends:
-    """How outputs end so many tokens behind their first forward, on average, whose lengths are spread so far.
-
-    They end anywhere in a window; at a known place where they are equally long and all drafts are right.
-    """
-    commits_SW, masks_W = run.commits_SW, np.arange(behind_SW.shape[1])
-    first_W = np.minimum(masks_W, 1)
-    anywhere_SW = first_W * (1 - 1 / commits_SW)  # all that a forward commits is drafted but the verifier's token
-    mean_SW = np.maximum(behind_SW / commits_SW + anywhere_SW / 2, first_W)
-    # At a known place the last forward may have room to spare. A wrong draft takes up that room, or a forward more.
-    most_SW = np.maximum(commits_SW, commits_SW[:, :1] - 1 + masks_W)
-    least_SW = np.ceil(behind_SW / most_SW - 1e-9)
-    spare_SW = least_SW - behind_SW / most_SW
-    wrong_SW = np.maximum(mean_SW, least_SW + 1 - spare_SW)
-    right_SW = run.sure_SW**least_SW
-    alike_SW = first_W * np.clip(1 - spread / commits_SW, 0, 1)
-    forwards_SW = mean_SW + alike_SW * (wrong_SW + right_SW * (least_SW - wrong_SW) - mean_SW)
-    drafted_SW = anywhere_SW + alike_SW * right_SW * (np.clip(spare_SW * most_SW, 0, 1) - anywhere_SW)
-    goes_on_SW = behind_SW > 0
-    return _Ends(forwards_SW=np.where(goes_on_SW, forwards_SW, 0), drafted_SW=np.where(goes_on_SW, drafted_SW, 0))
-
-
-def windows_by_rows(run: LongRun, widest_S: IntArray) -> _Windows:
-    """Order windows by their rows; those that are too wide stand last and bring nothing for their rows."""
-    fits_SW = np.arange(run.rows_SW.shape[1]) <= widest_S[:, None]
-    rows_SW = np.where(fits_SW, run.rows_SW, run.rows_SW.max(initial=0.0) + 1)
-    masks_SW = rows_SW.argsort(axis=1, kind="stable")
-    commits_SW = np.where(fits_SW, run.commits_SW, 0.0)
-    return _Windows(
-        masks_SW=masks_SW,
-        commits_SW=np.take_along_axis(commits_SW, masks_SW, axis=1),
-        rows_SW=np.take_along_axis(rows_SW, masks_SW, axis=1),
-    )
-
-
-def hull_density(rows_SW: FloatArray, commits_SW: FloatArray) -> FloatArray:
-    """``[S, W]``: slope of the upper hull of commits over rows, from each place to the next; rows never fall.
-
-    On the way to a place that is the least, over places before it, of the steepest slope to it or further.
-    """
-    place_W = np.arange(rows_SW.shape[1])
-    commits_SWW = commits_SW[:, None, :] - commits_SW[:, :, None]  # [sequence, from, to]
-    rows_SWW = np.maximum(rows_SW[:, None, :] - rows_SW[:, :, None], 1e-9)
-    steepest_SWW = np.maximum.accumulate((commits_SWW / rows_SWW)[:, :, ::-1], axis=2)[:, :, ::-1]
-    return np.where(place_W[:, None] < place_W, steepest_SWW, np.inf).min(axis=1)[:, 1:]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
-
-from wedlm_core.engine.history_trials import Trials
 
 from testing.engine.engines import requests_of
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
+from wedlm_core.engine.drafting.constants import CONSTANTS
+from wedlm_core.engine.drafting.controller import Arm, Controller, Measured
+from wedlm_core.engine.drafting.step_time import StepTime
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -66,8 +68,18 @@ def tokens(done: list[Generation]) -> dict[str, Any]:
     return {one.request_id: (one.token_ids, one.finish_reason, one.logprobs) for one in done}
 
 
-class Given(Trials):
-    """Asks as it is told."""
+class Given(Controller):
+    """Runs the arm that it is given."""
 
-    def record(self, seconds: float, tokens: int, sequences: int, prefill_rows: int = 0) -> None:
+    def __init__(self, arm: Arm = Arm.HISTORY_AND_MASKS) -> None:
+        super().__init__(CONSTANTS, frozenset(Arm), StepTime(CONSTANTS))
+        self.arm = arm
+
+    def choose(self, expected: Mapping[Arm, float], sequences: int) -> Arm:
+        """The given arm."""
+        del expected, sequences
+        self.is_due = False
+        return self.arm
+
+    def record(self, step: Measured) -> None:
         """Nothing changes."""

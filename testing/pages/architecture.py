@@ -29,7 +29,7 @@ _PLACES: Mapping[str, tuple[float, float]] = {  # column, row
     "pipeline.prompts": (0, 6), "pipeline.plan": (0, 7), "pipeline.commit": (0, 8), "pipeline.sources": (1, 8),
     "pipeline.commit.index": (0, 9), "pipeline.sinks": (1, 9), "pipeline.storage": (1, 10), "pipeline.codec": (1, 11),
     "wedlm_core": (2, 2), "wedlm_core.llm": (2, 3), "wedlm_core.training": (3, 3), "wedlm_core.engine": (2, 4),
-    "wedlm_core.engine.windows": (2, 5), "wedlm_core.engine.forward": (3, 5), "wedlm_core.engine.scheduling": (2, 6),
+    "wedlm_core.engine.drafting": (2, 5), "wedlm_core.engine.forward": (3, 5), "wedlm_core.engine.scheduling": (2, 6),
     "wedlm_core.decoding": (2, 8), "wedlm_core.model": (3, 7), "wedlm_core.attention": (3, 8), "wedlm_core.kv": (3, 9),
     "wedlm_core.kernels": (3, 10), "wedlm_core.config": (3, 11), "wedlm_core.templating": (2, 10),
 }  # fmt: skip

@@ -55,9 +55,9 @@ ORDER = (
     "wedlm_core.progress_bar",
     "wedlm_core.training",
     "wedlm_core.engine",
+    "wedlm_core.engine.drafting.measure",
     "wedlm_core.engine.forward",
-    "wedlm_core.engine.windows",
-    "wedlm_core.engine.history",
+    "wedlm_core.engine.drafting",
     "wedlm_core.engine.scheduling",
     "wedlm_core.decoding",
     "wedlm_core.model",
@@ -97,7 +97,6 @@ PUBLIC = ("wedlm_batch", "pipeline", "wedlm_core")
 # Lines of the table that do not know each other, although one is above the other.
 STRANGERS = (
     ("wedlm_core.training", "wedlm_core.engine"),
-    ("wedlm_core.engine.forward", "wedlm_core.engine.windows"),
     ("wedlm_core.decoding", "wedlm_core.kv"),
     ("wedlm_core.decoding", "wedlm_core.attention"),
     ("pipeline.commit", "pipeline.sources"),

@@ -11,7 +11,7 @@ import pytest
 
 from wedlm_core import cache
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.windows import step_cost
+from wedlm_core.engine.drafting import cost_table as step_cost
 from wedlm_core.model import sources
 
 NOWHERE = "/proc/nowhere"  # nobody can make a folder there, not even root

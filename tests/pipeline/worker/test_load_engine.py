@@ -25,7 +25,7 @@ import json, logging, sys, time
 said = []
 handler = logging.Handler()
 handler.emit = lambda record: said.append(record.getMessage())
-for name in ("wedlm_core.engine.measure", "pipeline.stages"):
+for name in ("wedlm_core.engine.drafting.measure", "pipeline.stages"):
     logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger(name).addHandler(handler)
 import pipeline

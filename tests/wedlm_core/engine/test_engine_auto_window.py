@@ -12,8 +12,9 @@ import pytest
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine import Engine, measure
-from wedlm_core.engine.windows.step_cost import CostSample, save_cached
+from wedlm_core.engine import Engine
+from wedlm_core.engine.drafting import measure
+from wedlm_core.engine.drafting.cost_table import CostSample, save_cached
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -136,26 +137,3 @@ def test_measuring_in_the_middle_of_a_run_changes_nothing(
     while engine.has_work():
         done.update((g.request_id, g.token_ids) for g in engine.step())
     assert [done[str(i)] for i in range(8)] == [g.token_ids for g in want]
-
-
-def test_what_sequences_take_once_is_no_host_time_of_a_step(parts: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step in which sequences end or begin would else look dear, with the windows that it happened to have."""
-    seconds, known = [0.0], list[float]()
-    monkeypatch.setattr("wedlm_core.engine.engine.step_clock", lambda _: lambda: seconds[0])
-    engine = Engine(*parts, EngineConfig(step_cost=FREE, max_num_seqs=2))
-    monkeypatch.setattr(engine._planner, "record_host_time", known.append)
-    for part, name in ((engine._opening, "open"), (engine, "_finish")):
-        monkeypatch.setattr(part, name, taking_a_second(getattr(part, name), seconds))
-    prompts = [engine.tokenizer.encode(f"Count from {i} to {i + 3}.") for i in range(5)]
-    run(engine, requests_of(prompts, SamplingParams(max_tokens=16)))
-    assert seconds[0] >= 8.0, "five ended, and began in three steps at least"
-    assert known
-    assert set(known) == {0.0}
-
-
-def taking_a_second(method: Any, seconds: list[float]) -> Any:
-    def slower(*args: Any) -> None:
-        seconds[0] += 1.0
-        method(*args)
-
-    return slower

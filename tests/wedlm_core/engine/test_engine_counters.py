@@ -96,4 +96,4 @@ def test_windows_are_priced_by_what_forwards_have_at_most_where_the_next_is_laun
     overlap: bool,
 ) -> None:
     engine = tiny_engine(**SMALL, overlap=overlap)
-    assert engine._planner._overlap == overlap
+    assert engine._drafting._overlap == overlap

@@ -13,9 +13,10 @@ import pytest
 from testing.engine.engines import run
 from testing.engine.repeating import TIGHT, new_engine, requests
 from wedlm_core.engine import Engine
-from wedlm_core.engine import engine as engine_module
-from wedlm_core.engine.history_drafts import HistoryDrafts
-from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.engine import parts as parts_module
+from wedlm_core.engine.drafting.controller import Controller
+from wedlm_core.engine.drafting.drafting import Drafting
+from wedlm_core.engine.drafting.windows import HistoryWindows
 from wedlm_core.kv.prefix import PrefixIndex
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.types import Generation, Request
@@ -24,9 +25,9 @@ PERSON = {"type": "object", "required": ["name", "age"], "additionalProperties":
           "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer", "minimum": 0,
                                                                              "maximum": 120}}}  # fmt: skip
 SEAMS = [
-    *((HistoryDrafts, name) for name in ("open", "close", "wakes", "suggest", "begin", "draft", "record_step")),
-    *((WindowPlanner, name) for name in ("admit", "is_due", "plan", "observe", "record_step", "record_host_time")),
-    *((WindowPlanner, name) for name in ("wants_forward", "record_forward", "price_of", "seconds_of")),
+    *((HistoryWindows, name) for name in ("open", "close", "suggest", "write")),
+    *((Drafting, name) for name in ("admit", "plan", "learn", "draft", "close")),
+    *((Controller, name) for name in ("choose", "record")),
     *((PrefixIndex, name) for name in ("match", "insert", "forget")),
 ]
 
@@ -77,8 +78,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int) -> C
 def test_an_optimisation_that_raises_is_left_out(
     owner: Any, name: str, at: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timed = {"step_cost": None} if name in ("wants_forward", "record_forward") else {}  # a given cost stays
-    made, want = engine(**timed), expected()
+    made, want = engine(), expected()
     raised = breaks(monkeypatch, owner, name, at)
     assert outputs(made) == want
     assert raised(), "else nothing was tried"
@@ -90,6 +90,6 @@ def test_an_optimisation_that_raises_is_left_out(
 
 def test_a_step_cost_that_cannot_be_measured_fails_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     made, want = new_engine(**TIGHT, max_num_seqs=8, step_cost=None), expected()
-    breaks(monkeypatch, engine_module, "cached_or_measured_cost", 0)
+    breaks(monkeypatch, parts_module, "cached_or_measured_cost", 0)
     assert outputs(made) == want
     assert made.snapshot().counters.fallbacks == 1

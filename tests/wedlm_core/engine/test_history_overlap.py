@@ -16,8 +16,6 @@ from testing.engine.engines import run
 from testing.engine.repeating import COST, TIGHT, Given, engine_of, new_engine, requests, tokens
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.history.tuning import TrialTuning
-from wedlm_core.engine.history_trials import Trials
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.model.weights import load_model
@@ -29,28 +27,24 @@ from wedlm_core.types import Generation, Request, SamplingParams
 WORDS = StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")
 
 
-class Turns(Trials):
-    """Asks and rests in turns of some forwards, drawn anew each time."""
+class Turns(Given):
+    """Is with history and without in turns of some forwards, drawn anew each time."""
 
     def __init__(self, seed: int, longest: int) -> None:
-        super().__init__(late=True)
+        super().__init__(Arm.MASKS)
         self._rng, self._longest, self._turn = random.Random(seed), longest, 2
 
-    def record(self, seconds: float, tokens: int, sequences: int, prefill_rows: int = 0) -> None:
+    def record(self, step: Measured) -> None:
         """Count it, whatever it took."""
         self._turn -= 1
-        if not self._turn:
-            self.asks, self._turn = not self.asks, self._rng.randint(1, self._longest)
-
-    def rest(self) -> int:
-        """None: each forward is recorded."""
-        return 0
+        if self._turn <= 0:
+            other = Arm.MASKS if self.arm.has_history else Arm.HISTORY_AND_MASKS
+            self.arm, self._turn, self.is_due = other, self._rng.randint(1, self._longest), True
 
 
-def overlapping(trials: Trials, **settings: Any) -> Engine:
+def overlapping(controller: Given, **settings: Any) -> Engine:
     engine = new_engine(overlap=True, **settings)
-    assert engine._history is not None
-    engine._history._trials, engine._history._asks = trials, trials.asks
+    engine._drafting.controller = controller
     return engine
 
 
@@ -139,10 +133,8 @@ def test_windows_that_keep_drafts_when_no_more_are_asked_for(
     model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
     config = EngineConfig(max_window=8, overlap=True, step_cost=COST, max_num_seqs=slots, **tight)
     engine, prompt = Engine(model, tokenizer, config), tuple(tokenizer.encode("nine plus one is ten"))
-    history, scheduler = engine._history, engine._scheduler
-    assert history is not None
-    history._trials = Given(late=True)
-    history._trials.asks = history._asks = True
+    controller, scheduler = Given(), engine._scheduler
+    engine._drafting.controller = controller
     params = SamplingParams(strategy="verified", temperature=1.0, max_tokens=48, ignore_eos=True)
     plans, schedule, left = [], scheduler.schedule, 0
     asked = [Request(request_id=str(i), prompt_token_ids=prompt, seed=i % 8, params=params) for i in range(24)]
@@ -161,8 +153,9 @@ def test_windows_that_keep_drafts_when_no_more_are_asked_for(
             planned = plans[-1].sequences if plans[-1] is not None else []
             out = [one.slot for one in (*scheduler.running, *scheduler.waiting) if one.slot >= 0 and one not in planned]
             keeps = bool((engine._table.source[out] == DraftSource.HISTORY).any())
-            left += keeps and history._trials.asks
-            history._trials.asks = not keeps or len(plans) % 16 < 12
+            left += keeps and controller.arm.has_history
+            on = not keeps or len(plans) % 16 < 12
+            controller.arm = Arm.HISTORY_AND_MASKS if on else Arm.MASKS
     assert left > 0
     assert drafted(done) > 0
     plain = [replace(one, params=replace(params, strategy="autoregressive")) for one in asked]
@@ -176,35 +169,6 @@ def test_windows_that_keep_drafts_when_no_more_are_asked_for(
 def test_they_take_as_few_forwards_as_where_none_overlap() -> None:
     asked, count = requests("verified", 0.0), {}
     for name, engine in (("overlap", overlapping(Given())), ("plain", engine_of(max_num_seqs=255))):
-        assert engine._history is not None
-        engine._history._trials = Given()
+        engine._drafting.controller = Given()
         count[name] = sum(one.stats.decode_forwards for one in run(engine, twice(asked), 1))
     assert count["overlap"] == pytest.approx(count["plain"], rel=0.1)
-
-
-def test_a_job_begins_without_and_tries_them_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    tuning = TrialTuning(late=30, baseline=8)
-    engine = overlapping(Trials(tuning, late=True))
-    with in_flight(monkeypatch) as forwards:
-        found = run(engine, twice(requests("verified", 0.0)), 4)
-    ahead, waits = np.array(forwards).T
-    first = int(waits.argmax())
-    assert 28 <= first <= 32
-    assert ahead[1:first].all()
-    assert waits[first:].sum() >= tuning.counted
-    assert drafted(found) > 0
-
-
-def test_the_first_trial_is_one_of_history_alone() -> None:
-    """It is not followed by another one, as that of first forwards is, in which masks are beside it."""
-    tuning = TrialTuning(late=40, baseline=20)
-    trials = Trials(tuning, late=True)
-    asks = []
-    for _ in range(600):
-        asks.append(trials.asks)
-        assert not trials.is_beginning
-        trials.gained(1.0)
-        trials.record(1.0, 4 if trials.asks else 1, 1)
-    assert not any(asks[:40])
-    assert all(asks[40:280])
-    assert trials._is_steady

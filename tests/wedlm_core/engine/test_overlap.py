@@ -20,8 +20,9 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.strategies import Refills
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
-from wedlm_core.engine import Engine, measure
+from wedlm_core.engine import Engine
 from wedlm_core.engine.bench import IN_FLIGHT
+from wedlm_core.engine.drafting import measure
 from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.overlap import CompletedForward
@@ -291,19 +292,17 @@ def test_forwards_cost_what_their_planned_rows_cost(agreeing_folder: Path, monke
 
     seen: list[CompletedForward] = []
     consume = engine._consume_completed
-    told: list[int] = []
+    told: list[float | None] = []
     monkeypatch.setattr(AsyncLaunch, "launch", watched)
     assert engine._loop is not None
     monkeypatch.setattr(engine._loop, "_consume", lambda completed: (seen.append(completed), consume(completed)))
-    monkeypatch.setattr(engine._planner, "wants_forward", lambda: True)
-    monkeypatch.setattr(engine._planner, "record_forward", lambda rows, *_, **__: told.append(rows))
-    monkeypatch.setattr(engine, "_step_cost", COST)
-    monkeypatch.setattr(engine, "config", replace(engine.config, step_cost=None))
+    learn = engine._drafting.learn
+    monkeypatch.setattr(engine._drafting, "learn", lambda report: (told.append(report.forward_rows), learn(report)))
     run(engine, requests_like("verified", seed=3, count=4, max_tokens=30, window_size=4))
     known = [(one, rows) for one, rows in zip(seen, launched, strict=False) if one.rows is not None]
     assert [one.rows for one, _ in known] == [rows for _, rows in known]
     assert any(rows > one.plan.decode_S.sum() + one.plan.prefill_S.sum() for one, rows in known)
-    assert told == [one.rows for one, _ in known if one.seconds is not None and one.plan.sequences]
+    assert [rows for rows in told if rows is not None] == [one.rows for one, _ in known]
 
 
 def test_a_forward_whose_sequences_ended_since_says_nothing_of_what_rows_cost(

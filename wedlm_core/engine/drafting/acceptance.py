@@ -106,7 +106,8 @@ class Acceptance:
         has shown otherwise often enough.
         """
         constants, out_2SW = self._constants, np.empty((2, len(slots_S), len(self._offset_W)))
-        priors = np.array((constants.prior_hazard, constants.job_prior, constants.failure_prior, constants.sequence_prior))
+        weights = constants.failure_prior, constants.sequence_prior
+        priors = np.array((constants.prior_hazard, constants.job_prior, *weights))
         acceptances(slots_S, self._family_S, self._counts, self._job, priors, out_2SW)
         return out_2SW
 

@@ -162,8 +162,8 @@ class Controller:
             record.promised = kept * record.promised + promised
             return
         trial.forwards += 1
-        trial.seconds_left -= step.seconds
         if trial.forwards > self._constants.uncounted:
+            trial.seconds_left -= step.seconds
             trial.tokens_left -= step.tokens
             trial.tokens, trial.seconds = trial.tokens + step.tokens, trial.seconds + step.seconds
             trial.rows, trial.expected = trial.rows + step.rows, trial.expected + step.expected

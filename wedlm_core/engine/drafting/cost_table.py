@@ -1,6 +1,6 @@
 """What a forward costs, as a function of its rows and of the KV it reads. Torch-free.
 
-The table is measured once per model, device, dtype and thread count (:mod:`wedlm_core.engine.measure`), kept
+The table is measured once per model, device, dtype and thread count (:mod:`wedlm_core.engine.drafting.measure`), kept
 in the user's cache folder, and read by the allocation, which spends rows where expected commits per second
 rise (docs/DESIGN.md, "Window allocation").
 """

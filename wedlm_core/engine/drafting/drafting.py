@@ -208,7 +208,8 @@ class Drafting:
         chosen = masked if arm.has_masks and masked is not None else none
         self._row_price = 0.0 if self._overlap else chosen.row_price
         rows = max(chosen.rows, self._step_time.usual_rows)
-        self._draft_price = load.slope(rows, len(slots_S)) * max(chosen.commits_per_second, self.controller.rate_of(arm))
+        rate = max(chosen.commits_per_second, self.controller.rate_of(arm))
+        self._draft_price = rate * load.slope(rows, len(slots_S))
         if self._masks:
             self.by_masks_2SW[:, slots_S] = stale_NW[:-1], valid_NW[:-1]
             self._of_new_2W[:] = stale_NW[-1], valid_NW[-1]

@@ -1,4 +1,4 @@
-"""What a forward tells of masks' drafts, added to decayed counts: see :mod:`wedlm_core.engine.windows.acceptance`.
+"""What a forward tells of masks' drafts, added to decayed counts: see :mod:`wedlm_core.engine.drafting.acceptance`.
 
 Results equal those of arrays bit for bit (``testing/engine/acceptance_oracle.py``): whole numbers are added.
 """

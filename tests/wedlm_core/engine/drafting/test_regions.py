@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wedlm_core.engine.history.regions import Regions
+from wedlm_core.engine.drafting.regions import Regions
 
 BITS, LEAST = 7, 2
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.engine import acceptance_oracle, planning_oracle
-from wedlm_core.engine.windows.acceptance import Acceptance
-from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
+from wedlm_core.engine.drafting.acceptance import Acceptance
+from wedlm_core.engine.drafting.constants import CONSTANTS
 
 
 def test_acceptance_learns_hazards_from_censored_observations() -> None:
@@ -36,7 +36,7 @@ def test_counts_are_those_of_arrays(seed: int, forwards: int) -> None:
         acceptance.clear(np.array([slot]), int(rng.integers(3)))
     oracle = acceptance_oracle.Counts(
         counts=acceptance._counts.copy(), job=acceptance._job.copy(), family_S=acceptance._family_S,
-        sequence_kept=DEFAULT_TUNING.sequence_kept, job_kept=DEFAULT_TUNING.job_kept,
+        sequence_kept=CONSTANTS.counts_kept, job_kept=CONSTANTS.counts_kept,
     )  # fmt: skip
     for _ in range(forwards):
         slots_D = rng.permutation(slots)[: int(rng.integers(0, slots + 1))]

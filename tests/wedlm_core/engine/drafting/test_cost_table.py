@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.windows.step_cost import CostSample, fit, misfit, monotone
+from wedlm_core.engine.drafting.cost_table import CostSample, fit, misfit, monotone
 
 
 @settings(deadline=None)

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.engine.history_oracle import HistoryOracle
-from wedlm_core.engine.history import DEFAULT_TUNING, History, HistoryTuning
+from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
+from wedlm_core.engine.drafting.history import History
 from wedlm_core.errors import ConfigError, IntegrityError
 
 SLOTS, DRAFTS, AHEAD = 3, 6, 2
 SMALL = 28 << 10  # bytes: 512 tokens for running sequences, 512 for finished ones
 EVERYTHING = replace(
-    DEFAULT_TUNING, least_acceptance=0.0, searched_behind=0.0
+    CONSTANTS, least_acceptance=0.0
 )  # nothing is too improbable to be proposed
 
 token = st.integers(0, 2)  # few, so that texts repeat
@@ -38,11 +39,10 @@ forwards = st.tuples(
 histories = st.lists(st.one_of(opens, closes, forwards, forwards, forwards), max_size=24)
 tunings = st.sampled_from(
     [
-        DEFAULT_TUNING,
-        replace(DEFAULT_TUNING, orders=(2, 4), walk=3, longest=5, least_acceptance=0.0),
-        replace(DEFAULT_TUNING, orders=(2,), walk=40, longest=70),
-        replace(DEFAULT_TUNING, least_acceptance=0.0, searches=1),
-        replace(DEFAULT_TUNING, least_acceptance=0.0, least_probability=0.9, searches=9, searched_behind=0.1),
+        CONSTANTS,
+        replace(CONSTANTS, orders=(2, 4), walk=3, least_acceptance=0.0),
+        replace(CONSTANTS, orders=(2,), walk=40),
+        replace(CONSTANTS, least_acceptance=0.0, least_probability=0.9),
     ]
 )
 
@@ -50,9 +50,9 @@ tunings = st.sampled_from(
 class Pair:
     """A history and its oracle, driven together."""
 
-    def __init__(self, tuning: HistoryTuning, tokens: int) -> None:
+    def __init__(self, tuning: DraftingConstants, tokens: int) -> None:
         max_bytes = tokens * (4 + 8 * len(tuning.orders))
-        self.fast = History(SLOTS, DRAFTS, most_ahead=AHEAD, max_bytes=max_bytes, tuning=tuning)
+        self.fast = History(SLOTS, DRAFTS, most_ahead=AHEAD, max_bytes=max_bytes, constants=tuning)
         self.slow = HistoryOracle(int(self.fast._logs.bits[-1]), tuning)
         self.running: set[int] = set()
 
@@ -97,7 +97,7 @@ class Pair:
 
 @settings(max_examples=60, deadline=None)
 @given(histories, tunings, st.sampled_from([512, 2048]))
-def test_the_kernels_equal_the_readable_lists(history: list, tuning: HistoryTuning, tokens: int) -> None:  # type: ignore[type-arg]
+def test_the_kernels_equal_the_readable_lists(history: list, tuning: DraftingConstants, tokens: int) -> None:  # type: ignore[type-arg]
     pair = Pair(tuning, tokens)
     for name, *values in history:
         getattr(pair, name)(*values)
@@ -131,7 +131,7 @@ def commit(history: History, slot: int, tokens: list[int]) -> None:
 
 
 def test_the_beginning_of_a_long_prompt_is_found_again() -> None:
-    history = History(1, 8, tuning=EVERYTHING)
+    history = History(1, 8, constants=EVERYTHING)
     prompt = np.random.default_rng(0).permutation(151_936)[:100_000]
     history.open(0, prompt)
     commit(history, 0, prompt[:2].tolist())
@@ -139,7 +139,7 @@ def test_the_beginning_of_a_long_prompt_is_found_again() -> None:
 
 
 def test_a_text_with_a_period_goes_on_for_ever() -> None:
-    history = History(1, 8, tuning=EVERYTHING)
+    history = History(1, 8, constants=EVERYTHING)
     history.open(0, np.array([5, 6, 7, 5, 6]))
     assert propose(history, 0, 8) == [7, 5, 6, 7, 5, 6, 7, 5]
 
@@ -305,6 +305,6 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_importing_history_brings_no_torch() -> None:
-    code = "import sys, wedlm_core.engine.history; print('torch' in sys.modules)"
+    code = "import sys, wedlm_core.engine.drafting.history; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
