@@ -43,8 +43,8 @@ from benchmarks.decode.turns import Passage, first_lengths, take_turns
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
 from wedlm_core.engine import Engine
+from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.engine.mask_lines import mask_lines
-from wedlm_core.engine.windows.tuning import DEFAULT_TUNING
 from wedlm_core.grammar import GrammarCompiler, Proposals
 from wedlm_core.model import Decoder
 from wedlm_core.model.sources import resolve
@@ -118,8 +118,8 @@ def engine_of(way: str, model: Decoder, tokenizer: Tokenizer, *, max_model_len: 
     config = EngineConfig(
         max_num_seqs=_MOST, max_model_len=max_model_len, history_drafts="auto" if history else False
     )  # fmt: skip
-    tuning = NO_MASKS if way in FEWER[1:] else DEFAULT_TUNING
-    return Engine(model, tokenizer, config, keep_weights=False, tuning=tuning)
+    constants = NO_MASKS if way in FEWER[1:] else CONSTANTS
+    return Engine(model, tokenizer, config, keep_weights=False, constants=constants)
 
 
 def tiny(prompts: int, shape: str | None = None) -> Subject:

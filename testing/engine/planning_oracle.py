@@ -88,5 +88,4 @@ def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, r
         commits_SW=np.concatenate([one_S1, commits_SW], axis=1),
         rows_SW=np.concatenate([one_S1, rows_SW], axis=1),
         kept_SW=np.concatenate([all_S1, kept_SW], axis=1),
-        sure_SW=np.concatenate([np.zeros((count, 1)), stay_SW1[..., 0]], axis=1),
     )

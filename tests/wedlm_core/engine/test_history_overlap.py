@@ -16,6 +16,7 @@ from testing.engine.engines import run
 from testing.engine.repeating import COST, TIGHT, Given, engine_of, new_engine, requests, tokens
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
+from wedlm_core.engine.drafting.controller import Arm, Measured
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.model.weights import load_model
