@@ -56,6 +56,7 @@ ORDER = (
     "wedlm_core.training",
     "wedlm_core.engine",
     "wedlm_core.engine.drafting.measure",
+    "wedlm_core.engine.drafting.bench",
     "wedlm_core.engine.forward",
     "wedlm_core.engine.drafting",
     "wedlm_core.engine.scheduling",

@@ -16,7 +16,7 @@ import torch
 from wedlm_core.cache import one_at_a_time
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.bench import Bench
+from wedlm_core.engine.drafting.bench import Bench
 from wedlm_core.engine.drafting.cost_table import CostSample, cache_key, fit, load_cached, misfit, save_cached
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.runner import Runner

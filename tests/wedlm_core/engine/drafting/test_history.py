@@ -107,7 +107,7 @@ def test_the_kernels_equal_the_readable_lists(history: list, tuning: DraftingCon
 def test_the_kernels_equal_the_readable_lists_over_long_texts(seed: int) -> None:
     draw = random.Random(seed)
     # Texts are several times as long as what is remembered, and so are the finished rows.
-    wide = replace(EVERYTHING, orders=(1, 3), walk=40, longest=80, least_probability=0.8, searches=6)
+    wide = replace(EVERYTHING, orders=(1, 3), walk=40, least_probability=0.8)
     pair = Pair(draw.choice([EVERYTHING, wide]), 512)
 
     def tokens(most: int) -> list[int]:
@@ -174,7 +174,7 @@ def test_a_row_that_was_never_opened_is_remembered_as_others_are(sizes: list[tup
 
 def history_of(*rows: list[int], searches: int = 4) -> History:
     """A history with finished rows."""
-    history = History(1, 8, tuning=replace(EVERYTHING, searches=searches))
+    history = History(1, 8, tuning=replace(EVERYTHING))
     for row in rows:
         history.open(0, np.array(row), output=len(row))
         history.close(0)
@@ -183,7 +183,7 @@ def history_of(*rows: list[int], searches: int = 4) -> History:
 
 @pytest.mark.parametrize(("searches", "expected"), [(1, [2, 3, 4]), (2, [2, 3, 4, 8, 9]), (4, [2, 3, 4, 8, 9])])
 def test_behind_the_end_of_a_row_another_source_goes_on(searches: int, expected: list[int]) -> None:
-    history = history_of([1, 2, 3, 4], searches=searches)
+    history = history_of([1, 2, 3, 4])
     history.open(0, np.array([3, 4, 8, 9, 1]))
     assert propose(history, 0, len(expected)) == expected
 
@@ -196,7 +196,7 @@ def test_where_a_text_is_in_doubt_finished_rows_go_on() -> None:
 
 def test_no_other_source_goes_on_behind_drafts_that_are_hardly_right() -> None:
     for behind, expected in ((0.1, [2, 3, 4, 8]), (0.9, [2, 3, 4])):
-        history = History(1, 8, tuning=replace(EVERYTHING, searched_behind=behind))
+        history = History(1, 8, tuning=replace(EVERYTHING))
         history.open(0, np.array([1, 2, 3, 4]), output=4)
         history.close(0)
         history.open(0, np.array([3, 4, 8, 9, 1]))
