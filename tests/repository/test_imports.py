@@ -57,6 +57,7 @@ ORDER = (
     "wedlm_core.engine",
     "wedlm_core.engine.drafting.measure",
     "wedlm_core.engine.drafting.bench",
+    "wedlm_core.engine.clock",
     "wedlm_core.engine.forward",
     "wedlm_core.engine.drafting",
     "wedlm_core.engine.scheduling",

@@ -174,7 +174,7 @@ def test_a_row_that_was_never_opened_is_remembered_as_others_are(sizes: list[tup
 
 def history_of(*rows: list[int], searches: int = 4) -> History:
     """A history with finished rows."""
-    history = History(1, 8, tuning=replace(EVERYTHING))
+    history = History(1, 8, constants=replace(EVERYTHING))
     for row in rows:
         history.open(0, np.array(row), output=len(row))
         history.close(0)
@@ -196,7 +196,7 @@ def test_where_a_text_is_in_doubt_finished_rows_go_on() -> None:
 
 def test_no_other_source_goes_on_behind_drafts_that_are_hardly_right() -> None:
     for behind, expected in ((0.1, [2, 3, 4, 8]), (0.9, [2, 3, 4])):
-        history = History(1, 8, tuning=replace(EVERYTHING))
+        history = History(1, 8, constants=replace(EVERYTHING))
         history.open(0, np.array([1, 2, 3, 4]), output=4)
         history.close(0)
         history.open(0, np.array([3, 4, 8, 9, 1]))
@@ -277,7 +277,7 @@ def test_acceptance_is_learned_from_what_is_committed_although_no_draft_was_boug
 
 
 def test_positions_are_counted_anew_before_they_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wedlm_core.engine.history.history._REBASE", 1200)
+    monkeypatch.setattr("wedlm_core.engine.drafting.history.history._REBASE", 1200)
     history = History(1, 4, max_bytes=SMALL)
     for first in range(1000, 3000, 10):
         history.open(0, np.arange(first, first + 10), output=10)
