@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from wedlm_core.engine.windows.planner import WindowPlanner
+from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 from benchmarks.common import table, write_result
 from benchmarks.decode.passes import Workload, run_pass
 from benchmarks.decode.workloads import Subject, mixed, open_subject, regime
 from testing.engine.planner_simulation import H200, Planned, Scenario, simulate
 from wedlm_core import Strategy
-from wedlm_core.engine.windows.planner import WindowPlanner
-from wedlm_core.engine.windows.tuning import DEFAULT_TUNING, PlannerTuning
 
 __all__ = ["CPU_POINTS", "GATES", "SCENARIOS", "main", "processor_seconds", "simulated_rates"]
 

@@ -21,8 +21,8 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.strategies import Refills
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.engine import Engine
-from wedlm_core.engine.drafting.bench import IN_FLIGHT
 from wedlm_core.engine.drafting import measure
+from wedlm_core.engine.drafting.bench import IN_FLIGHT
 from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.overlap import CompletedForward

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.drafting.bench import Bench
 from wedlm_core.engine.drafting import measure
+from wedlm_core.engine.drafting.bench import Bench
 from wedlm_core.engine.drafting.cost_table import CostSample
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
