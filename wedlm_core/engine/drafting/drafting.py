@@ -172,9 +172,9 @@ class Drafting:
             off = math.log(forward / every)
             if not self.controller.in_trial:
                 self._step_time.record(rows, off)
-            usual = not (report.prefill_rows or np.count_nonzero(report.ended_D) or self._step_time.is_given)
-            if usual:
-                self._step_time.record_host(report.seconds - forward, drafts=drafts)
+            if not self._step_time.is_given:
+                is_usual = not (report.prefill_rows or np.count_nonzero(report.ended_D))
+                self._step_time.record_host(report.seconds - forward, drafts=drafts, is_usual=is_usual)
         self.controller.record(
             Measured(tokens=tokens, seconds=seconds, rows=rows or 0.0, expected=expected, off=off)
         )

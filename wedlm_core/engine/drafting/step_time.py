@@ -18,6 +18,7 @@ from wedlm_core.kernels.cpu.planning import forward_seconds
 
 __all__ = ["Load", "StepTime"]
 
+_LEAST_HOST = 1e-7  # seconds; clocks tell no less
 _MOST = math.log(3.0)  # by more, a forward was disturbed: the logarithm of a time over what was expected is clipped
 
 
@@ -87,6 +88,7 @@ class StepTime:
         self._constants = constants
         self._speed = 0.0  # logarithm of a forward's seconds over those of the table
         self._host_2 = [0.0, 0.0]  # seconds of a step besides its forward: of heads alone, and of others
+        self._hosts_2 = [0, 0]  # steps that those are from
         self._knots: dict[int, float] = {}  # logarithm of the same at half octaves of rows, without the speed
         self._rows, self._forwards = 0.0, 0  # rows of the usual forwards, and how many there were
         self.is_given = is_given
@@ -108,11 +110,22 @@ class StepTime:
         self._speed += (1 - kept) * (off if self._forwards <= 2 else min(max(off, -_MOST), _MOST))
         self._rows += (1 - kept) * (rows - self._rows)
 
-    def record_host(self, seconds: float, *, drafts: bool) -> None:
-        """Count the seconds of a usual step besides its forward, which had drafts or masks, or heads alone."""
-        before, kept = self._host_2[drafts], self._constants.speed_kept
-        # A step that was disturbed counts as a slow one.
-        self._host_2[drafts] = kept * before + (1 - kept) * min(seconds, 3 * before) if before else seconds
+    def record_host(self, seconds: float, *, drafts: bool, is_usual: bool) -> None:
+        """Count the seconds of a step besides its forward.
+
+        The mean is one of logarithms, so that a first step of fifty times the usual seconds is soon forgotten.
+
+        Args:
+            seconds: of the step without its forward.
+            drafts: the step had drafts or masks; otherwise heads alone.
+            is_usual: no prompt was read and no output ended; otherwise a usual step takes these seconds at most.
+        """
+        before, seconds = self._host_2[drafts], max(seconds, _LEAST_HOST)
+        if before and not is_usual and seconds >= before:
+            return
+        self._hosts_2[drafts] += 1
+        kept = min(self._constants.speed_kept, 1 - 1 / self._hosts_2[drafts])
+        self._host_2[drafts] = before**kept * seconds ** (1 - kept) if before else seconds
 
     def correct(self, rows: float, off: float) -> bool:
         """Set a knot by a trial; False where its forwards have about as many rows as the usual ones.
