@@ -19,6 +19,7 @@ from wedlm_core.engine.drafting.step_time import StepTime
 __all__ = ["Arm", "Controller", "Measured"]
 
 _LEAST_LOSS = 0.1  # share of its time that a trial is thought to lose at least: it disturbs plans, too
+_FIRST_TRIALS = 2  # of each arm that is near the best at the start of a job
 _TOO_LONG = 3.0  # times the seconds that a trial is expected to take, after which it ends
 
 
@@ -62,10 +63,11 @@ class Measured:
 
 @dataclass(slots=True)
 class _Record:
-    """Of an arm in an octave of sequences: tokens measured and promised, and when its last trial was, if ever."""
+    """Of an arm in an octave of sequences: tokens measured and promised, trials, and when the last one was, if ever."""
 
     tokens: float = 0.0
     promised: float = 0.0
+    trials: int = 0
     tried_at: float | None = None
 
 
@@ -182,7 +184,8 @@ class Controller:
             record = self._record(arm)
             lost = tokens / rate * max(_LEAST_LOSS, 1 - rate / best)
             since = self._seconds - (record.tried_at or 0.0)
-            new = record.tried_at is None and rate >= constants.near * best
+            thought = rate if record.tried_at is None else self._expected[arm]  # a first trial loads code, too
+            new = record.trials < _FIRST_TRIALS and thought >= constants.near * best
             if arm != usual and (new or lost <= constants.trial_share * since):
                 waits[arm] = float("inf") if new else since
         if not waits:
@@ -195,7 +198,7 @@ class Controller:
         """Correct the table at the rows of the trial, and the arm by the rest; plan at once."""
         self._trial, self.is_due = None, True
         record = self._record(trial.arm)
-        record.tried_at = self._seconds
+        record.tried_at, record.trials = self._seconds, record.trials + 1
         if not trial.seconds:
             return
         promised = trial.seconds * self._expected.get(trial.arm, 0.0)

@@ -18,7 +18,7 @@ from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.controller import Arm, Controller, Measured
 from wedlm_core.engine.drafting.masks import LongRun, allocate, best_alone, long_run
 from wedlm_core.engine.drafting.report import StepReport
-from wedlm_core.engine.drafting.step_time import Load, StepTime
+from wedlm_core.engine.drafting.step_time import MOST_OFF, Load, StepTime
 from wedlm_core.engine.drafting.windows import HistoryWindows, Suggestions, WindowState
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
@@ -170,6 +170,8 @@ class Drafting:
                 expected = self._step_time.expected(cost, decoding, report.kv_tokens, sequences)
                 seconds *= 1 - forward / report.seconds * (1 - expected / every)
             off = math.log(forward / every)
+            usual = expected + self._step_time.host_seconds(drafts=drafts)
+            seconds = min(seconds, math.exp(MOST_OFF) * usual)  # by more, the step was disturbed
             if not self.controller.in_trial:
                 self._step_time.record(rows, off)
             if not self._step_time.is_given:

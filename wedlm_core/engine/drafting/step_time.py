@@ -16,10 +16,10 @@ from wedlm_core.engine.drafting.constants import DraftingConstants
 from wedlm_core.engine.drafting.cost_table import monotone
 from wedlm_core.kernels.cpu.planning import forward_seconds
 
-__all__ = ["Load", "StepTime"]
+__all__ = ["MOST_OFF", "Load", "StepTime"]
 
 _LEAST_HOST = 1e-7  # seconds; clocks tell no less
-_MOST = math.log(3.0)  # by more, a forward was disturbed: the logarithm of a time over what was expected is clipped
+MOST_OFF = math.log(3.0)  # by more, a forward was disturbed: the logarithm of a time over what was expected is clipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class StepTime:
         """
         self._forwards += 1
         kept = min(self._constants.speed_kept, 1 - 1 / self._forwards)
-        self._speed += (1 - kept) * (off if self._forwards <= 2 else min(max(off, -_MOST), _MOST))
+        self._speed += (1 - kept) * (off if self._forwards <= 2 else min(max(off, -MOST_OFF), MOST_OFF))
         self._rows += (1 - kept) * (rows - self._rows)
 
     def record_host(self, seconds: float, *, drafts: bool, is_usual: bool) -> None:
@@ -137,7 +137,7 @@ class StepTime:
         usual, place = _half_octave(self._rows), _half_octave(rows)
         if usual == place or self.is_given:
             return False
-        found = self._knot(rows) + min(max(off, -_MOST), _MOST)
+        found = self._knot(rows) + min(max(off, -MOST_OFF), MOST_OFF)
         self._knots.setdefault(usual, self._knot(self._rows))
         self._knots[place] = found
         return True
