@@ -80,7 +80,7 @@ class HistoryOracle:
         prior, walk = constants.class_prior, constants.walk
         self.tuning = SimpleNamespace(
             orders=constants.orders, walk=walk, longest=walk, least_acceptance=constants.least_acceptance,
-            least_probability=constants.least_probability, searches=3, searched_behind=0.2,
+            least_probability=constants.least_probability, searches=3,
             cell_kept=constants.class_kept, slot_kept=0.95, cell_prior=prior, slot_prior=prior,
         )  # fmt: skip
         self._shared = _Log(bits=shared_bits)
@@ -156,7 +156,7 @@ class HistoryOracle:
             else:
                 sources = [self._find(text, 3, tail), self._find(self._shared, 4, tail)]
             places = self._best(sources, offer)
-            if len(offer.drafts) >= budget or sure < self.tuning.searched_behind or places is None:
+            if len(offer.drafts) >= budget or sure < self.tuning.least_acceptance or places is None:
                 break
             if turn == 0:
                 match = places.length if places.own else -places.length

@@ -25,6 +25,7 @@ DEFAULT_BYTES = 64 << 20
 _LEAST_BITS = HISTORY_TOKENS.bit_length() - 1  # log2 of the tokens of a sequence that are always remembered
 _SPARE = 64  # tokens of output that a text has room for at first
 _REBASE = 1 << 30  # positions are int32
+_SEARCHES = 3  # sources that a proposal may go on from, one after the other
 _ROW_END = np.array([token_logs.ROW_END], dtype=np.int32)
 
 
@@ -123,7 +124,7 @@ class History:
         self.memory = kernels.Memory(
             self._logs, self._learned, self._offer, self._open, self._grows_at,
             kernels.Search(
-                constants.walk, constants.walk, constants.least_acceptance, constants.least_probability, 3, 0.2
+                constants.walk, constants.walk, constants.least_acceptance, constants.least_probability, _SEARCHES
             ),
         )  # fmt: skip
         self.reset()

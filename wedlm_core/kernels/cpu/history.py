@@ -60,7 +60,6 @@ class Search(NamedTuple):
     least_acceptance: float
     least_probability: float
     searches: int
-    searched_behind: float
 
 
 class Memory(NamedTuple):
@@ -247,7 +246,7 @@ def propose(logs, slots, budget, given, ahead, search, learned, offer, token, ac
             offer.token[slot, j] = given[i, j]
         most, drafts, sure = min(budget[i], token.shape[1]), 0, 1.0
         for turn in range(search.searches):
-            if drafts >= most or sure < search.searched_behind:
+            if drafts >= most or sure < search.least_acceptance:
                 break
             depth = read_tail(logs, slot, offer.token[slot], first + drafts, tail)
             hash_tail(tail, depth, logs.order, hashes)
