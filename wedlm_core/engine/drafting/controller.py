@@ -148,6 +148,7 @@ class Controller:
         if best != usual and rates[best] > (1 + self._constants.least_gain) * rates.get(usual, 0.0):
             usual = best
         self._usual = self.arm = usual
+        self._record(usual).trials = _FIRST_TRIALS  # it is known now
         self._begin_trial(rates)
         return self.arm
 

@@ -61,6 +61,28 @@ def test_an_arm_is_left_when_the_job_changes_and_another_one_is_better() -> None
     assert machine.run(500) >= 0.95 * 1000
 
 
+def test_a_first_trial_that_loads_code_does_not_leave_the_best_arm_out() -> None:
+    machine = Machine({Arm.MASKS: 1000.0, Arm.NONE: 500.0, Arm.HISTORY_AND_MASKS: 300.0})
+    while machine.controller.arm != Arm.HISTORY_AND_MASKS:
+        machine.run(1)
+    while not machine.controller.is_due:
+        machine.run(1)
+    machine.rates = {**machine.rates, Arm.HISTORY_AND_MASKS: 1500.0}
+    machine.run(200)
+    assert machine.run(200) >= 0.95 * 1500
+
+
+@pytest.mark.parametrize("is_usual", [True, False])
+def test_a_slow_first_step_is_soon_no_measure_of_the_host(is_usual: bool) -> None:
+    time = StepTime(CONSTANTS)
+    time.record_host(15e-3, drafts=True, is_usual=True)
+    for _ in range(40):
+        time.record_host(2e-4, drafts=True, is_usual=is_usual)
+    assert time.host_seconds(drafts=True) <= 3e-4
+    time.record_host(1.0, drafts=True, is_usual=False)
+    assert time.host_seconds(drafts=True) <= 3e-4, "prompts and ends are no part of a usual step"
+
+
 def test_an_arm_that_became_better_is_found_by_a_trial() -> None:
     machine = Machine({Arm.NONE: 1000.0, Arm.HISTORY: 900.0})
     machine.run(2000)
