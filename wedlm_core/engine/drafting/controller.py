@@ -207,7 +207,8 @@ class Controller:
             off, rows = trial.off / trial.expected, trial.rows / (trial.forwards - self._constants.uncounted)
             if self._step_time.correct(rows, off):  # from now on less is promised where forwards took longer
                 promised *= max(0.0, 1 - trial.expected * (math.exp(off) - 1) / trial.seconds)
-        record.tokens, record.promised = record.tokens / 2 + trial.tokens, record.promised / 2 + promised
+        kept = 0.5 if record.trials > _FIRST_TRIALS else 0.0  # the second takes the place of the first
+        record.tokens, record.promised = kept * record.tokens + trial.tokens, kept * record.promised + promised
 
     def _record(self, arm: Arm) -> _Record:
         """The record of an arm in the octave of sequences that run; at first that of the nearest octave."""
