@@ -162,9 +162,15 @@ class Planned:
         """Learn how drafts fared."""
         self.drafting.learn(
             StepReport(
-                slots_D=self._every, rows_D=self._slots.rows.copy(), outcome=step.outcome,
-                emit_D=step.outcome.count_D, ended_D=step.ended, can_draft=True, prefill_rows=step.prefill_rows,
-                forward_rows=step.forward_rows, kv_tokens=int(self._slots.cached.sum()),
+                slots_D=self._every,
+                rows_D=self._slots.rows.copy(),
+                outcome=step.outcome,
+                emit_D=step.outcome.count_D,
+                ended_D=step.ended,
+                can_draft=True,
+                prefill_rows=step.prefill_rows,
+                forward_rows=step.forward_rows,
+                kv_tokens=int(self._slots.cached.sum()),
                 seconds=step.host_seconds + step.hidden_seconds + step.forward_seconds,
                 forward_seconds=step.forward_seconds,
             )

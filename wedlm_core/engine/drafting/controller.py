@@ -105,6 +105,7 @@ class Controller:
         self._expected: Mapping[Arm, float] = {}
         self._octave, self._sequences = 0, 1
         self._seconds, self._forwards = 0.0, 0
+        self._is_known = False  # the last plan knew the speed and the host's seconds
         self._usual = Arm.NONE
         self._trial: _Trial | None = None
         self.arm, self.is_due = Arm.NONE, False
@@ -137,6 +138,7 @@ class Controller:
             sequences: that run.
         """
         self._expected, self._sequences, self.is_due = expected, max(1, sequences), False
+        self._is_known = self._forwards >= 2 * self._constants.uncounted
         octave = max(0, sequences).bit_length()
         if octave != self._octave:
             self._octave, self._trial = octave, None
@@ -157,9 +159,9 @@ class Controller:
         self._seconds += step.seconds
         self._forwards += 1
         trial, promised = self._trial, step.seconds * self._expected.get(self.arm, 0.0)
-        if trial is None and self._forwards <= 2 * self._constants.uncounted:
-            return  # the speed and the host's seconds are not known yet
         if trial is None:
+            if not self._is_known:
+                return
             record, kept = self._record(self.arm), self._constants.counts_kept
             record.tokens = kept * record.tokens + step.tokens
             record.promised = kept * record.promised + promised
@@ -177,7 +179,7 @@ class Controller:
     def _begin_trial(self, rates: Mapping[Arm, float]) -> None:
         """Begin the trial that waits longest of those that are affordable."""
         constants, usual = self._constants, self._usual
-        if self._forwards < 2 * constants.uncounted:
+        if not self._is_known:
             return
         best, tokens = rates[usual], float(constants.trial_tokens * self._sequences)
         waits = dict[Arm, float]()

@@ -16,7 +16,7 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.drafting.acceptance import Acceptance
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.controller import Arm, Controller, Measured
-from wedlm_core.engine.drafting.masks import LongRun, allocate, best_alone, long_run
+from wedlm_core.engine.drafting.masks import LongRun, allocate, long_run
 from wedlm_core.engine.drafting.report import StepReport
 from wedlm_core.engine.drafting.step_time import MOST_OFF, Load, StepTime
 from wedlm_core.engine.drafting.windows import HistoryWindows, Suggestions, WindowState
@@ -177,9 +177,7 @@ class Drafting:
             if not self._step_time.is_given:
                 is_usual = not (report.prefill_rows or np.count_nonzero(report.ended_D))
                 self._step_time.record_host(report.seconds - forward, drafts=drafts, is_usual=is_usual)
-        self.controller.record(
-            Measured(tokens=tokens, seconds=seconds, rows=rows or 0.0, expected=expected, off=off)
-        )
+        self.controller.record(Measured(tokens=tokens, seconds=seconds, rows=rows or 0.0, expected=expected, off=off))
 
     def _load(self, slots_R: IntArray, slots_S: IntArray, spare_tokens: int) -> Load:
         table, time = self._table, self._step_time
@@ -200,9 +198,8 @@ class Drafting:
         stale_NW, valid_NW = acceptance.by_kind(slots_N)
         run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price, bounds=self._overlap)
         most_S = table.widest[slots_S] if self._masks else np.zeros(len(slots_S), dtype=np.int64)
-        widest_S = np.minimum(most_S, table.limit[slots_S] - table.generated[slots_S])
         own = LongRun(commits_SW=run.commits_SW[:-1], rows_SW=run.rows_SW[:-1], kept_SW=run.kept_SW[:-1])
-        none, masked = allocate(own, widest_S, load)
+        none, masked = allocate(own, most_S, load)
         expected = {arm: none.rate for arm in Arm if not arm.has_masks}
         if masked is not None:
             expected |= {arm: masked.rate for arm in Arm if arm.has_masks}
@@ -215,9 +212,7 @@ class Drafting:
         if self._masks:
             self.by_masks_2SW[:, slots_S] = stale_NW[:-1], valid_NW[:-1]
             self._of_new_2W[:] = stale_NW[-1], valid_NW[-1]
-        new = 0
-        if arm.has_masks and masked is not None:
-            new = best_alone(run, len(slots_S), masked.row_price, int(masked.masks_S.max()))
+        new = round(float(chosen.masks_S.mean()))  # as those that run have in the mean
         masks_N = np.append(chosen.masks_S, new)
         most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
         if self._overlap:  # more drafts than masks would go beyond the rows that were paid for

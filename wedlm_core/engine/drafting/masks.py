@@ -16,7 +16,7 @@ from wedlm_core.config.step_cost import FloatArray
 from wedlm_core.engine.drafting.step_time import Load
 from wedlm_core.kernels.cpu.planning import hull_density, long_runs, order_by_rows
 
-__all__ = ["Allocation", "LongRun", "allocate", "best_alone", "long_run"]
+__all__ = ["Allocation", "LongRun", "allocate", "long_run"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -124,12 +124,6 @@ def allocate(run: LongRun, widest_S: IntArray, load: Load) -> tuple[Allocation, 
         telling_N = rows_N >= load.other_rows + _TELLING * (rows_N[0] - load.other_rows)
         rate_N[1:][~telling_N[1:] & telling_N.any()] = -np.inf
     return at(0), at(1 + int((rate_N[1:] >= _NEAR_BEST * rate_N[1:].max()).argmax()))
-
-
-def best_alone(run: LongRun, sequence: int, row_price: float, widest: int) -> int:
-    """Masks of one sequence, ``widest`` at most, that gain most at a price of a row in commits."""
-    net_W = run.commits_SW[sequence, : widest + 1] - row_price * run.rows_SW[sequence, : widest + 1]
-    return int((net_W >= net_W.max() - (1 - _NEAR_BEST) * run.commits_SW[sequence, : widest + 1]).argmax())
 
 
 def _by_rows(run: LongRun, widest_S: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from testing.engine import planning_oracle
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.drafting.masks import LongRun, allocate, best_alone, long_run
+from wedlm_core.engine.drafting.masks import LongRun, allocate, long_run
 from wedlm_core.engine.drafting.step_time import Load
 
 
@@ -70,12 +70,3 @@ def test_without_room_for_masks_there_is_no_allocation_with_masks() -> None:
     run = long_run(np.ones((2, 4)), np.ones((2, 4)), np.ones((2, 2)), 0.0)
     _, masked = allocate(run, np.zeros(2, dtype=np.int64), Load(cost=StepCost.linear(fixed=1.0, per_row=0.1)))
     assert masked is None
-
-
-def test_a_new_sequence_has_fewer_masks_where_rows_are_more_expensive() -> None:
-    valid_SW = np.cumprod(np.full((1, 16), 0.9), axis=1)
-    run = long_run(valid_SW, valid_SW, np.full((2, 1), 0.9), 0.0)
-    masks = [best_alone(run, 0, price, 16) for price in (0.0, 0.2, 0.5, 2.0)]
-    assert masks == sorted(masks, reverse=True)
-    assert masks[0] > 8
-    assert masks[-1] == 0
