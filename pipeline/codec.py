@@ -40,6 +40,7 @@ from wedlm_core.statistics import (
     DRAFT_COUNTS,
     DRAFT_SOURCES,
     STATISTICS,
+    gain_of,
     prefix_cacheability,
     tokens_per_forward,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "dead_arrays",
     "explain",
     "file_digest",
+    "gain_of",
     "has_url_credentials",
     "keep_url_credentials",
     "known_fields_only",

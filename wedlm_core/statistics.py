@@ -46,6 +46,7 @@ __all__ = [
     "Totals",
     "accumulate",
     "commit_stats",
+    "gain_of",
     "kept_places",
     "prefix_cacheability",
     "tokens_per_forward",
@@ -338,6 +339,16 @@ def prefix_cacheability(tokens: int, rows: int) -> float:
     It is at most 1, since a forward commits at most one token for each row; and 1 without rows.
     """
     return tokens / rows if rows else 1.0
+
+
+def gain_of(autoregressive_seconds: float, decode_seconds: float) -> float | None:
+    """Divide the seconds that autoregressive decoding would take by those that decoding took; None if none are counted.
+
+    Args:
+        autoregressive_seconds: expected for the same tokens at the same load.
+        decode_seconds: measured, prefill left out. Both may be sums over engines.
+    """
+    return autoregressive_seconds / decode_seconds if decode_seconds > 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ class EngineLoads:
 
     def __init__(self) -> None:
         self._last: dict[int, Mapping[str, Any]] = {}
-        self._before: dict[str, int] = {}
+        self._before: dict[str, float] = {}
         """Counters of processes that are gone."""
 
     def take(self, actor: int, answer: Mapping[str, Any]) -> None:
@@ -169,7 +169,7 @@ class PoolState:
             self._phase = max(phases, key=_ORDER.index, default=self._phase)
 
 
-def _add(sums: dict[str, int], more: Mapping[str, int]) -> None:
+def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
     for name, count in more.items():
         sums[name] = sums.get(name, 0) + count
 

@@ -194,6 +194,7 @@ def _run_in_session(
             usage.save()
     session = monitor.now()
     total = index.records.totals()
+    load = executor.state().load
     return RunSummary(
         output=storage.url,
         total=total,
@@ -206,6 +207,7 @@ def _run_in_session(
         start_up=StartUp.of(executor.starts),
         used=executor.used(),
         used_by_all=usage.total,
+        gain=load.gain if load is not None else None,
         uncounted_tokens=usage.uncounted_tokens,
         price_per_hour=config.price_per_hour,
         retries=tuple(describe_retries(begun.retries, total.retried)),

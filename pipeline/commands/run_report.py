@@ -105,6 +105,7 @@ class RunReport:
             tokens=snapshot.session.completion_tokens,
             used=snapshot.used,
             price_per_hour=self._price,
+            gain=snapshot.load.gain if snapshot.load is not None else None,
             moments=tuple(line.moments),
             version=VERSION,
         )

@@ -46,6 +46,7 @@ class RunSummary:
         start_up: what the start of this call's actors was made of.
         used: what this call's actors used, from the start of their processes until they were given back.
         used_by_all: what the actors of all calls used that have worked on this output, as far as it is recorded.
+        gain: how many times faster the actors decoded than autoregressive decoding would at this load; None if unknown.
         uncounted_tokens: committed tokens of the time before it was.
         price_per_hour: of one accelerator or CPU, if it was given.
         retries: how each retry of failed rows differed from the run, and its rows in the output.
@@ -65,6 +66,7 @@ class RunSummary:
     start_up: StartUp = field(default_factory=StartUp)
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
     used_by_all: ResourceSeconds = field(default_factory=ResourceSeconds)
+    gain: float | None = None
     uncounted_tokens: int = 0
     price_per_hour: float | None = None
     retries: tuple[str, ...] = ()
@@ -131,6 +133,7 @@ class RunSummary:
             facts["This run"] = (
                 f"{session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
                 f"generating: {self.tokens_per_second:.0f} tokens/s, {self.rows_per_second:.3g} rows/s"
+                + (f"; {self.gain:.2f} times autoregressive decoding at this load" if self.gain else "")
             )
             if self.used.priced:
                 facts["Cost of this run"] = describe_cost(self.used, session.completion_tokens, self.price_per_hour)

@@ -109,6 +109,13 @@ METRICS: tuple[Metric, ...] = (
            help="Masks allocated per decode forward of a sequence."),
     Metric(name="forwards_per_second", kind="rate", unit="forwards/s", source="engine.counters.forwards",
            help="Forwards of the model per second."),
+    Metric(name="decode_seconds", kind="counter", unit="s", source="engine.counters.decode_seconds",
+           help="Seconds of steps whose windows drafting chose, prefill and steps with a grammar left out."),
+    Metric(name="autoregressive_seconds", kind="counter", unit="s", source="engine.counters.autoregressive_seconds",
+           help="Seconds that autoregressive decoding was expected to take for the tokens of these steps."),
+    Metric(name="gain", kind="ratio", unit="times",
+           source="engine.counters.autoregressive_seconds", over="engine.counters.decode_seconds",
+           help="How many times faster decoding is than autoregressive decoding would be at this load."),
     # ---- load of an engine
     Metric(name="engine_occupancy", kind="gauge", unit="share", source="engine.occupancy", across="avg",
            help="Share of the engine's slots (max_num_seqs) that run."),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pipeline.codec import gain_of
 from pipeline.progress.cost import ResourceSeconds
 from pipeline.types import Totals
 
@@ -180,12 +181,17 @@ class Load:
     queue_depth: int = 0
     kv_pages_used: int = 0
     kv_pages: int = 0
-    counters: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def kv_share(self) -> float:
         """Share of the KV pages that some sequence holds; 0 where none are known."""
         return self.kv_pages_used / self.kv_pages if self.kv_pages else 0.0
+
+    @property
+    def gain(self) -> float | None:
+        """Speed of decoding over that of autoregressive decoding; None where drafting planned nothing."""
+        return gain_of(self.counters.get("autoregressive_seconds", 0.0), self.counters.get("decode_seconds", 0.0))
 
     def __add__(self, other: Load) -> Load:
         """The sums of both."""

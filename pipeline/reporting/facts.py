@@ -28,6 +28,7 @@ class Session:
         rows, failed, tokens: committed by it.
         used: by its actors.
         price_per_hour: of one accelerator or CPU, if it was given.
+        gain: over autoregressive decoding; None if unknown.
         moments: its time line.
         version: of the package.
     """
@@ -42,6 +43,7 @@ class Session:
     tokens: int = 0
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
     price_per_hour: float | None = None
+    gain: float | None = None
     moments: tuple[Moment, ...] = ()
     version: str = ""
 

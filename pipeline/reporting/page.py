@@ -117,6 +117,8 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     if last is not None:
         about = f"last run: {short_time(last.generating_seconds)} of {short_time(last.seconds)} generating"
         tiles.append(("Tokens per second", _count(round(last.tokens / last.generating_seconds)), about))
+        if last.gain is not None:
+            tiles.append(("Gain", f"{last.gain:.2f}", "times autoregressive decoding at this load, last run"))
     return [*tiles, *_cost(facts.sessions)]
 
 

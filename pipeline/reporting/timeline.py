@@ -64,7 +64,7 @@ class TimeLine:
     def _add(self, snapshot: Snapshot) -> None:
         """Append a moment; thin the line if it has become long."""
         # Engines report every second or two, so their tokens are at least those committed.
-        generated = 0 if snapshot.load is None else snapshot.load.counters.get("tokens", 0)
+        generated = 0 if snapshot.load is None else int(snapshot.load.counters.get("tokens", 0))
         last = Moment(snapshot.at, max(generated, snapshot.session.completion_tokens))
         self.moments.append(last)
         if len(self.moments) >= self._most:

@@ -171,9 +171,14 @@ class Engine:
 
     def snapshot(self) -> EngineSnapshot:
         """What was done so far and how full the engine is. Any thread may call it, at any time."""
-        scheduler, pages = self._scheduler, self.pages
+        scheduler, pages, drafting = self._scheduler, self.pages, self._drafting
         return EngineSnapshot(
-            counters=replace(scheduler.counters, fallbacks=self._optimisations.fallbacks),
+            counters=replace(
+                scheduler.counters,
+                fallbacks=self._optimisations.fallbacks,
+                decode_seconds=drafting.decode_seconds,
+                autoregressive_seconds=drafting.autoregressive_seconds,
+            ),
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             slots=self.config.max_num_seqs,

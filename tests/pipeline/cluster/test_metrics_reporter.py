@@ -60,7 +60,7 @@ def reporter(recorder: Recorder) -> Reporter:
     return Reporter(OWN, recorder.make)
 
 
-def snapshot(**counts: int) -> EngineSnapshot:
+def snapshot(**counts: float) -> EngineSnapshot:
     counters = EngineCounters(**counts)
     return EngineSnapshot(counters=counters, running=3, waiting=1, slots=4, kv_pages_used=5, kv_pages=10)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import Any
 
 from pipeline.cluster.metric_sources import DriverSource, engine_load
@@ -84,6 +85,16 @@ def test_the_sums_keep_what_processes_that_are_gone_have_counted() -> None:
     last = loads.total()
     assert last is not None
     assert (last.actors, last.counters["tokens"], last.kv_share) == (0, 180, 0.0)
+
+
+def test_the_gain_is_of_the_sums_over_all_actors() -> None:
+    loads = EngineLoads()
+    for actor, (decoding, autoregressive) in enumerate([(0.0, 0.0), (1.0, 3.0), (3.0, 3.0)]):
+        counters = EngineCounters(decode_seconds=decoding, autoregressive_seconds=autoregressive)
+        loads.take(actor, {**answer(str(actor), 1), "counters": asdict(counters)})
+        total = loads.total()
+        assert total is not None
+        assert total.gain == [None, 3.0, 1.5][actor]
 
 
 def test_before_an_actor_is_ready_the_stage_is_the_latest_that_one_has_reached() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline import RunConfig
@@ -46,6 +48,12 @@ def test_the_summary_prices_what_this_call_committed() -> None:
     assert "Cost of this run: 3600.0 GPU-seconds" in found.describe()
     assert summary(session, ResourceSeconds(accelerators=1), None).cost is None
     assert "Cost" not in summary(Totals(), ResourceSeconds(), 4.0).describe(), "nothing was done"
+
+
+def test_the_summary_names_the_gain_where_it_is_known() -> None:
+    found = summary(Totals(units=1, rows=3, completion_tokens=10), ResourceSeconds(), None)
+    assert "autoregressive" not in found.describe()
+    assert "3 rows/s; 1.62 times autoregressive decoding at this load" in replace(found, gain=1.618).describe()
 
 
 @pytest.mark.parametrize("price", [-1, float("nan"), float("inf"), "3", True])

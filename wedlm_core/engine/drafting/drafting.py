@@ -40,6 +40,10 @@ class Drafting:
         masks: whether the model has a mask token.
         history: drafts from history; None where they are not wanted.
         constants: of drafting.
+
+    Attributes:
+        decode_seconds: of steps without prefill, a grammar and fixed windows.
+        autoregressive_seconds: that ``NONE`` was expected to take for the tokens of these steps.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Drafting:
         self._of_new_2W = np.zeros((2, max(1, widest)))
         self._new_masks, self._new_stale = -1, 0  # of a new sequence; -1 before the first plan
         self._row_price, self._draft_price = 0.0, 0.0
+        self.decode_seconds, self.autoregressive_seconds = 0.0, 0.0
 
     def leave_out_history(self) -> None:
         """Go on without drafts from history."""
@@ -177,6 +182,10 @@ class Drafting:
             if not self._step_time.is_given:
                 is_usual = not (report.prefill_rows or np.count_nonzero(report.ended_D))
                 self._step_time.record_host(report.seconds - forward, drafts=drafts, is_usual=is_usual)
+        alone = self.controller.rate_of(Arm.NONE)
+        if alone > 0 and not np.count_nonzero(self._table.constrained[report.slots_D]):
+            self.decode_seconds += seconds
+            self.autoregressive_seconds += tokens / alone
         self.controller.record(Measured(tokens=tokens, seconds=seconds, rows=rows or 0.0, expected=expected, off=off))
 
     def _load(self, slots_R: IntArray, slots_S: IntArray, spare_tokens: int) -> Load:

@@ -1,4 +1,4 @@
-"""What an engine has done since it was made, and how full it is: a few whole numbers, kept forward by forward.
+"""What an engine has done since it was made, and how full it is: a few numbers, kept forward by forward.
 
 Torch-free. The engine's thread adds to them with a few sums per forward; any thread may read them,
 at a cost that does not depend on the number of sequences.
@@ -30,6 +30,8 @@ class EngineCounters:
         cached_prompt_tokens: those of them whose KV was found in the prefix cache.
         preemptions: times that a sequence lost its pages.
         fallbacks: exceptions of optimisations, in place of which the engine took the plain way.
+        decode_seconds: of steps whose windows drafting chose, prefill left out; steps with a grammar are not counted.
+        autoregressive_seconds: that autoregressive decoding was expected to take for the tokens of these steps.
     """
 
     forwards: int = 0
@@ -42,6 +44,8 @@ class EngineCounters:
     cached_prompt_tokens: int = 0
     preemptions: int = 0
     fallbacks: int = 0
+    decode_seconds: float = 0.0
+    autoregressive_seconds: float = 0.0
 
     def add_forward(self, *, prompt_rows: int, decode_rows: int, decoding: int, kept: Kept) -> None:
         """Count one forward.
