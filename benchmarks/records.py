@@ -27,7 +27,7 @@ TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "engines": ("Other engines on a CPU", ("engines", "transformers", "real-size")),
     "decoding": ("Strategies and load on a CPU", ("decode", "contention")),
     "versions": ("One version against another", ("decode-versions",)),
-    "planner": ("The planner", ("planner",)),
+    "drafting": ("Drafting: simulations of an H200", ("drafting", "planner")),
     "history": ("Drafts from history", ("history",)),
     "gpu": ("GPUs", ("gpu",)),
     "structured": ("Structured output", ("structured", "schemas")),

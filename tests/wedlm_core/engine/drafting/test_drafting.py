@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from testing.engine.planner_simulation import H200, FixedWindow, Planned, Scenario, simulate
+from testing.engine.drafting_simulation import H200, FixedWindow, Planned, Scenario, simulate
 from wedlm_core.config.step_cost import StepCost
 
 WINDOWS = (2, 8, 32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from testing.engine.drafting_simulation import H200, FixedWindow, Planned, Scenario, simulate
 from testing.engine.engines import requests_of, run
-from testing.engine.planner_simulation import H200, FixedWindow, Planned, Scenario, simulate
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine

@@ -1,14 +1,15 @@
-"""Window allocation in a discrete-event simulation with the constants of an H200: no GPU and no model is involved.
+"""Drafting in a discrete-event simulation with the constants of an H200: no GPU and no model is involved.
 
 Sequences with a context and an acceptance (each draft is right with this probability given that those before it are)
 are decoded forward by forward as ``verified`` does: [head][drafts][masks]. A draft that was proposed behind a token
 that turned out wrong is right as often as others, or less often. A forward costs 3.2 ms for the weights or 19 us per
-row, whichever is more, and 31 ns per cached token of each sequence (WeDLM-8B in bf16, by arithmetic). The planner and
+row, whichever is more, and 31 ns per cached token of each sequence (WeDLM-8B in bf16, by arithmetic). Drafting and
 its estimates are the engine's own code; they are not told the acceptance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +35,7 @@ __all__ = [
     "Scenario",
     "Step",
     "simulate",
+    "tokens_after",
 ]
 
 WEIGHTS_SECONDS, ROW_SECONDS, KV_SECONDS = 3.2e-3, 19e-6, 31e-9
@@ -80,7 +82,7 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A forward as the planner hears of it."""
+    """A forward as drafting hears of it."""
 
     outcome: StepOutcome
     ended: BoolArray
@@ -283,3 +285,17 @@ def simulate(
         tokens_per_forward=tokens / forwards / scenario.batch,
         rows_per_token=rows / tokens,
     )
+
+
+def tokens_after(
+    scenario: Scenario, policy: Policy, marks: Sequence[float], *, cost: StepCost = H200, seed: int = 0
+) -> list[int]:
+    """Tokens that a job has after each of ``marks`` seconds, ascending, from its first step on."""
+    machine, found = _Machine(scenario, policy, cost, seed), list[int]()
+    seconds, tokens = 0.0, 0
+    for mark in marks:
+        while seconds < mark:
+            step, _, more = machine.forward()
+            seconds, tokens = seconds + step, tokens + more
+        found.append(tokens)
+    return found
