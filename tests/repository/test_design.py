@@ -16,7 +16,7 @@ HEADINGS = (
     "2. Decoding semantics",
     "3. Verified decoding",
     "4. Batch invariance",
-    "5. Window allocation",
+    "5. Drafting",
     "6. Rows and units",
     "7. Exactly once",
     "8. Output contract",
