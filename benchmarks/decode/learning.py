@@ -112,8 +112,9 @@ def main() -> None:
     rows = [(*point, *(f"{100 * loss:.1f}%" for loss in found[point])) for point in points]
     body = (
         "**This is a simulation**: no model is involved. The loss is against the best of the fixed windows "
-        f"{', '.join(map(str, _WINDOWS))} (each with 0 to all of its stale drafts kept), known beforehand; negative: drafting is faster than it. Right, poor and "
-        f"worthless masks are accepted with {', '.join(map(str, MASKS.values()))}. Seeds: "
+        f"{', '.join(map(str, _WINDOWS))} (each with 0 to all of its stale drafts kept), known beforehand; "
+        "negative: drafting is faster than it. Right, poor and worthless masks"
+        f" are accepted with {', '.join(map(str, MASKS.values()))}. Seeds: "
         f"{', '.join(map(str, SECONDS.values()))}, the longest job one.\n\n"
         f"![loss by length of the job](data/{picture.name})\n\n"
     )

@@ -2,7 +2,7 @@
 
 The table is measured once per model, device, dtype and thread count (:mod:`wedlm_core.engine.drafting.measure`), kept
 in the user's cache folder, and read by the allocation, which spends rows where expected commits per second
-rise (docs/DESIGN.md, "Window allocation").
+rise (``docs/design/drafting.md``).
 """
 
 from __future__ import annotations
