@@ -17,6 +17,7 @@ from pipeline.sources.base import BAD, HIDDEN, SlicedSource, open_input, read_wi
 from pipeline.sources.formats.jsonl import JsonlSource
 from pipeline.sources.tabulate import holds_any_values, tabulate
 from pipeline.sources.text import TextSource
+from pipeline.sources.types import spelled_as
 from pipeline.storage.urls import is_url, local_path
 from pipeline.types import Place, SourceFile, Unit
 
@@ -153,7 +154,8 @@ def table_of(source: SlicedSource, where: str, ids: str, columns: pa.Schema, wit
         name = f"({name})"
     own = pa.field(name, pa.string())
     values += [table[name] for name in others] + [pa.array([str(value) for value in found], own.type)]
-    fields = [*columns, *(table.schema.field(name) for name in others), own]
+    spelled = [spelled_as(field, source.schema.field(field.name)) for field in columns]
+    fields = [*spelled, *(table.schema.field(name) for name in others), own]
     return pa.table(values, schema=pa.schema(fields, metadata=columns.metadata))
 
 

@@ -11,6 +11,7 @@ import pytest
 from pipeline.prompts.cells import template_values
 from pipeline.settings.template import PromptTemplate
 from pipeline.sources.base import BAD, FileSource
+from pipeline.sources.corrected_rows import table_of
 from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.wanted import Wanted
 from testing.pipeline.source_rows import all_rows, opened
@@ -87,3 +88,12 @@ def test_files_that_are_added_to_a_table_of_fractions_have_their_own_spelling(ta
         assert isinstance(source, FileSource)
         source.widen(pa.schema([("prompt", pa.string()), pa.field("n", pa.float64(), metadata=table)]))
         assert prompts(source) == cells
+
+
+@pytest.mark.parametrize("cells", [["1", "2.5"], ["1", "2"], ["1.0", "2.5"]], ids=str)
+@pytest.mark.parametrize("run", [None, {b"wedlm.whole_numbers": b"1"}])
+def test_corrected_rows_have_their_own_spelling(cells: list[str], run: Any, tmp_path: Path) -> None:
+    (tmp_path / "fixed.jsonl").write_text("".join(f'{{"row_id": "a:{c}", "n": {c}}}\n' for c in cells))
+    columns = pa.schema([pa.field("n", pa.float64(), metadata=run)])
+    table = table_of(opened(str(tmp_path / "fixed.jsonl"), tmp_path), "fixed.jsonl", "row_id", columns, ())
+    assert [str(cell) for cell in template_values(table.schema.field("n"), table["n"])] == cells
