@@ -141,7 +141,7 @@ def _join(address: str, **options: Any) -> None:
         time.sleep(_ASK_SECONDS / 5)
     try:
         ray.init(address=address, **options)
-    except (OSError, RuntimeError, ValueError) as error:  # Ray has no error of its own for it
+    except Exception as error:  # Ray has no error of its own for it
         raise ResourceError(
             f"RAY_ADDRESS={address!r}: the cluster cannot be joined: {' '.join(str(error).split())}\nCorrect the "
             "address; without RAY_ADDRESS a run has a Ray of its own."
@@ -158,7 +158,7 @@ def _init_private(**options: Any) -> None:
 
     try:
         ray.init(**options)
-    except (OSError, RuntimeError) as error:  # Ray has no error of its own for it
+    except Exception as error:  # Ray has no error of its own for it; a node that is slow to start is a plain Exception
         raise ResourceError(f"Ray does not start: {error}{_logs()}\nCorrect the cause, and run again.") from error
 
 

@@ -55,12 +55,13 @@ def test_the_end_of_the_logs_is_that_of_the_latest_ones_with_errors_first(tmp_pa
     assert end_of_logs((tmp_path / "none").as_posix()) == ""
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, Exception])
 def test_a_ray_that_does_not_start_is_an_error_with_the_end_of_its_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(**given: Any) -> NoReturn:
         write_logs(tmp_path, raylet_err="no room in shared memory\n")
-        raise RuntimeError("timed out")
+        raise kind("timed out")
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(session, "private_folder", lambda: str(tmp_path))
