@@ -142,3 +142,12 @@ def test_a_file_without_the_prompt_is_an_error(tmp_path: Path, qwen3_folder: Pat
     table.put("dt=2/a.parquet", [{"question": "?"}])
     with pytest.raises(SourceError, match=r"no column prompt"):
         table.run()
+
+
+def test_a_cell_of_a_column_that_nobody_asked_for_fails_no_row(tmp_path: Path, qwen3_folder: Path) -> None:
+    table = ScheduledTable(str(tmp_path), qwen3_folder, columns=("prompt",))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_text('{"prompt": "a", "v": 1}\n{"prompt": "b", "v": NaN}\n')
+    summary = table.run().summary
+    assert summary is not None
+    assert (summary.total.rows, summary.total.failed_rows) == (2, 0)
