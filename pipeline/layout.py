@@ -188,7 +188,7 @@ def segment_of(key: str) -> Segment | None:
 
 
 def fence(epoch: int, segments: int) -> str:
-    """Key of the fence behind the first ``segments`` ledger segments of an epoch: later ones do not count."""
+    """Key of the fence after the first ``segments`` ledger segments of an epoch: later ones do not count."""
     return f"{FENCES}/{epoch:08d}-{segments:08d}"
 
 

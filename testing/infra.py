@@ -155,7 +155,7 @@ def _rename_images(value: Any, name: str, new: str) -> None:
 
 
 def job_commands(text: str) -> list[tuple[str, list[str]]]:
-    """Every ``python -m jobs.X`` in a text: module, and the options behind it."""
+    """Every ``python -m jobs.X`` in a text: module, and the options after it."""
     found = []
     for piece in re.sub(r"\s+", " ", text).split("python -m jobs.")[1:]:
         command = re.split(r"[`|;&#]| (?:python|ray|kubectl|sky) ", piece + " ")[0]

@@ -69,7 +69,7 @@ def make_environment(folder: Path, wheel: Path) -> Environment:
     venv.create(folder, with_pip=False, symlinks=True)
     made = Environment(folder=folder)
     # Not system_site_packages: this interpreter may itself be one of a virtual environment. A line of a .pth file adds
-    # a folder behind the environment's own, without the .pth files in it (one of them may lead to this checkout).
+    # a folder after the environment's own, without the .pth files in it (one of them may lead to this checkout).
     (made.packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     _pip("--python", str(made.python), "install", "--no-warn-script-location", str(wheel))
     return made

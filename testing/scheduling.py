@@ -17,7 +17,7 @@ _SESSION = re.compile(r"""\bcluster: None\b|usefixtures\([^)]*["']cluster["']"""
 class FilesAndOneSession(LoadFileScheduling):
     """A file's tests stay in one process, as with ``loadfile``; files that use the Ray session share a process.
 
-    So there is one session, whose workers have their imports behind them, and sessions do not compete for the CPUs.
+    So there is one session, whose workers have imported their modules, and sessions do not compete for the CPUs.
     """
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,4 +1,4 @@
-"""The model ``wedlm_batch`` of lm-eval (EleutherAI's harness, extra ``eval``): one :class:`LLM` behind its three calls.
+"""The model ``wedlm_batch`` of lm-eval (EleutherAI's harness, extra ``eval``): one :class:`LLM` serves its three calls.
 
 lm-eval finds models of other packages only once they are imported, and its command imports none. So
 ``wedlm-batch lm-eval`` is its command with this model registered; in Python, import this module before

@@ -22,7 +22,7 @@ _NOT_NUMBERS = explain(
 
 @dataclass(frozen=True, kw_only=True)
 class Scorable:
-    """Tokens of a context and of what is scored behind it.
+    """Tokens of a context and of what is scored after it.
 
     Attributes:
         tokens: both, one after the other, truncated.

@@ -166,8 +166,8 @@ def _masked_item(name: object, item: Any) -> Any:
 
 
 def quotes_secrets(error: BaseException | None) -> bool:
-    """Whether an exception, or one of those behind it, would show credentials in a traceback."""
-    seen: set[int] = set()  # an error that is raised again while its effect is handled stands behind itself
+    """Whether an exception, or one of its causes, would show credentials in a traceback."""
+    seen: set[int] = set()  # an error that is raised again while its effect is handled is its own cause
     while error is not None and id(error) not in seen:
         if redact(str(error)) != str(error):
             return True
@@ -180,7 +180,7 @@ def quotes_secrets(error: BaseException | None) -> bool:
 def masked_errors() -> Iterator[None]:
     """A block whose exceptions leave this process, for a log or another process: without credentials.
 
-    An exception that shows none is raised as it is. Of one that only what stands behind it shows, that is cut off; any
+    An exception that shows none is raised as it is. Of one that only its causes show, the causes are cut off; any
     other becomes a RuntimeError with its name and message, masked.
     """
     try:

@@ -48,7 +48,7 @@ class StructuredOutputs:
         choice: the output is one of these texts.
         grammar: a context-free grammar in Lark's syntax, as llguidance documents it, or in GBNF.
         json_object: True for any JSON object.
-        after: a text, such as ``</think>``, up to which the output is free: the constraint begins behind its first
+        after: a text, such as ``</think>``, up to which the output is free: the constraint begins after its first
             occurrence.
         separators: of items, and of keys and values, of JSON, as in ``json.dumps``.
         whitespace_pattern: a regex of the whitespace between the parts of JSON, in place of ``separators``. Fixed

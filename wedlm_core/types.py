@@ -182,7 +182,7 @@ class Delta:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How likely the model finds given tokens behind a context, under its next-token head.
+    """How likely the model finds given tokens after a context, under its next-token head.
 
     Attributes:
         token_ids: the tokens that were scored.

@@ -7,7 +7,7 @@
 The other engines are programs of their own (:mod:`benchmarks.decode.peers`), each run by the interpreter that an option
 names; one that is not named, or does not start, is listed as missing. All are loaded at once and take turns within a
 round, so that a busy moment of the machine meets all of them; a figure is a median over rounds. Each begins half a
-second behind the one before, whose threads may look for more work until then. A prefill is a pass of one new token; a
+second after the one before, whose threads may look for more work until then. A prefill is a pass of one new token; a
 decode step is the difference to a pass of ``--new`` tokens, divided by its further tokens.
 
 ``--sampling`` names the settings of a model card; all engines draw with them, each with noise of its own, so tokens

@@ -81,7 +81,7 @@ def first_lengths(batch: int, spread: int) -> list[int]:
 
 
 def take_turns(passages: Sequence[Passage]) -> None:
-    """Let all of them reach their end, in a new order each turn: who comes behind whom makes a difference of 5%."""
+    """Let all of them reach their end, in a new order each turn: who comes after whom makes a difference of 5%."""
     left, order = list(passages), random.Random(0)
     with old_objects_kept():
         while left:

@@ -7,7 +7,7 @@
 
 Each group of sections runs in its own process, so that a device fault in one does not end the others. The result shows
 the error of a section that failed or whose process died. Writes ``gpu_suite_<date>.md`` and ``.json``, with the shape
-and the dtype of the weights behind the date where they are not the defaults (``gpu_suite_<date>_0.6b_int8.md``). Exit
+and the dtype of the weights after the date where they are not the defaults (``gpu_suite_<date>_0.6b_int8.md``). Exit
 code: 0; 1 if a section failed; 2 without a CUDA device.
 """
 

@@ -53,7 +53,7 @@ class WaitingUnits:
         return len(self._units)
 
     def put(self, unit_id: str, histogram: Mapping[int, int]) -> None:
-        """Add a unit behind all others. ``histogram``: see :meth:`Dispatcher.offer`."""
+        """Add a unit after all others. ``histogram``: see :meth:`Dispatcher.offer`."""
         self._newest += 1
         self._units[unit_id] = _Waiting(
             histogram=histogram, given=self._given, before=len(self._units), age=self._newest

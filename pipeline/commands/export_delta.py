@@ -3,7 +3,7 @@
 For each publication: (1) its Parquet files are copied into the table's folder, under names that hold their SHA-256; (2)
 columns that the table lacks are added; (3) one commit names the files, removes those of the publication that it takes
 the place of, and notes under the output's name which publication, in which revision, the table has now. A kill in (1)
-leaves files that no version names, which the next attempt uses. A kill behind (3) is found by that note.
+leaves files that no version names, which the next attempt uses. A kill after (3) is found by that note.
 Two processes at once copy the same bytes to the same names, and the table refuses the second commit of a number.
 """
 

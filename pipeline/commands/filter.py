@@ -54,7 +54,7 @@ def filter(
 
     The new output has the rows in their order, all their columns, and a column that tells score and rank. It becomes
     visible at once, has checksums, and remembers which publications of which output it is of, and how it was made.
-    Called again with the same arguments, it does nothing if it is done, else it begins anew: what a kill left behind is
+    Called again with the same arguments, it does nothing if it is done, else it begins anew: what a kill left is
     removed first. Failed rows are dropped always; they stand in the dead letters of ``output``.
 
     Args:

@@ -7,7 +7,7 @@ as a further attempt.
 
 A segment's name holds the epoch of its writer's lease and a running number. A writer that takes over from one that did
 not release its lease puts a fence after the existing segments of that epoch. If the old writer wakes up in the middle
-of a put, its segment is behind the fence, or has an epoch from before the run began, and does not count.
+of a put, its segment is after the fence, or has an epoch from before the run began, and does not count.
 
 Of a large ledger there are snapshots (:mod:`pipeline.commit.ledger_snapshot`), which are read faster than its segments.
 """

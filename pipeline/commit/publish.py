@@ -252,7 +252,7 @@ def put_card(storage: Storage, format: str, schema: pa.Schema) -> None:
 
 
 def clean(storage: Storage, manifest: Manifest, index: Index, lease: Lease, *, unnamed: bool = False) -> None:
-    """Remove staged units that are published, and unfinished files that killed runs left behind.
+    """Remove staged units that are published, and unfinished files that killed runs left.
 
     Files of later epochs, and of publications that this manifest does not know, are left alone: if this process sleeps
     here, they are a successor's.

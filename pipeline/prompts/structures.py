@@ -111,7 +111,7 @@ def check_structure(config: RunConfig) -> None:
     """Check that what all outputs of a run have to be can be compiled for its model.
 
     Raises:
-        ConfigError: it cannot; or ``parsed`` could not be read behind ``after``.
+        ConfigError: it cannot; or ``parsed`` could not be read after ``after``.
         WeightsError: the model or its tokenizer cannot be read.
     """
     if config.sampling.structure is not None:

@@ -52,7 +52,7 @@ class Parse:
         json: the whole text is JSON: of this schema (a mapping, its JSON text, a pydantic model class, or ``{"file":
             path}``), whose values become columns of Arrow's types (docs/guides/structured-output.md); or True, for
             JSON of any form, as JSON text. A generation that was cut at ``max_tokens`` is null.
-        after: with ``json``: a text, such as ``</think>``, behind whose first occurrence the JSON begins.
+        after: with ``json``: a text, such as ``</think>``, after whose first occurrence the JSON begins.
 
     Raises:
         ConfigError: a value is out of range; names it.

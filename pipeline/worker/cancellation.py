@@ -20,7 +20,7 @@ class Runs:
     """The executions ("runs") of units in an actor. Thread-safe.
 
     Args:
-        stop: cancels the work behind a future; the future then raises :class:`DroppedError`.
+        stop: cancels the work of a future; the future then raises :class:`DroppedError`.
     """
 
     def __init__(self, stop: Callable[[Future[Any]], None]) -> None:

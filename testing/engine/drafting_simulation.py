@@ -1,7 +1,7 @@
 """Drafting in a discrete-event simulation with the constants of an H200: no GPU and no model is involved.
 
 Sequences with a context and an acceptance (each draft is right with this probability given that those before it are)
-are decoded forward by forward as ``verified`` does: [head][drafts][masks]. A draft that was proposed behind a token
+are decoded forward by forward as ``verified`` does: [head][drafts][masks]. A draft that was proposed after a token
 that turned out wrong is right as often as others, or less often. A forward costs 3.2 ms for the weights or 19 us per
 row, whichever is more, and 31 ns per cached token of each sequence (WeDLM-8B in bf16, by arithmetic). Drafting and
 its estimates are the engine's own code; they are not told the acceptance.
@@ -54,7 +54,7 @@ BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is decoded: ``acceptance`` of the sequences in turn, times ``stale`` behind a wrong token.
+    """What is decoded: ``acceptance`` of the sequences in turn, times ``stale`` after a wrong token.
 
     Attributes:
         tokens: outputs of a sequence; then another takes its place.

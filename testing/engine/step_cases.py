@@ -83,7 +83,7 @@ prefills = st.tuples(st.integers(0, DEEPEST), st.integers(1, 7))  # cached, rows
 
 
 def set_up(runner: Runner, case: Case, slot: int) -> None:
-    """A window as earlier steps may leave it: drafts, and masks behind them."""
+    """A window as earlier steps may leave it: drafts, and masks after them."""
     window, params, drafts = runner.state.windows, runner.state.params, len(case.drafts)
     window.token_SL[slot] = MASK
     window.token_SL[slot, :drafts] = torch.tensor(case.drafts, dtype=torch.int64)

@@ -106,7 +106,7 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class _Actor:
-    """An engine: units run one behind the other at full speed, and none is faster than its rows' latency."""
+    """An engine: units run one after the other at full speed, and none is faster than its rows' latency."""
 
     speed: float
     alive_since: float
@@ -204,7 +204,7 @@ class _Cluster:
 
 
 class _Driver:
-    """The loop of :func:`pipeline.cluster.feeding.generate` and the commits behind it, event by event."""
+    """The loop of :func:`pipeline.cluster.feeding.generate` and the commits after it, event by event."""
 
     def __init__(self, scenario: Scenario, cluster: _Cluster, index: Index, ledger: Ledger) -> None:
         self.scenario, self.cluster, self.index, self.ledger = scenario, cluster, index, ledger

@@ -143,7 +143,7 @@ class InlineExecutor:
 
 
 class MemoryStorage:
-    """A dictionary behind the storage protocol."""
+    """A dictionary with the storage protocol."""
 
     url = "memory:"
 

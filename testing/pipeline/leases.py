@@ -1,4 +1,4 @@
-"""Puts leases in the state that a dead or sleeping writer leaves behind."""
+"""Puts leases in the state that a dead or sleeping writer leaves."""
 
 from __future__ import annotations
 

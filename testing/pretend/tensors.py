@@ -131,7 +131,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _write(func: Any, args: Any, kwargs: Any, owners: dict[int, DeviceTensor], outer: Any, outer_kw: Any) -> Any:
     """Run an operation that changes an argument; in a capture record it.
 
-    A device would not run it then. Here it is run as well where it changes what the capture made: operations behind it
+    A device would not run it then. Here it is run as well where it changes what the capture made: operations after it
     take their shapes, and indices within them, from values.
     """
     if STATE.captured is not None:

@@ -14,14 +14,14 @@ def compact_indices(flag_R: Tensor, bound: int, *, fill: int = 0) -> tuple[Tenso
     Args:
         flag_R: bool ``[R]``.
         bound: length of the result. The caller knows that no more flags are set; the last ones beyond it are left out.
-        fill: value behind the last index, such as that of a padding row.
+        fill: value after the last index, such as that of a padding row.
 
     Returns:
         int64 ``[bound]``: indices of set flags, ascending, then ``fill``; and how many flags are set
         (int64, no dimension, on the same device).
     """
     rank_R = flag_R.cumsum(dim=0)
-    # Unset flags, and flags beyond the bound, are written to one place behind the buffer, which is cut off.
+    # Unset flags, and flags beyond the bound, are written to one place after the buffer, which is cut off.
     place_R = torch.where(flag_R & (rank_R <= bound), rank_R - 1, bound)
     index_B = torch.full((bound + 1,), fill, dtype=torch.int64, device=flag_R.device)
     index_B.scatter_(0, place_R, torch.arange(flag_R.shape[0], device=flag_R.device))

@@ -20,7 +20,7 @@ class Tops:
 
     Attributes:
         token_RK: int64.
-        logprob_RK: float32; -inf where no token has any probability, as behind one that is the only choice.
+        logprob_RK: float32; -inf where no token has any probability, as after one that is the only choice.
     """
 
     token_RK: Tensor
@@ -73,7 +73,7 @@ def most_likely(logits_RV: Tensor, flag_R: Tensor, most: int, bound: int | None)
         logits_RV: floating point ``[R, V]``; computed with in float32.
         flag_R: bool, rows to look at.
         most: tokens of a row; where the vocabulary has fewer, zeros follow.
-        bound: flagged rows at most, padding behind them left out; None where the host does not know.
+        bound: flagged rows at most, padding after them left out; None where the host does not know.
     """
     count, vocab = logits_RV.shape
     picked_N = flagged_rows(flag_R, bound)

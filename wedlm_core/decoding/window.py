@@ -35,7 +35,7 @@ class Window:
         lead_S: int64, leading filled places that the next forward commits (window strategies).
         head_S: int64, the head token; -1 where the strategy keeps none.
         emitted_S: int64, tokens generated so far, the head included once it is generated.
-        valid_S: bool, the filled places were proposed behind tokens that turned out right (``verified``).
+        valid_S: bool, the filled places were proposed after tokens that turned out right (``verified``).
     """
 
     token_SL: Tensor
@@ -81,7 +81,7 @@ class WindowParams:
         threshold_S: float32 nats; -inf where the request's threshold is None.
         penalty_S: float32 nats per position.
         limit_S: int64, ``max_tokens``.
-        stop_SK: int64 stop tokens, -1 behind the last.
+        stop_SK: int64 stop tokens, -1 after the last.
     """
 
     masks_S: Tensor

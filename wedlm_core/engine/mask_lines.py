@@ -61,7 +61,7 @@ class _Asked:
 
 
 class MaskLines:
-    """The states of a forward's sequences with a grammar, one behind the other.
+    """The states of a forward's sequences with a grammar, one after the other.
 
     Attributes:
         line_N: int64 ``[N]``, of each state, as in :class:`wedlm_core.decoding.allowed_tokens.AllowedTokens`.

@@ -1,4 +1,4 @@
-"""The engine loop one step behind the device: forward t + 1 is launched before the outcome of t is known.
+"""The engine loop one step later than the device: forward t + 1 is launched before the outcome of t is known.
 
 While a forward is in flight, the slot table holds bounds for its sequences instead of what is known of them: the KV
 entries that they can have after it and the decode rows that they can need then. So the scheduler grows pages and
@@ -8,7 +8,7 @@ accounted as in the plain loop, and the bounds of the next forward, which is in 
 A sequence with a grammar waits for its outcome, from which the host drafts its next window: it runs in every second
 forward, between those of the others.
 
-While drafts from history are asked for, or tried, every forward waits for the outcome of the one before it, behind
+While drafts from history are asked for, or tried, every forward waits for the outcome of the one before it, after
 which they stand: the loop is plain then.
 
 A sequence that the outcome ends has rows in the next forward as well; they are ignored. Its slot and pages may be

@@ -182,7 +182,7 @@ class Scorer:
 
     @torch.inference_mode()
     def _forward(self, chunks: list[tuple[_Work, int]]) -> None:
-        """Run rows of several sequences, and take the log-probabilities of the tokens behind them."""
+        """Run rows of several sequences, and take the log-probabilities of the tokens after them."""
         size = self._pages.page_size
         counts_S = np.array([rows for _, rows in chunks], dtype=np.int64)
         cached_S = np.array([work.cached for work, _ in chunks], dtype=np.int64)

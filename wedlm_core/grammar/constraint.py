@@ -29,7 +29,7 @@ class Drafts(NamedTuple):
     Attributes:
         tokens: ids.
         sources: of each.
-        states: before the first draft and behind each: the only token that may come there, or :data:`UNKNOWN`,
+        states: before the first draft and after each: the only token that may come there, or :data:`UNKNOWN`,
             :data:`AN_END`.
     """
 
@@ -44,7 +44,7 @@ class Source(Protocol):
     Attributes:
         matcher: at the beginning; never advanced.
         opening: the forced text with which every output begins, if there is any.
-        opened: a matcher behind it.
+        opened: a matcher after it.
     """
 
     matcher: Any
@@ -68,11 +68,11 @@ _NONE_LEFT = "no token that the grammar allows was left to choose"
 
 
 class Constraint:
-    """The grammar's state behind the committed tokens of one sequence.
+    """The grammar's state after the committed tokens of one sequence.
 
     A *forced text* is what must come next, spelled as the tokenizer spells it: each of its places allows one token. It
-    is looked for behind what is no forced text, so where it begins depends on the output alone, not on who drafts how
-    much. What is forced behind the committed tokens is taken in at once, ahead of its commit.
+    is looked for after what is no forced text, so where it begins depends on the output alone, not on who drafts how
+    much. What is forced after the committed tokens is taken in at once, ahead of its commit.
 
     Copies of a matcher share what they know of the grammar's texts, which has a limit. So a sequence that meets the
     limit takes a new matcher and goes on; whether it fails does not depend on sequences before it.
@@ -97,7 +97,7 @@ class Constraint:
 
     @property
     def matcher(self) -> Any:
-        """Behind the committed tokens and the forced text that follows; who advances it has to roll it back."""
+        """After the committed tokens and the forced text that follows; who advances it has to roll it back."""
         self._move(0)
         return self._matcher
 
@@ -109,11 +109,11 @@ class Constraint:
 
     @property
     def walk(self) -> tuple[int, ...]:
-        """The drafts behind the place where :attr:`matcher` stands."""
+        """The drafts after the place where :attr:`matcher` stands."""
         return self.drafts.tokens[len(self._ahead) :]
 
     def _move(self, place: int) -> None:
-        """Take the matcher to the place behind so many drafts of the walk; it is in an error where that cannot be."""
+        """Take the matcher to the place after so many drafts of the walk; it is in an error where that cannot be."""
         back = self._passed - place
         if not back or self._matcher.is_error():
             return
@@ -160,7 +160,7 @@ class Constraint:
         return None
 
     def _follow(self, tokens: list[int]) -> bool:
-        """Take the matcher along tokens behind the forced text ahead; the first may be drafts that it has passed."""
+        """Take the matcher along tokens after the forced text ahead; the first may be drafts that it has passed."""
         walk, same = self.walk[: self._passed], 0
         while same < min(len(walk), len(tokens)) and walk[same] == tokens[same]:
             same += 1
@@ -207,7 +207,7 @@ class Constraint:
         forbids ends the walk, and so does the end of the output.
 
         Args:
-            proposals: for the positions behind the committed tokens.
+            proposals: for the positions after the committed tokens.
             most: drafts at most.
         """
         self._move(0)
@@ -231,7 +231,7 @@ class Constraint:
         self.drafts, self._texts, self.ends = _NO_DRAFTS, [], False
 
     def _take_forced(self, most: int) -> None:
-        """Take in the forced text behind the committed tokens, as far as drafts may reach into it."""
+        """Take in the forced text after the committed tokens, as far as drafts may reach into it."""
         while len(self._ahead) <= most and (forced := take_forced(self._matcher)):
             self._ahead = self._ahead + forced
 
@@ -266,7 +266,7 @@ class Constraint:
 
 
 def take_forced(matcher: Any) -> list[int]:
-    """Take a matcher over the forced text behind it, and return that; empty where there is none."""
+    """Take a matcher over the forced text after it, and return that; empty where there is none."""
     forced: list[int] = [] if matcher.is_stopped() else matcher.compute_ff_tokens()
     return forced if forced and _advance(matcher, forced) else []
 

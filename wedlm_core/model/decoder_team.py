@@ -103,7 +103,7 @@ class DecoderTeam:
     Attributes:
         padding: of the rows of a forward: none.
         draws: whether :meth:`draw` can be called: layers and head hold the same numbers.
-        unread_row: what a row costs that is not read behind the last layer, of one on which a token is chosen: the
+        unread_row: what a row costs that is not read after the last layer, of one on which a token is chosen: the
             share of the weights that it meets.
     """
 

@@ -40,7 +40,7 @@ class StepRows(NamedTuple):
         total: T, rows that count.
         span_6S: ``[6, S']`` first row, rows, cached KV entries, slot, prefill and decode rows of each sequence.
         sequences: S, sequences that count.
-        page_N: page tables ``[S, page_columns]`` behind each other, and more.
+        page_N: page tables ``[S, page_columns]`` after each other, and more.
         page_columns: pages of each.
         longest: KV entries of the longest sequence, its rows of this forward among them.
     """
@@ -67,7 +67,7 @@ class StepPicks(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """How windows advance behind the choice: see :data:`wedlm_core.kernels.cpu.records.ADVANCE`; addresses, and sizes.
+    """How windows advance after the choice: see :data:`wedlm_core.kernels.cpu.records.ADVANCE`; addresses, and sizes.
 
     Attributes:
         decoding: sequences.
@@ -137,7 +137,7 @@ class Drawn:
         logit_pick_R: int64, the place of each row of logits among these: those that may choose one token alone have
             none.
         logit_rows: rows of logits.
-        logits_N: float32, they behind each other, and more.
+        logits_N: float32, they after each other, and more.
         vocab: logits of a row.
         top_token_RK, top_logprob_RK: int64, and float32 nats: the likely tokens of the rows.
     """

@@ -166,7 +166,7 @@ def test_a_prefix_histogram_weighs_prefixes_by_the_tokens_that_a_cache_would_sav
 
 
 def test_units_that_begin_alike_meet_on_one_actor_and_all_actors_work() -> None:
-    """Nine families in turns behind a system prompt that all share; three actors."""
+    """Nine families in turns after a system prompt that all share; three actors."""
     system, draw = list(range(64)), random.Random(0)
     families = [[draw.randrange(100) for _ in range(64)] for _ in range(9)]
     dispatcher, places, work = Dispatcher(held=2, max_overtakes=27), defaultdict(set), Counter()

@@ -1,4 +1,4 @@
-"""Unique secrets are planted in real runs; nothing that the runs show or leave behind contains one."""
+"""Unique secrets are planted in real runs; nothing that the runs show or leave contains one."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class LinesSource(TextSource):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A second folder of formats, of which nothing is left behind."""
+    """A second folder of formats, of which nothing is left."""
     own = tmp_path / "formats"
     own.mkdir()
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(own)])

@@ -289,7 +289,7 @@ def test_any_bytes_are_cut_into_records_that_add_up_and_parse_the_same_alone(pie
     found = list(records(io.BytesIO(data), ","))
     assert data.startswith(b"".join(r.raw for r in found))
     assert not data[sum(len(r.raw) for r in found) :].strip(b"\r\n")
-    # A reader starts at any record and stops behind any later one.
+    # A reader starts at any record and stops after any later one.
     for first, last in itertools.combinations(range(len(found) + 1), 2):
         stretch = b"".join(r.raw for r in found[first:last])
         assert [r.cells for r in records(io.BytesIO(stretch), ",")] == [r.cells for r in found[first:last]]

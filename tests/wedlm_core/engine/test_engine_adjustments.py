@@ -1,6 +1,6 @@
 """Penalties, biases, bans and the most likely tokens: ``verified`` gives what ``autoregressive`` gives, and the oracle.
 
-As in ``test_engine_verified.py``: no tolerance between the strategies. Drafts of a forward count for the rows behind
+As in ``test_engine_verified.py``: no tolerance between the strategies. Drafts of a forward count for the rows after
 them, so a penalty sees what it would see token by token.
 """
 

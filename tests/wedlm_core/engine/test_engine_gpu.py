@@ -1,4 +1,4 @@
-"""The engine on a CUDA device: one step behind it, without syncs, with graphs."""
+"""The engine on a CUDA device: one step later than the host, without syncs, with graphs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_steady_state_has_no_sync(agreeing_folder: Path, no_syncs: None, samplin
     engine = engine_of(agreeing_folder, num_pages=1000, max_model_len=1024)
     for request in some_requests("verified", max_tokens=900, window_size=window, **sampling):
         engine.add(request)
-    for _ in range(100):  # captures, compilations and prefill are behind us
+    for _ in range(100):  # captures, compilations and prefill are done
         engine.step()
     torch.cuda.synchronize()
     no_more_captures(engine)

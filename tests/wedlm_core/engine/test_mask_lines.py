@@ -52,7 +52,7 @@ def outputs(grammar: Grammar, rng: random.Random) -> Iterator[tuple[Constraint, 
             Proposals(tokens=offered, most=len(offered), source=DraftSource.MASK), most=rng.choice((0, 1, 3, 9))
         )
         yield constraint, output
-        taken = list(drafts.tokens[: rng.randrange(len(drafts.tokens) + 1)])  # what stands behind them was refused
+        taken = list(drafts.tokens[: rng.randrange(len(drafts.tokens) + 1)])  # what stands after them was refused
         if not set(taken) & set(ENDS):
             taken.append(rng.choice(allowed_tokens(grammar, output + taken)))
         assert constraint.accept(taken) is None

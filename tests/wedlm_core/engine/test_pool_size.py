@@ -90,7 +90,7 @@ def test_the_peak_forward_runs_every_row_and_a_chunk_of_logits(rows: int, attent
 
 @pytest.mark.parametrize(("sequences", "reach"), [(1, 30), (7, 30), (2, 100)])
 def test_the_peak_forward_stays_within_what_short_sequences_reach(sequences: int, reach: int) -> None:
-    """On a device an index behind a table's end fails every later operation of the process."""
+    """On a device an index after a table's end fails every later operation of the process."""
     model, ran = random_decoder(qwen3=True, seed=0), list[int]()
     model.set_max_positions(reach)
     model.norm.register_forward_hook(lambda _m, _i, out: ran.append(out.shape[0]))

@@ -69,7 +69,7 @@ class Commit:
         early_SC: bool, filled out of order.
         count_S: int64; may run past ``max_tokens`` or a stop token: the caller cuts.
         drafts_S, agreed_S: int64, drafts verified in this forward, and those that were right.
-        offered_S: int64, window places that this forward could have committed behind the first token, of which
+        offered_S: int64, window places that this forward could have committed after the first token, of which
             ``agreed_S`` were (``verified``: the drafts; ``streaming``: the window).
         valid_S: bool, :attr:`Window.valid_S` of those places.
         next_valid_S: bool, the same of what is left.

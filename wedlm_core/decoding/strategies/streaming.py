@@ -34,8 +34,8 @@ class StreamingDecoding(Decoding):
     """The published rule with more commits per row (docs/DESIGN.md, "Decoding semantics"); each part has a switch.
 
     The last contiguous row fills the leftmost place through the next-token head, so every step commits; masks
-    behind it are filled by penalised entropy with a price on holes and without a fallback; the window is
-    clipped at ``max_tokens`` and behind a filled stop token; the mask id is never chosen.
+    after it are filled by penalised entropy with a price on holes and without a fallback; the window is
+    clipped at ``max_tokens`` and after a filled stop token; the mask id is never chosen.
     """
 
     switches: StreamingSwitches
@@ -58,7 +58,7 @@ class StreamingDecoding(Decoding):
         return self.switches.suppress
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
-        """Refill to W masks and filled places behind the leading run, clipped."""
+        """Refill to W masks and filled places after the leading run, clipped."""
         place_L = places_of(window)
         lead_S = leading_run(window.filled_SL)
         length_S = params.masks_S + lead_S

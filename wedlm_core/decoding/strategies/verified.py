@@ -66,7 +66,7 @@ class VerifiedDecoding(Decoding):
         token_SL = torch.where(draft_SL, window.token_SL, choices.token_SR[:, 1:])
         window.filled_SL = place_L < (window.length_S - count_S)[:, None]
         window.head_S = choices.token_SR.gather(1, agreed_S[:, None]).squeeze(1)
-        # The first mask proposes for the place that the last draft's row decides: a test of the proposals behind it.
+        # The first mask proposes for the place that the last draft's row decides: a test of the proposals after it.
         first_S = token_SL.gather(1, drafts_S.clamp(max=place_L.shape[0] - 1)[:, None]).squeeze(1)
         was_valid_S = window.valid_S
         window.valid_S = (agreed_S == drafts_S) & (first_S == window.head_S)

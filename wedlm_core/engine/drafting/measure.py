@@ -31,7 +31,7 @@ _FIRST_JUMP = 64  # rows of a tile of products on a GPU
 _LARGE = 1024  # rows of forwards that are measured last
 _CPU = torch.device("cpu")
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
-_SHORT, _BEFORE = 2e-3, 2  # seconds of forwards behind so many of their kind, which are not timed
+_SHORT, _BEFORE = 2e-3, 2  # seconds of forwards after so many of their kind, which are not timed
 _OFF = 4.0  # by so much a table may be off from what it was made of, on a busy machine, before that is worth a warning
 _WARP = 2.0  # by so much the ratios of forwards of today to a kept table may differ from each other
 
@@ -79,7 +79,7 @@ def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: Asy
     Args:
         runner: the engine's.
         pages: its page manager.
-        overlapping: its launch strategy, if its loop is a step ahead of the device: forwards are measured one behind
+        overlapping: its launch strategy, if its loop is a step ahead of the device: forwards are measured one after
             the other then, for what the host does in between costs nothing.
     """
     key = _key(runner)
@@ -286,7 +286,7 @@ def _timed(bench: Bench, points: list[tuple[int, int, int]], effort: _Effort) ->
                 continue
             if turn == 0 and guess < limit / 50:
                 bench.run(*point)  # first touches of memory are not what steps cost
-            # Short ones come behind others of their kind in a run, and find caches and threads as these left them.
+            # Short ones come after others of their kind in a run, and find caches and threads as these left them.
             before = _BEFORE if guess < _SHORT else 0
             seconds.setdefault(point, []).append(bench.run(*point, before=before))
             slowest = statistics.median(seconds[point]) / point[0]

@@ -1,7 +1,7 @@
 """The decoder's forward as CUDA graphs: one launch instead of some ten per layer.
 
 A graph holds embedding, layers with their KV write and attention, and the final norm, for one padded row count. Its
-inputs are buffers that all graphs share; what lies behind a forward's rows is padding. Graphs share one memory pool
+inputs are buffers that all graphs share; what lies after a forward's rows is padding. Graphs share one memory pool
 too: a forward's result is used before the next one runs. What no graph covers runs eagerly.
 """
 
@@ -61,7 +61,7 @@ class StaticInputs:
         self._has_triton = why_no_triton(device) is None
 
     def fill(self, key: GraphKey, batch: DeviceBatch) -> None:
-        """Copy a forward's input; places behind its sequences get no rows."""
+        """Copy a forward's input; places after its sequences get no rows."""
         if self._has_triton:
             self._fill_at_once(key, batch)
         else:

@@ -52,8 +52,8 @@ class ModelRunner:
         padding: of the rows of a forward, and of those of the head.
         device: of the model.
         draws: whether :meth:`draw` is to be called where it can be.
-        skips: whether rows that are not read are left out behind the last layer's keys and values.
-        unread_row: what a row costs that is not read behind the last layer, of one on which a token is chosen; 1 where
+        skips: whether rows that are not read are left out after the last layer's keys and values.
+        unread_row: what a row costs that is not read after the last layer, of one on which a token is chosen; 1 where
             that saves nothing, or little.
     """
 

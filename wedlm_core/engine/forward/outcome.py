@@ -21,7 +21,7 @@ _PLACES = sorted((n for n in OUTCOME_KINDS if n.endswith("_DC")), key=lambda n: 
 COLUMN_OF = {name: place for place, name in enumerate(_COUNTS)}
 """Where words have each column per sequence."""
 SHARE_OF = {name: place for place, name in enumerate(_PLACES)}
-"""Which share of the words behind them each column per place has."""
+"""Which share of the words after them each column per place has."""
 _WHOLE = [name for name in _PLACES if OUTCOME_KINDS[name] == np.int64]  # joined with the counts before all are narrowed
 
 

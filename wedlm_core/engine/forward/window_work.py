@@ -46,8 +46,8 @@ class Finished:
     """What is made after it.
 
     Attributes:
-        words: int32, flat: of each part :func:`wedlm_core.engine.forward.outcome.words_of`, one behind the other, and
-            behind them the most likely tokens.
+        words: int32, flat: of each part :func:`wedlm_core.engine.forward.outcome.words_of`, one after the other, and
+            after them the most likely tokens.
         shapes: of the parts' words.
         tops: where the most likely tokens stand; None where no sequence reports any.
         details: of the parts, with ``EngineConfig.trace`` only.

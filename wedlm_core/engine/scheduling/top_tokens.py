@@ -37,7 +37,7 @@ class TopTokenTable:
             self._row[slot] = -1
 
     def append(self, slots_D: IntArray, generated_D: IntArray, tops: TopTokens, emit_D: IntArray) -> None:
-        """Keep those of tokens that are output, behind ``generated_D`` tokens of earlier forwards."""
+        """Keep those of tokens that are output, after ``generated_D`` tokens of earlier forwards."""
         emit_H = emit_D[tops.member_H]
         member, place = np.nonzero(np.arange(tops.token_HCK.shape[1]) < emit_H[:, None])
         of_D = tops.member_H[member]

@@ -92,7 +92,7 @@ def multiply_int8(  # type: ignore[no-untyped-def]
     """
     place_o, place_r = _tile(outputs, rows, BLOCK_O, BLOCK_R, BAND)
     step = tl.arange(0, BLOCK_I)
-    # Outputs behind the last are computed from the last one, and not stored.
+    # Outputs after the last are computed from the last one, and not stored.
     weight_at = weight_ptr + tl.minimum(place_o, outputs - 1).to(tl.int64)[:, None] * INPUTS + step[None, :]
     byte_at = byte_ptr + place_r.to(tl.int64)[:, None] * INPUTS + step[None, :]
     there = (place_r < rows)[:, None]

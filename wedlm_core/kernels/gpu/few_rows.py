@@ -44,7 +44,7 @@ def multiply_few_rows(  # type: ignore[no-untyped-def]
     """
     place_o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     place_r, step = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_I)
-    # Outputs behind the last are computed from the last one, and not stored.
+    # Outputs after the last are computed from the last one, and not stored.
     weight_at = weight_ptr + tl.minimum(place_o, outputs - 1).to(tl.int64)[:, None] * inputs + step[None, :]
     x_at = x_ptr + place_r[:, None] * inputs + step[None, :]
     there = (place_r < rows)[:, None]

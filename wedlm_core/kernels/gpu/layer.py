@@ -29,7 +29,7 @@ def _add_rms_norm(  # type: ignore[no-untyped-def]
     real = place < SIZE
     dtype = x.dtype.element_ty
     wide = tl.load(x + row + place, mask=real, other=0.0).to(tl.float32)
-    # Read before the sum below, behind which its latency would not be hidden: it is seldom in the cache.
+    # Read before the sum below, after which its latency would not be hidden: it is seldom in the cache.
     factor = tl.load(weight + place, mask=real, other=0.0).to(tl.float32)
     if ADD:
         more = tl.load(delta + row + place, mask=real, other=0.0).to(tl.float32)
@@ -107,7 +107,7 @@ def _norm_rope(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gated(gate_up, place, SIZE: tl.constexpr, FULL: tl.constexpr):  # type: ignore[no-untyped-def]
-    """``silu(gate) * up`` of a row at ``place``, in its dtype; zeros behind the end, unless FULL says it ends there."""
+    """``silu(gate) * up`` of a row at ``place``, in its dtype; zeros after the end, unless FULL says it ends there."""
     dtype = gate_up.dtype.element_ty
     if FULL:
         gate, up = tl.load(gate_up + place), tl.load(gate_up + SIZE + place)
@@ -125,7 +125,7 @@ def _silu_mul(  # type: ignore[no-untyped-def]
 ):
     """A block of one row: ``silu(gate) * up``; with ROUND a row, as BLOCK and REST numbers, in int8 and its scale.
 
-    A processor computes a row's exponentials one after the other: two powers of two leave few places behind its end.
+    A processor computes a row's exponentials one after the other: two powers of two leave few places after its end.
     """
     row = tl.program_id(0).to(tl.int64)
     gate_up += row * 2 * SIZE

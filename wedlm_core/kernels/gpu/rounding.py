@@ -67,7 +67,7 @@ def round_rows(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexp
 
 @triton.jit
 def size_bits(x):  # type: ignore[no-untyped-def]
-    """The bits of ``|x|``, float32, as int32: in the order of the sizes, infinity and then NaN behind all numbers.
+    """The bits of ``|x|``, float32, as int32: in the order of the sizes, infinity and then NaN after all numbers.
 
     So their maximum needs no second reduction to find a NaN, and a warp takes it in one instruction.
     """
@@ -96,7 +96,7 @@ def nearest_int8(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def to_int8(x):  # type: ignore[no-untyped-def]
-    """A row of float32, zeros behind its end, in int8 at a scale of its own, and the scale.
+    """A row of float32, zeros after its end, in int8 at a scale of its own, and the scale.
 
     :func:`wedlm_core.kernels.rounding.rounded` is the oracle. A row with a NaN or an infinity has the scale NaN. Only
     without fused multiply-adds, which round once where the oracle rounds twice.

@@ -32,7 +32,7 @@ def fill_inputs(  # type: ignore[no-untyped-def]
     columns_out,
     BLOCK: tl.constexpr,
 ):
-    """Program (BLOCK rows, BLOCK sequences, and the page table of one): sequences behind the last get no rows.
+    """Program (BLOCK rows, BLOCK sequences, and the page table of one): sequences after the last get no rows.
 
     Args:
         id_in: int64 ``[size]``.
@@ -44,8 +44,8 @@ def fill_inputs(  # type: ignore[no-untyped-def]
         id_out: int64 ``[size]`` at least, written; so the others.
         position_out: see above.
         entry_out: see above.
-        edge_out: int32 ``[room + 1]``; behind the last sequence its edge stands again.
-        length_out: int32 ``[room]``; behind the last sequence 0.
+        edge_out: int32 ``[room + 1]``; after the last sequence its edge stands again.
+        length_out: int32 ``[room]``; after the last sequence 0.
         page_out: int32 ``[room, columns_out]``; what is not given stays.
         size: rows.
         sequences: of the forward.

@@ -2,7 +2,7 @@
 
 Integers and copies only, so results equal those of tensor operations bit for bit: :func:`pack_rows` those of
 :mod:`wedlm_core.engine.forward.pack_gpu`, :func:`advance_windows` those of
-:class:`wedlm_core.decoding.strategies.verified.VerifiedDecoding`. A verified window is drafts, then masks, behind a
+:class:`wedlm_core.decoding.strategies.verified.VerifiedDecoding`. A verified window is drafts, then masks, after a
 head: physical order is logical, row r of a sequence stands at position ``context + r``, and every decode row needs
 logits. Importing this module imports Triton.
 """
@@ -17,7 +17,7 @@ __all__ = ["advance_windows", "pack_rows"]
 
 @triton.jit
 def _counts(facts, stride, context, length, sequences, decoding, SEQ_P: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Context, first KV entry, rows and decode rows of every sequence, int32 ``[SEQ_P]``; 0 behind the last."""
+    """Context, first KV entry, rows and decode rows of every sequence, int32 ``[SEQ_P]``; 0 after the last."""
     index = tl.arange(0, SEQ_P)
     there = index < sequences
     slot = tl.load(facts + index, mask=there, other=0)
@@ -111,7 +111,7 @@ def pack_rows(  # type: ignore[no-untyped-def]
         page_table: int32 ``[slots, columns]``.
         rows_out: int64 ``[3, total]``, written: token, logical position and KV entry of each row; of padding 0, 0, -1.
         picks_out: int64 ``[3, picks]``, written: row, slot and position of the token chosen, of each decode row;
-            behind them row 0 for the last decoding sequence, at position 0.
+            after them row 0 for the last decoding sequence, at position 0.
         context_out: int64 ``[S]``, written: ``context`` of each sequence.
         first_picks: int32 ``[D]``, written: the pick of each decoding sequence's head.
         cu_rows: int32 ``[S + 1]``, written: edges of the sequences' rows.
@@ -143,7 +143,7 @@ def pack_rows(  # type: ignore[no-untyped-def]
     end, picked = tl.cumsum(count, axis=0), tl.cumsum(decode, axis=0)
     before = end[None, :] <= row[:, None]
     sequence = tl.sum(before.to(tl.int32), axis=1)
-    first = tl.max(tl.where(before, end[None, :], 0), axis=1)  # behind the rows of all sequences before
+    first = tl.max(tl.where(before, end[None, :], 0), axis=1)  # after the rows of all sequences before
     pick = tl.max(tl.where(before, picked[None, :], 0), axis=1)
     real = row < tl.sum(count, axis=0)
 
@@ -174,7 +174,7 @@ def pack_rows(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _moved(window_token, chosen_token, source, drafts, length, width):  # type: ignore[no-untyped-def]
-    """What stands at places ``source`` of a window: drafts, then what masks chose, whose row is one behind theirs."""
+    """What stands at places ``source`` of a window: drafts, then what masks chose, whose row is one after theirs."""
     inside = source < width
     moved = tl.load(window_token + source, mask=inside & (source < drafts), other=0)
     chose = inside & (source >= drafts) & (source < length)
@@ -191,7 +191,7 @@ def _refilled(  # type: ignore[no-untyped-def]
     stopping = place < 0
     for k in tl.static_range(STOPS):  # one after the other: a tile of places and stops would need all registers
         stopping = stopping | (token == tl.load(stops + slot * STOPS + k))
-    # What stands behind the filled places is read as well: a stop token there is behind all that is kept.
+    # What stands after the filled places is read as well: a stop token there is after all that is kept.
     none: tl.constexpr = 1 << 30
     first_stop = tl.min(tl.where(stopping, place, none), axis=0)
     keep = filled & (place < most) & (place <= first_stop)
@@ -280,7 +280,7 @@ def advance_windows(  # type: ignore[no-untyped-def]
         VALID: see above.
         NEXT_VALID: see above.
         COLUMNS: of the words, before what stands for each place.
-        TOKEN: which share of the words behind them, each one wider than the window, has tokens; so the next three.
+        TOKEN: which share of the words after them, each one wider than the window, has tokens; so the next three.
         ENTROPY: see above.
         LOGPROB: see above.
         EARLY: see above.
@@ -307,7 +307,7 @@ def advance_windows(  # type: ignore[no-untyped-def]
     head = tl.sum(tl.where(place == agreed, chosen, 0), axis=0)
     # Row j + 1 holds place j; a mask's row holds its own proposal.
     after = tl.load(chosen_token + first + place + 1, mask=place < length, other=0)
-    # The first mask proposes for the place that the last draft's row decides: a test of the proposals behind it.
+    # The first mask proposes for the place that the last draft's row decides: a test of the proposals after it.
     tested = place == tl.minimum(drafts, width - 1)
     proposal = tl.sum(tl.where(tested, tl.where(draft, token, after), 0), axis=0)
     valid = (agreed == drafts) & (proposal == head)

@@ -1,4 +1,4 @@
-"""Which rows are read behind the last layer, where they lie, and what is chosen where nothing is to be chosen."""
+"""Which rows are read after the last layer, where they lie, and what is chosen where nothing is to be chosen."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def test_layers_take_the_kernels_where_the_device_has_them() -> None:
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_only_tiles_that_are_full_of_rows_are_read_without_a_mask(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read behind the last row may belong to no one; results would not show it."""
+    """What is read after the last row may belong to no one; results would not show it."""
     launched = list[dict[str, Any]]()
 
     class Spy:
