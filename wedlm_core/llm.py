@@ -13,7 +13,7 @@ import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.compute_dtype import takes_panels
+from wedlm_core.engine.compute_dtype import check_weights_device, takes_panels
 from wedlm_core.errors import ConfigError, RequestError, explain
 from wedlm_core.kv.pool import kv_dtype_of
 from wedlm_core.llm_inputs import (
@@ -91,6 +91,7 @@ class LLM:
             config = replace(config or EngineConfig(), **engine)
         place = device_of(device)
         kv_dtype_of(config or EngineConfig(), torch.float32, place)  # refused before loading
+        check_weights_device(config or EngineConfig(), place)
         folder = resolve(model, revision=revision, storage_options=storage_options)
         self.name = model
         if config is not None:

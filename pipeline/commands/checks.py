@@ -163,10 +163,10 @@ def check_resources(config: RunConfig, *, runs: bool = False) -> None:
 
     Raises:
         ResourceError: it cannot, or has no use for so many, or no such device.
-        ConfigError: there is no such attention backend, or it does not run where the actors will.
+        ConfigError: there is no such attention backend, or it or the weights' dtype does not run where the actors will.
     """
     for run in config.runs_of_pools().values():
-        if run.engine.attention != "auto":
+        if run.engine.attention != "auto" or run.engine.weight_dtype == "int4":
             alone = run.device == "auto" and is_private() and not local_node()["GPU"] and not count_gpus()
             check_attention(run.engine, on_cpu=run.device == "cpu" or alone, on_gpu=run.device.startswith("cuda"))
     if not is_private():

@@ -89,9 +89,11 @@ def model_memory(config: RunConfig, model: ModelConfig, *, on_cpu: bool) -> Mode
     numbers = dtype if engine.weight_dtype == "auto" else engine.weight_dtype
     wide = dict.fromkeys(("float32", "bfloat16", dtype))
     narrow = [name for name in dict.fromkeys((*_COMPARED, numbers)) if name in WEIGHT_DTYPES]
-    weights = {name: weight_bytes(model, dtype=name, on_cpu=on_cpu) for name in wide}
+    if on_cpu:
+        narrow = [name for name in narrow if name != "int4"]
+    weights = {name: weight_bytes(model, dtype=name) for name in wide}
     weights |= {
-        name: weight_bytes(model, dtype=dtype, weight_dtype=name, quantised_head=engine.quantised_head, on_cpu=on_cpu)
+        name: weight_bytes(model, dtype=dtype, weight_dtype=name, quantised_head=engine.quantised_head)
         for name in narrow
     }
     return ModelMemory(

@@ -91,6 +91,7 @@ def check_attention(engine: EngineConfig, *, on_cpu: bool, on_gpu: bool = False)
     import torch
 
     from wedlm_core.attention import AttentionProblem, backend_names, resolve_backend, runs_on_cpu_only
+    from wedlm_core.engine.compute_dtype import check_weights_device
     from wedlm_core.kv.pool import kv_dtype_of
 
     if engine.attention not in ("auto", *backend_names()):
@@ -100,6 +101,7 @@ def check_attention(engine: EngineConfig, *, on_cpu: bool, on_gpu: bool = False)
         raise ConfigError(explain("engine.attention", engine.attention, "it runs on CPU only", 'Use "auto".'))
     if on_cpu:
         device = torch.device("cpu")
+        check_weights_device(engine, device)
         resolve_backend(engine.attention, AttentionProblem(
             device=device, dtype=torch.float32, kv_dtype=kv_dtype_of(engine, torch.float32, device), num_heads=2,
             num_kv_heads=1, head_dim=64, page_size=engine.page_size, batch_invariant=engine.batch_invariant is True,

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.protocol import PackedRows
-from wedlm_core.config import EXACT_WEIGHT_DTYPES
 from wedlm_core.kv.pool import KVPool
 
 __all__ = ["PagedCpuAttention", "PagedCpuPlan", "score_width"]
@@ -88,8 +87,8 @@ class PagedCpuAttention:
             return f"it runs in float32 on CPU only, not in {problem.dtype} on {problem.device}"
         if problem.kv_dtype not in (torch.float32, torch.bfloat16, torch.int8):
             return f"it reads keys and values in float32, bfloat16 and int8 only, not in {problem.kv_dtype}"
-        if problem.weight_dtype not in ("auto", *EXACT_WEIGHT_DTYPES):
-            return f"the CPU decoder that it is part of needs float32, int8 or int4 weights, not {problem.weight_dtype}"
+        if problem.weight_dtype not in ("auto", "int8"):
+            return f"the CPU decoder that it is part of needs float32 or int8 weights, not {problem.weight_dtype}"
         if importlib.util.find_spec("numba") is None:
             return "the package numba is not installed"
         return None

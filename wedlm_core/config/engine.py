@@ -94,9 +94,10 @@ class EngineConfig:
             quality of each is measured (``benchmarks/results``).
         weight_dtype: "auto" keeps the weights as loaded. "int8" rounds weights and the rows that they are multiplied
             with to 8 bits (:mod:`wedlm_core.model.int8`): a quarter of float32's memory, faster products whose sums
-            are exact. "int4" keeps the weights of the layers in 4 bits and expands them to 8 when they are used: half
-            the memory of "int8", the same exactness, slower (:mod:`wedlm_core.model.int4`). "fp8_e4m3" does as "int8"
-            with 8-bit floats, for GPUs (:mod:`wedlm_core.model.quantised`). Each at a measured loss of quality.
+            are exact. "int4", on GPUs, keeps the weights of the layers in 4 bits and expands them to 8 when they
+            are used: half the memory of "int8", the same exactness, slower (:mod:`wedlm_core.model.int4`). "fp8_e4m3"
+            does as "int8" with 8-bit floats, for GPUs (:mod:`wedlm_core.model.quantised`). Each at a measured loss of
+            quality.
         quantised_head: whether "int8" and "int4" round the output head and the embedding too, to 8 bits.
         smoothing: what scales channels before "int8" and "int4" round them (:mod:`wedlm_core.model.smoothing`): "off";
             "sample", found at the first load from a shipped sample and cached; "model", the file

@@ -9,10 +9,11 @@ import torch
 
 from wedlm_core.attention.backends import may_bring_cpu_decoder
 from wedlm_core.config import EXACT_WEIGHT_DTYPES, EngineConfig
+from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import why_no_bfloat16
 
-__all__ = ["compute_dtype", "takes_panels"]
+__all__ = ["check_weights_device", "compute_dtype", "takes_panels"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,6 +33,16 @@ def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
         return torch.float32
     _LOG.warning('bfloat16 on this CPU is slow here (%s): dtype="float32" is faster', why)
     return model.dtype
+
+
+def check_weights_device(config: EngineConfig, device: torch.device) -> None:
+    """Check that weights of this dtype can be multiplied on a device.
+
+    Raises:
+        ConfigError: weights in int4 on a CPU.
+    """
+    if config.weight_dtype == "int4" and device.type == "cpu":
+        raise ConfigError(explain("weight_dtype", "int4", "it runs on GPUs only", 'Use "int8" on a CPU.'))
 
 
 def takes_panels(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> bool:

@@ -12,7 +12,7 @@ import torch
 from wedlm_core.attention import AttentionBackend, AttentionProblem, invariant_by_default, resolve_backend
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.strategies import Decoding, decoding_of
-from wedlm_core.engine.compute_dtype import compute_dtype
+from wedlm_core.engine.compute_dtype import check_weights_device, compute_dtype
 from wedlm_core.engine.constraints import Constraints
 from wedlm_core.engine.drafting.constants import DraftingConstants
 from wedlm_core.engine.drafting.drafting import Drafting
@@ -76,6 +76,7 @@ def parts_of(
 ) -> Parts:
     """The parts of an engine; see :class:`wedlm_core.engine.Engine` for arguments and errors."""
     check_not_emptied(model)
+    check_weights_device(config, model.device)
     device, dtype = model.device, compute_dtype(model, config)
     backend = resolve_backend(config.attention, _problem(model, config, dtype))
     max_model_len = config.max_model_len or model.config.max_position_embeddings

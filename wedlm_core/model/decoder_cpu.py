@@ -20,10 +20,8 @@ from wedlm_core.attention import CpuPlan
 from wedlm_core.kernels.cpu import layer as kernels
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
-from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 from wedlm_core.model.products import Product, Products, Weight, int8_padding, products_of
-from wedlm_core.model.products_int4 import Int4Product
 from wedlm_core.model.products_int8 import Int8Product, widened
 from wedlm_core.model.rotary import rope_tables
 
@@ -70,7 +68,7 @@ def _linears(layer: DecoderLayer) -> list[nn.Module]:
 
 
 class DecoderCpu:
-    """Runs a :class:`Decoder` of float32, bfloat16, int8 or int4 weights on CPU; all else is computed in float32.
+    """Runs a :class:`Decoder` of float32, bfloat16 or int8 weights on CPU; all else is computed in float32.
 
     The length of the rotary tables is that of the decoder at each call.
 
@@ -120,8 +118,6 @@ class DecoderCpu:
 
     def _exact(self, linear: nn.Module) -> Product | None:
         """The product of a layer whose sums are of integers; None for any other."""
-        if isinstance(linear, Int4Linear):
-            return Int4Product(linear, self._share)
         return Int8Product(linear, self._share) if isinstance(linear, Int8Linear) else None
 
     def _reserve(self, rows: int) -> None:

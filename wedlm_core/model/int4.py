@@ -4,7 +4,7 @@ Of each output, 32 inputs are a group. A weight is ``scale * multiplier * nibble
 output, the multiplier, an integer from 1 to 18, to the group, and the nibble goes from -7 to 7. So multiplier times
 nibble is an integer of 8 bits (two steps of rounding as in QServe, arXiv 2405.04532, without its zero points), and the
 products are those of :mod:`wedlm_core.model.int8`: exact, so a row's bits depend on nothing else. Tiles of outputs are
-expanded when they are used.
+expanded when they are used. Engines use them on GPUs only; elsewhere these layers are the oracle of the GPU's kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from wedlm_core.config.model import INT4_GROUP
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.rounding import RoundedRows, divided, rounded
-from wedlm_core.model.int8 import exact_sums, has_cpu_kernels, has_gpu_kernels, scaled
+from wedlm_core.model.int8 import exact_sums, has_gpu_kernels, scaled
 from wedlm_core.model.int8_gpu import multiply_int4_gpu, rounded_gpu
 
 __all__ = ["TILE", "Int4Linear", "expanded", "rounded_to_nibbles"]
@@ -112,11 +112,6 @@ class Int4Linear(nn.Module):
         """Round these rows of the weight, in any floating dtype, and store them from row ``start`` on."""
         rows = slice(start, start + len(weight_RI))
         own = self.weight[rows], self.multiplier_OG[rows], self.scale_O[rows]
-        if has_cpu_kernels(self.weight.device):
-            from wedlm_core.kernels.cpu.four_bits import round_groups
-
-            round_groups(weight_RI.float().contiguous().numpy(), *(each.numpy() for each in own), 0, len(weight_RI))
-            return
         for mine, found in zip(own, rounded_to_nibbles(weight_RI), strict=True):
             mine.copy_(found)
 

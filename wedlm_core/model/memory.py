@@ -16,9 +16,7 @@ _PROJECTIONS = ("qkv_proj.weight", "o_proj.weight", "gate_up_proj.weight", "down
 _TABLES = ("embed.weight", "lm_head.weight")
 
 
-def weight_bytes(
-    config: ModelConfig, *, dtype: str, weight_dtype: str = "auto", quantised_head: bool = True, on_cpu: bool = False
-) -> int:
+def weight_bytes(config: ModelConfig, *, dtype: str, weight_dtype: str = "auto", quantised_head: bool = True) -> int:
     """Bytes of all weights, as they stay in memory.
 
     Args:
@@ -26,8 +24,6 @@ def weight_bytes(
         dtype: a name of :data:`BYTES`.
         weight_dtype: as in ``EngineConfig``.
         quantised_head: as in ``EngineConfig``.
-        on_cpu: whether an engine packs its matrices, as on a CPU. Beside layers in "int4", a head that is no exact one
-            and tied to the embedding is packed by a library, which gives no rows back: it is in memory twice.
     """
     total = 0.0
     exact_head = weight_dtype in EXACT_WEIGHT_DTYPES and quantised_head
@@ -37,8 +33,6 @@ def weight_bytes(
         if place.parameter in _TABLES and exact_head:
             narrow = WEIGHT_DTYPES["int8"]
         total += rows * (inputs * BYTES[dtype] if narrow is None else inputs * narrow + _SCALE)
-    if on_cpu and config.tie_word_embeddings and weight_dtype == "int4" and not exact_head:
-        total += config.vocab_size * config.hidden_size * BYTES[dtype]
     return int(total)
 
 

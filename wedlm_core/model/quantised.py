@@ -1,8 +1,9 @@
 """Decoders with a byte or less per weight: which layers are replaced, and the layers of 8-bit floats.
 
 ``EngineConfig.weight_dtype`` selects it. "int8" (:mod:`wedlm_core.model.int8`) replaces the layers' products, the
-output head and the embedding; "int4" (:mod:`wedlm_core.model.int4`) the layers' products, and the other two as "int8"
-does; "fp8_e4m3" the layers' products only. Norms stay as they are. The loss of quality is in ``benchmarks/results``.
+output head and the embedding; "int4" (:mod:`wedlm_core.model.int4`), on GPUs, the layers' products, and the other two
+as "int8" does; "fp8_e4m3" the layers' products only. Norms stay as they are. The loss of quality is in
+``benchmarks/results``.
 """
 
 from __future__ import annotations

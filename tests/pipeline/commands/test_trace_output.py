@@ -47,7 +47,7 @@ def traced(job: SmallJob, loaded: list[Job]) -> Traced:
         {},
         {"weight_dtype": "int8", "quantised_head": False, "smoothing": "sample", "kv_cache_dtype": "float32"},
         {"weight_dtype": "int8", "dtype": "float16"},
-        {"weight_dtype": "int4", "max_window": 8, "max_model_len": 96, "streaming": {"clip": False}},
+        {"weight_dtype": "int8", "max_window": 8, "max_model_len": 96, "streaming": {"clip": False}},
     ],
 )
 def test_every_engine_setting_of_the_record_is_that_of_the_run(make_job: MakeJob, changed: dict[str, Any]) -> None:

@@ -23,17 +23,17 @@ def of_8b(monkeypatch: pytest.MonkeyPatch, free: float, *, actors: int = 1, **en
 
 
 def test_a_model_that_does_not_fit_is_said_with_the_numbers_that_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The 8B shape has 8.19e9 weights: 30.5 GiB in float32, 15.3 in bfloat16, 7.6 in int8, 4.6 in int4."""
+    """The 8B shape has 8.19e9 weights: 30.5 GiB in float32, 15.3 in bfloat16, 7.6 in int8."""
     found = of_8b(monkeypatch, 14)
     assert found.shortfall == (
-        "the weights take 30.5 GiB in float32, and 14.0 GiB of memory are free here: int8 and int4 would fit"
+        "the weights take 30.5 GiB in float32, and 14.0 GiB of memory are free here: int8 would fit"
     )
-    assert "30.5 GiB in float32, 15.3 GiB in bfloat16, 7.6 GiB in int8, 4.6 GiB in int4" in found.lines[0]
+    assert "30.5 GiB in float32, 15.3 GiB in bfloat16, 7.6 GiB in int8; this run" in found.lines[0]
     assert of_8b(monkeypatch, 14, weight_dtype="int8").shortfall is None
-    both = of_8b(monkeypatch, 14, weight_dtype="int8", actors=2)
+    both = of_8b(monkeypatch, 31, actors=2)
     assert both.shortfall is not None
     assert "of each of 2 actors" in both.shortfall
-    assert both.shortfall.endswith("int4 would fit")
+    assert both.shortfall.endswith("bfloat16 and int8 would fit")
     none = of_8b(monkeypatch, 3)
     assert none.shortfall is not None
     assert none.shortfall.endswith("no other numbers of this model would fit either")
@@ -59,5 +59,6 @@ def test_of_other_machines_nothing_is_said_but_sizes(monkeypatch: pytest.MonkeyP
     config = RunConfig(input="x.jsonl", output="out", model="m", device="cuda")
     found = model_memory(config, WEDLM_8B, on_cpu=False)
     assert found.numbers == "bfloat16"
+    assert "4.6 GiB in int4" in found.lines[0]
     assert found.shortfall is None
     assert replace(found, free=1).shortfall is not None

@@ -34,7 +34,6 @@ MODELS = {
     "tiny": 40,
     "qwen25-int8": 20,
     "tiny-int8": 20,
-    "tiny-int4": 10,
     "tiny-bfloat16": 20,
     "qwen25-narrow_kv": 20,
     "tiny-narrow_kv": 10,
@@ -92,7 +91,7 @@ class Bench:
     def __init__(self, folder: Path, count: int, *, rarely_agrees: bool, numbers: str) -> None:
         self.rarely_agrees = rarely_agrees
         dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
-        weight_dtype = numbers if numbers in ("int8", "int4") else "auto"
+        weight_dtype = "int8" if numbers == "int8" else "auto"
         tokenizer = Tokenizer.load(folder)
         model = load_model(folder, dtype=dtype, weight_dtype=weight_dtype)
         kv: dict[str, Literal["bfloat16", "int8"]] = {"narrow_kv": "bfloat16", "int8_kv": "int8"}

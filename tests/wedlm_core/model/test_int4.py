@@ -1,4 +1,4 @@
-"""Weights in 4 bits: rounding, the kernel and its product, loading in pieces."""
+"""Weights in 4 bits: rounding, products, loading in pieces, and the refusal on CPUs."""
 
 from __future__ import annotations
 
@@ -7,29 +7,25 @@ import math
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from pipeline.worker.load_engine import check_attention
 from testing.engine.models import random_decoder
 from wedlm_core import LLM
+from wedlm_core.config import EngineConfig
+from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError
-from wedlm_core.kernels.cpu import four_bits
-from wedlm_core.model import placing, products_int4
+from wedlm_core.model import placing
 from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.int4 import Int4Linear, expanded, rounded_to_nibbles
-from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums
-from wedlm_core.model.products_int4 import Int4Product
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 from wedlm_core.model.quantised import quantise
 from wedlm_core.model.weights import load_model, save_model
-
-
-def halves(count: int, seconds: float, part) -> None:  # type: ignore[no-untyped-def]
-    part(0, count // 2)
-    part(count // 2, count)
+from wedlm_core.tokenizer import Tokenizer
 
 
 def some_linear(seed: int, *, inputs: int = 64, outputs: int = 40, bias: bool = True) -> nn.Linear:
@@ -56,19 +52,6 @@ def test_every_weight_is_an_integer_of_8_bits_times_the_scale_of_its_output(seed
     assert bool((error_O <= 0.04 * weight_OI.square().sum(dim=1)).all())
 
 
-@given(seed=st.integers(0, 2**31), groups=st.integers(1, 5), size=st.sampled_from([1e-15, 1e-3, 1.0, 1e6]))
-@settings(max_examples=30, deadline=None)
-def test_the_kernel_rounds_as_torch_does(seed: int, groups: int, size: float) -> None:
-    weight_OI = some_linear(seed, inputs=32 * groups).weight * size
-    weight_OI[3] = 0
-    weight_OI[4, :9] = weight_OI[4, 9] * 0.5  # ties
-    layer = Int4Linear(40, 32 * groups)
-    layer.put(0, weight_OI[:17])
-    layer.put(17, weight_OI[17:].double())
-    for name, want in zip(("weight", "multiplier_OG", "scale_O"), rounded_to_nibbles(weight_OI), strict=True):
-        assert torch.equal(getattr(layer, name), want), name
-
-
 def test_no_share_of_the_largest_weight_rounds_worse_than_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from wedlm_core.model import int4
 
@@ -86,30 +69,14 @@ def test_no_share_of_the_largest_weight_rounds_worse_than_all_of_it(monkeypatch:
 
 @given(rows=st.integers(1, 9), groups=st.integers(1, 4), seed=st.integers(0, 2**31), bias=st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_the_product_gives_the_bits_of_the_layer_and_of_8_bits(rows: int, groups: int, seed: int, bias: bool) -> None:
+def test_the_product_gives_the_bits_of_8_bits(rows: int, groups: int, seed: int, bias: bool) -> None:
     layer = Int4Linear.of(some_linear(seed, inputs=32 * groups, bias=bias))
-    whole_OI = expanded(layer.weight, layer.multiplier_OG)
-    out_OI = np.empty(whole_OI.shape, dtype=np.int8)
-    four_bits.expand_rows(layer.weight.numpy(), layer.multiplier_OG.numpy(), out_OI, 0, len(out_OI))
-    assert np.array_equal(out_OI, whole_OI.numpy())
     x_RI = torch.randn(rows, 32 * groups) * torch.logspace(-2, 2, rows)[:, None]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products_int4, "_TILE_BYTES", 32 * groups)  # tiles of 64 outputs at least
-        found = Int4Product(layer, halves)(x_RI)
-    assert torch.equal(found, layer(x_RI))
-    assert torch.equal(Int4Product(layer, halves)(x_RI[-1:]), found[-1:]), "a row alone"
+    found = layer(x_RI)
+    assert torch.equal(layer(x_RI[-1:]), found[-1:]), "a row alone"
     eight = Int8Linear(40, 32 * groups, layer.bias)
-    eight.weight, eight.scale_O = whole_OI, layer.scale_O
+    eight.weight, eight.scale_O = expanded(layer.weight, layer.multiplier_OG), layer.scale_O
     assert torch.equal(eight(x_RI), found)
-
-
-def test_tiles_of_any_size_give_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = Int4Linear.of(some_linear(1, outputs=300))
-    byte_RI = torch.randint(-127, 128, (5, 64), dtype=torch.int8)
-    want = exact_sums(byte_RI, expanded(layer.weight, layer.multiplier_OG))
-    for size in (64 * 64, 64 * 100, 1 << 20):
-        monkeypatch.setattr(products_int4, "_TILE_BYTES", size)
-        assert torch.equal(Int4Product(layer, halves)._sums(byte_RI), want)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -118,10 +85,9 @@ def test_a_row_that_is_no_number_stays_none(value: float) -> None:
     good_RI = torch.randn(3, 64)
     bad_RI = good_RI.clone()
     bad_RI[1, 17] = value
-    for product in (layer, Int4Product(layer, halves)):
-        found = product(bad_RI)
-        assert not found[1].isfinite().any()
-        assert torch.equal(found[::2], product(good_RI)[::2])
+    found = layer(bad_RI)
+    assert not found[1].isfinite().any()
+    assert torch.equal(found[::2], layer(good_RI)[::2])
 
 
 def test_loading_in_pieces_gives_the_bytes_of_rounding_a_loaded_model(
@@ -160,6 +126,15 @@ def test_a_model_whose_layers_cannot_be_grouped_is_refused_before_its_weights_ar
     for file in folder.glob("*.safetensors"):
         file.write_bytes(b"not weights")
     with pytest.raises(ConfigError, match="a multiple of 32; this model has one of 40"):
-        LLM(str(folder), weight_dtype="int4")
-    with pytest.raises(ConfigError, match="a multiple of 32; this model has one of 40"):
         load_config(folder).check_weight_dtype("int4")
+
+
+def test_engines_on_a_cpu_refuse_them_and_name_int8(qwen3_folder: Path) -> None:
+    rule = r'weight_dtype=\'int4\': it runs on GPUs only. Use "int8" on a CPU.'
+    with pytest.raises(ConfigError, match=rule):
+        LLM(str(qwen3_folder), weight_dtype="int4", device="cpu")
+    model, config = load_model(qwen3_folder, weight_dtype="int4"), EngineConfig(weight_dtype="int4")
+    with pytest.raises(ConfigError, match=rule):
+        Engine(model, Tokenizer.load(qwen3_folder), config)
+    with pytest.raises(ConfigError, match=rule):
+        check_attention(config, on_cpu=True)
