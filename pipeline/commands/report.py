@@ -40,8 +40,6 @@ __all__ = ["gather", "load_session", "load_sessions", "published_aggregate", "re
 _TRACES = 6
 _SESSIONS = 50
 """Runs that are shown, the last ones."""
-_PROMPTS = ("prompt_column", "messages_column", "token_ids_column")
-_USUAL_PROMPTS = ("prompt", "messages", "prompt_token_ids", "conversations")
 
 
 def report(
@@ -187,7 +185,6 @@ def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggre
         trace_note=_trace_note(traced),
         notes=(*notes, *describe_retries(state.retries, totals.retried)),
         scheduled=state.scheduled,
-        prompt_column=_prompt_column(state),
     )
 
 
@@ -204,11 +201,6 @@ def _state(totals: Totals, planned: int, *, done: bool) -> str:
     if totals.all_failed:
         return "done, every row failed"
     return f"done, {totals.failed_rows:,} rows failed" if totals.failed_rows else "done"
-
-
-def _prompt_column(state: RunState) -> str | None:
-    named = next((state.fingerprint[name] for name in _PROMPTS if state.fingerprint.get(name)), None)
-    return named or next((name for name in _USUAL_PROMPTS if name in state.columns.names), None)
 
 
 def published_aggregate(
@@ -241,7 +233,7 @@ def published_aggregate(
 
 
 def _read(part: PublishedPart, prefix: str) -> Aggregate:
-    aggregator = Aggregator(part.schema.names.index(f"{prefix}row_id"), prefix)
+    aggregator = Aggregator(prefix)
     for table in part.tables():
         aggregator.add(table)
     return aggregator.result()
@@ -249,7 +241,7 @@ def _read(part: PublishedPart, prefix: str) -> Aggregate:
 
 def _committed_aggregate(storage: Storage, state: RunState) -> Aggregate:
     """Of all committed rows, which are read for it."""
-    aggregator = Aggregator(len(state.columns), state.fingerprint["column_prefix"])
+    aggregator = Aggregator(state.fingerprint["column_prefix"])
     for table in committed_tables(storage, ROWS, state, state.schema):
         aggregator.add(table)
     return aggregator.result()

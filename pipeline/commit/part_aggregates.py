@@ -28,12 +28,11 @@ class PartAggregator:
     """Aggregates the rows of a part that is being written.
 
     Args:
-        inputs: number of its columns that are the input's.
-        prefix: prefix of the names of the others.
+        prefix: prefix of the names of its columns that are not the input's.
     """
 
-    def __init__(self, inputs: int, prefix: str) -> None:
-        self._aggregator: Aggregator | None = Aggregator(inputs, prefix)
+    def __init__(self, prefix: str) -> None:
+        self._aggregator: Aggregator | None = Aggregator(prefix)
 
     def add(self, table: pa.Table) -> None:
         """Count rows. What fails is logged, and the part gets no aggregate."""

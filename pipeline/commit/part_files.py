@@ -192,7 +192,7 @@ def _copy(storage: Storage, source: str, key: str, rows: int, sha256: str) -> Pa
 
 def _write(storage: Storage, rows: Rows, key: str, pieces: Iterable[Place]) -> PartRecord:
     reader = rows.reader(storage)
-    aggregator = PartAggregator(rows.inputs, rows.prefix) if rows.aggregated else None
+    aggregator = PartAggregator(rows.prefix) if rows.aggregated else None
     count = 0
     with storage.create(key) as file:
         hashed = HashedFile(file)

@@ -1,4 +1,4 @@
-"""Aggregates of output rows: counts, histograms and sampled rows; of a fixed size, and mergeable in any order."""
+"""Aggregates of output rows: counts and histograms; of a fixed size, and mergeable in any order."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason
 from pipeline.reporting.histogram import SCALES, Histogram
-from pipeline.reporting.samples import SampledRow, lowest, row_hashes, sampled_rows
 
-__all__ = ["MEASURES", "SAMPLED_FAILURES", "SAMPLED_ROWS", "Aggregate", "Aggregator"]
+__all__ = ["MEASURES", "Aggregate", "Aggregator"]
 
-VERSIONS = (1, 2)
-"""Those that are understood; the last one is written. Version 1 had more histograms, and sums."""
-SAMPLED_ROWS = 24
-"""Sampled rows that succeeded."""
-SAMPLED_FAILURES = 12
-"""Sampled rows that failed."""
+VERSIONS = (1, 2, 3)
+"""Those that are understood; the last one is written. Versions before had sampled rows, the first more histograms."""
 _AT_ONCE = 8192
 """Rows that are aggregated at once: fewer cost more for each."""
 
@@ -37,13 +32,12 @@ counts for no value."""
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """Counts, histograms and samples of some output rows.
+    """Counts and histograms of some output rows.
 
     Attributes:
         rows: output rows: one for each generation, one for each failed input row.
         finish_reasons: number of output rows by reason.
         histograms: by the names of :data:`MEASURES`.
-        samples, failures: sampled rows that succeeded, and that failed.
     """
 
     rows: int = 0
@@ -51,8 +45,6 @@ class Aggregate:
     histograms: Mapping[str, Histogram] = field(
         default_factory=lambda: {name: Histogram.empty(SCALES[scale]) for name, (_, scale) in MEASURES.items()}
     )
-    samples: tuple[SampledRow, ...] = ()
-    failures: tuple[SampledRow, ...] = ()
 
     @property
     def failed(self) -> int:
@@ -65,23 +57,13 @@ class Aggregate:
         return self.rows - self.failed
 
     @classmethod
-    def of(cls, table: pa.Table, inputs: int, prefix: str = "") -> Aggregate:
+    def of(cls, table: pa.Table, prefix: str = "") -> Aggregate:
         """Aggregate the rows of a table, all at once.
 
         Args:
             table: output rows.
-            inputs: number of its columns that are the input's; these come first.
-            prefix: prefix of the names of the others.
+            prefix: prefix of the names of its columns that are not the input's.
         """
-        failed = pc.equal(table[f"{prefix}finish_reason"], FinishReason.ERROR.value).to_numpy()
-        hashes = row_hashes(table[f"{prefix}row_id"].to_pylist(), table[f"{prefix}sample_index"].to_pylist())
-
-        def sample(among: np.ndarray, most: int) -> tuple[SampledRow, ...]:
-            where = np.flatnonzero(among)
-            if len(where) > most:  # only these can have the lowest hashes; equal hashes stay
-                where = where[hashes[where] <= np.partition(hashes[where], most - 1)[most - 1]]
-            return lowest(sampled_rows(table, where.tolist(), hashes, inputs, prefix), most)
-
         return cls(
             rows=table.num_rows,
             finish_reasons=_counted(table[f"{prefix}finish_reason"]),
@@ -89,8 +71,6 @@ class Aggregate:
                 name: Histogram.of(SCALES[scale], _numbers(table, prefix, path))
                 for name, (path, scale) in MEASURES.items()
             },
-            samples=sample(~failed, SAMPLED_ROWS),
-            failures=sample(failed, SAMPLED_FAILURES),
         )
 
     def merged_with(self, other: Aggregate) -> Aggregate:
@@ -100,8 +80,6 @@ class Aggregate:
             rows=self.rows + other.rows,
             finish_reasons={n: self.finish_reasons.get(n, 0) + other.finish_reasons.get(n, 0) for n in reasons},
             histograms={name: self.histograms[name].merged_with(other.histograms[name]) for name in MEASURES},
-            samples=lowest((*self.samples, *other.samples), SAMPLED_ROWS),
-            failures=lowest((*self.failures, *other.failures), SAMPLED_FAILURES),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,8 +89,6 @@ class Aggregate:
             "rows": self.rows,
             "finish_reasons": dict(self.finish_reasons),
             "histograms": {name: own.to_dict() for name, own in self.histograms.items()},
-            "samples": [vars(row) for row in self.samples],
-            "failures": [vars(row) for row in self.failures],
         }
 
     @classmethod
@@ -124,8 +100,6 @@ class Aggregate:
             rows=raw["rows"],
             finish_reasons=raw["finish_reasons"],
             histograms={name: Histogram.from_dict(raw["histograms"][name]) for name in MEASURES},
-            samples=tuple(SampledRow(**row) for row in raw["samples"]),
-            failures=tuple(SampledRow(**row) for row in raw["failures"]),
         )
 
 
@@ -133,11 +107,11 @@ class Aggregator:
     """Aggregates tables one after the other, with little more than one of them in memory.
 
     Args:
-        inputs, prefix: see :meth:`Aggregate.of`.
+        prefix: see :meth:`Aggregate.of`.
     """
 
-    def __init__(self, inputs: int, prefix: str = "") -> None:
-        self._inputs, self._prefix = inputs, prefix
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self._held: list[pa.Table] = []
         self._rows = 0
         self._sum = Aggregate()
@@ -159,7 +133,7 @@ class Aggregator:
     def _flush(self) -> None:
         if self._held:
             table = pa.concat_tables(self._held).combine_chunks()  # many small chunks take four times as long
-            self._sum = self._sum.merged_with(Aggregate.of(table, self._inputs, self._prefix))
+            self._sum = self._sum.merged_with(Aggregate.of(table, self._prefix))
         self._held, self._rows = [], 0
 
 

@@ -82,7 +82,6 @@ class Facts:
         traces: rows that were decoded once more, step by step.
         trace_note: why there are none of these, or fewer than asked for.
         notes: what a reader has to know about these numbers.
-        prompt_column: the input column that prompts come from, if there is one.
         dropped: rows that a filter dropped; None of an output that a run generated.
         scheduled: whether scheduled runs keep the output.
     """
@@ -101,6 +100,5 @@ class Facts:
     traces: tuple[RowTrace, ...] = ()
     trace_note: str | None = None
     notes: tuple[str, ...] = ()
-    prompt_column: str | None = None
     dropped: int | None = None
     scheduled: bool = False

@@ -23,7 +23,6 @@ from pipeline.reporting.drafts import drafts_by_source
 from pipeline.reporting.facts import Facts, Session
 from pipeline.reporting.numbers import count, figure, percent, short
 from pipeline.reporting.player import ABOUT, name_of, player_data
-from pipeline.reporting.samples import SampledRow
 from pipeline.settings.parsing import describe_unparsed
 
 __all__ = ["render"]
@@ -50,10 +49,6 @@ def render(facts: Facts) -> str:
         drafts=drafts_by_source(facts.totals.drafts, facts.totals.completion_tokens),
         unparsed=describe_unparsed(facts.totals.unparsed, facts.totals.samples) if facts.totals.unparsed else "",
         advice=retry_advice(scheduled=facts.scheduled),
-        rows=[(f"{len(own)} of {count(whole)} rows that {kind}",
-               [_row(row, facts) for row in sorted(own, key=_certainty)])
-              for kind, own, whole in (("succeeded", facts.aggregate.samples, facts.aggregate.generations),
-                                       ("failed", facts.aggregate.failures, facts.aggregate.failed)) if own],
         about_decoding=" ".join(ABOUT.get(name, "") for name in dict.fromkeys(t.strategy for t in facts.traces)),
         traces=[player_data(trace) for trace in facts.traces],
         trace_names=[name_of(trace) for trace in facts.traces],
@@ -167,30 +162,3 @@ def _throughput(session: Session) -> Chart:
     ]  # fmt: skip
     about = f"Tokens that the last run generated: {count(session.rows)} rows."
     return Chart(name="throughput", title="Throughput", about=about, x="time", y="tokens per second", bars=bars)
-
-
-def _certainty(row: SampledRow) -> float:
-    """Sort the least certain rows first."""
-    return -(row.stats.get("mean_entropy") or 0.0)
-
-
-def _row(row: SampledRow, facts: Facts) -> dict[str, Any]:
-    """A sampled row as the template shows it."""
-    inputs = {redact(name): redact(value) for name, value in row.inputs.items()}
-    column = facts.prompt_column if facts.prompt_column in inputs else next(iter(inputs), "")
-    failed = row.error is not None
-    facts_of_row = ["failed"] if failed else [row.finish_reason, f"{count(row.completion_tokens or 0)} tokens"]
-    if row.stats.get("decode_forwards"):
-        facts_of_row.append(f"{figure(row.stats.get('tokens_per_forward'))} per forward")
-    if row.stats.get("mean_entropy") is not None:
-        facts_of_row.append(f"entropy {figure(row.stats['mean_entropy'])}")
-    return {
-        "name": redact(f"{row.row_id}, sample {row.sample_index}" if row.sample_index else row.row_id),
-        "facts": " \N{MIDDLE DOT} ".join(facts_of_row),
-        "failed": failed,
-        "column": column,
-        "prompt": inputs.pop(column, ""),
-        "answer": redact((row.error if failed else row.text) or "") or "(empty)",
-        "cut": row.cut,
-        "more": [*inputs.items(), *(() if failed else ((name, figure(value)) for name, value in row.stats.items()))],
-    }

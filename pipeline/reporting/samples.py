@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -14,40 +11,7 @@ import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason
 
-__all__ = ["SampledRow", "lowest", "lowest_hash", "lowest_rows", "row_hashes", "sampled_rows"]
-
-_CELL_CHARACTERS = 1500
-_TEXT_CHARACTERS = 6000
-_COLUMNS = 12
-"""Input columns that a sampled row shows."""
-_STATS = ("decode_forwards", "rows_forwarded", "tokens_per_forward", "prefix_cacheability", "mean_entropy",
-          "max_entropy", "mean_logprob", "draft_agreement", "out_of_order_fills", "window_mean")  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampledRow:
-    """An output row, as a report shows it: texts are cut.
-
-    Attributes:
-        hash: see :func:`row_hashes`.
-        row_id, sample_index, text, error, finish_reason, strategy, prompt_tokens, completion_tokens: its columns.
-        inputs: its input columns as text.
-        cut: whether ``text`` is longer in the output.
-        stats: some of its statistics.
-    """
-
-    hash: int
-    row_id: str
-    sample_index: int
-    finish_reason: str
-    text: str | None = None
-    error: str | None = None
-    strategy: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    cut: bool = False
-    stats: Mapping[str, float | None] = field(default_factory=dict)
+__all__ = ["lowest_hash", "lowest_rows", "row_hashes"]
 
 
 def row_hashes(row_ids: Iterable[str], sample_indexes: Iterable[int]) -> np.ndarray:
@@ -79,60 +43,3 @@ def lowest_rows(tables: Iterable[pa.Table], most: int, prefix: str = "") -> pa.T
 
 def _succeeded(table: pa.Table, prefix: str) -> np.ndarray:
     return np.asarray(pc.not_equal(table[f"{prefix}finish_reason"], FinishReason.ERROR.value))
-
-
-def sampled_rows(
-    table: pa.Table, where: Sequence[int], hashes: np.ndarray, inputs: int, prefix: str
-) -> list[SampledRow]:
-    """The rows of these numbers.
-
-    Args:
-        table: output rows.
-        where: row numbers.
-        hashes: of all rows of ``table``.
-        inputs: number of its columns that are the input's; these come first.
-        prefix: prefix of the names of the others.
-    """
-    return [_row({name: table[name][i] for name in table.column_names}, int(hashes[i]), inputs, prefix) for i in where]
-
-
-def lowest(rows: Iterable[SampledRow], most: int) -> tuple[SampledRow, ...]:
-    """The rows with the lowest hashes, from the lowest on."""
-    return tuple(sorted(rows, key=lambda row: (row.hash, row.row_id, row.sample_index))[:most])
-
-
-def _row(cells: Mapping[str, pa.Scalar], hash: int, inputs: int, prefix: str) -> SampledRow:
-    def cell(name: str) -> Any:
-        found = cells.get(prefix + name)
-        return None if found is None else found.as_py()
-
-    text, error, stats = cell("text"), cell("error"), cell("stats") or {}
-    return SampledRow(
-        hash=hash,
-        row_id=cell("row_id"),
-        sample_index=cell("sample_index"),
-        finish_reason=cell("finish_reason"),
-        text=None if text is None else text[:_TEXT_CHARACTERS],
-        cut=text is not None and len(text) > _TEXT_CHARACTERS,
-        error=None if error is None else _shortened(error, _CELL_CHARACTERS),
-        strategy=cell("strategy"),
-        prompt_tokens=cell("prompt_tokens"),
-        completion_tokens=cell("completion_tokens"),
-        inputs={name: _plain(cells[name]) for name in list(cells)[: min(inputs, _COLUMNS)]},
-        stats={name: stats.get(name) for name in _STATS},
-    )
-
-
-def _plain(cell: pa.Scalar) -> str:
-    """A cell as text for people."""
-    try:
-        value = cell.as_py()
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        text.encode()  # half a surrogate pair cannot be written to a file
-    except (ValueError, TypeError, OverflowError, pa.ArrowException):
-        return "(not text)"
-    return _shortened(text, _CELL_CHARACTERS)
-
-
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"

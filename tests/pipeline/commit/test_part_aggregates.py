@@ -16,7 +16,7 @@ from pipeline.commit.part_aggregates import PartAggregator, load_aggregates
 from pipeline.reporting.aggregate import Aggregate, Aggregator
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import FakeEngine, InlineExecutor, MemoryStorage
-from testing.pipeline.output_rows import INPUTS, output_table
+from testing.pipeline.output_rows import output_table
 
 MakeJob = Callable[..., SmallJob]
 
@@ -35,7 +35,7 @@ class Refuses(FakeEngine):
 
 def of_published_rows(job: SmallJob) -> Aggregate:
     """The slow way: of all rows as any reader gets them."""
-    return Aggregate.of(read(job.config.output, format="arrow"), inputs=2)
+    return Aggregate.of(read(job.config.output, format="arrow"))
 
 
 def kept(job: SmallJob) -> list[str]:
@@ -111,7 +111,7 @@ def test_an_output_without_any_is_read_and_a_run_without_a_report_makes_none(mak
 
 def test_committed_rows_that_are_not_published_are_read(make_job_that_ran: MakeJob) -> None:
     job = make_job_that_ran(3)
-    expected = Aggregator(inputs=2)
+    expected = Aggregator()
     expected.add(read(job.config.output, format="arrow", committed=True))
     facts = gather(job.storage)
     assert facts.aggregate == expected.result()
@@ -122,7 +122,7 @@ def test_committed_rows_that_are_not_published_are_read(make_job_that_ran: MakeJ
 
 def test_rows_that_cannot_be_aggregated_do_not_fail_their_part(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
-    aggregator = PartAggregator(len(INPUTS), "")
+    aggregator = PartAggregator("")
     aggregator.add(output_table(3))
     aggregator.add(pa.table({"nothing": [1]}))
     aggregator.add(output_table(3))

@@ -10,18 +10,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.reporting.aggregate import MEASURES, SAMPLED_FAILURES, SAMPLED_ROWS, Aggregate, Aggregator
+from pipeline.reporting.aggregate import MEASURES, Aggregate, Aggregator
 from pipeline.reporting.histogram import SCALES
-from pipeline.reporting.samples import row_hashes
-from testing.pipeline.output_rows import INPUTS, output_table
+from testing.pipeline.output_rows import output_table
 
 TABLE = output_table(150, samples=2)
-WHOLE = Aggregate.of(TABLE, len(INPUTS))
+WHOLE = Aggregate.of(TABLE)
 
 
 def merged(parts: list[Aggregate]) -> Aggregate:
@@ -32,19 +30,19 @@ def merged(parts: list[Aggregate]) -> Aggregate:
 @given(st.lists(st.integers(0, TABLE.num_rows), max_size=6), st.randoms(use_true_random=False))
 def test_any_parts_in_any_order_merge_to_the_whole(cuts: list[int], order: Any) -> None:
     edges = sorted({0, TABLE.num_rows, *cuts})
-    parts = [Aggregate.of(TABLE.slice(a, b - a), len(INPUTS)) for a, b in itertools.pairwise(edges)]
+    parts = [Aggregate.of(TABLE.slice(a, b - a)) for a, b in itertools.pairwise(edges)]
     order.shuffle(parts)
     half = order.randint(0, len(parts))
     assert merged([merged(parts[:half]), merged(parts[half:])]) == WHOLE
 
 
 def test_an_aggregate_of_nothing_changes_nothing() -> None:
-    assert Aggregate.of(TABLE.slice(0, 0), len(INPUTS)) == Aggregate()
+    assert Aggregate.of(TABLE.slice(0, 0)) == Aggregate()
     assert Aggregate().merged_with(WHOLE) == WHOLE == WHOLE.merged_with(Aggregate())
 
 
 def test_tables_of_any_size_give_the_same() -> None:
-    aggregator = Aggregator(len(INPUTS))
+    aggregator = Aggregator()
     for first in range(0, TABLE.num_rows, 7):
         aggregator.add(TABLE.slice(first, 7))
     assert aggregator.result() == WHOLE
@@ -57,7 +55,16 @@ def test_it_survives_json() -> None:
 
 def test_an_aggregate_of_the_version_before_is_understood() -> None:
     whole = WHOLE.to_dict()
-    older = {**whole, "version": 1, "sums": {"prompt_tokens": 7}, "models": {}, "strategies": {}, "commits": {}}
+    older = {
+        **whole,
+        "version": 1,
+        "samples": [{"hash": 1}],
+        "failures": [],
+        "sums": {"prompt_tokens": 7},
+        "models": {},
+        "strategies": {},
+        "commits": {},
+    }
     older["histograms"] = {
         **{name: {**own, "least": 0.0, "largest": 9.0} for name, own in whole["histograms"].items()},
         "run_seconds": {"scale": "seconds", "bins": {"3": 1}, "total": 5, "least": 0.1, "largest": 0.1},
@@ -90,26 +97,10 @@ def test_counts_are_those_of_pandas() -> None:
     assert WHOLE.failed == (data.finish_reason == "error").sum() == len(data) - WHOLE.generations
 
 
-def test_sampled_rows_are_those_of_the_lowest_hashes_and_their_texts_are_cut() -> None:
-    data = TABLE.to_pandas()
-    data["hash"] = row_hashes(data.row_id, data.sample_index)
-    assert data.hash.is_unique
-    assert data.hash.min() >= 0
-    ok = data[data.finish_reason != "error"].sort_values("hash")[:SAMPLED_ROWS]
-    bad = data[data.finish_reason == "error"].sort_values("hash")[:SAMPLED_FAILURES]
-    assert [(r.row_id, r.sample_index, r.text) for r in WHOLE.samples] == list(
-        ok[["row_id", "sample_index", "text"]].itertuples(index=False, name=None)
-    )
-    assert [r.error for r in WHOLE.failures] == bad.error.tolist()
-    assert WHOLE.samples[0].inputs == {"prompt": ok.prompt.iloc[0], "k": str(ok.k.iloc[0])}
-    huge = TABLE.slice(0, 40).set_column(4, TABLE.schema.field("text"), pa.array(["é" * 10**6] * 40))
-    assert max(len(row.text or "") for row in Aggregate.of(huge, len(INPUTS)).samples) < 10_000
-
-
 def test_column_prefixes_and_tables_of_fewer_columns_are_understood() -> None:
     prefixed = output_table(150, prefix="gen_", samples=2)
-    assert Aggregate.of(prefixed, len(INPUTS), "gen_") == WHOLE
-    found = Aggregate.of(TABLE.drop_columns(["token_ids", "stats"]), len(INPUTS))
+    assert Aggregate.of(prefixed, "gen_") == WHOLE
+    found = Aggregate.of(TABLE.drop_columns(["token_ids", "stats"]))
     assert found.histograms["mean_entropy"].count == 0
     assert found.histograms["completion_tokens"] == WHOLE.histograms["completion_tokens"]
 

@@ -23,7 +23,7 @@ from pipeline.storage.open import open_storage
 from pipeline.types import Totals
 from testing.browser import CHROMIUM, Browser, chromium
 from testing.pipeline.fakes import InlineExecutor
-from testing.pipeline.output_rows import INPUTS, output_table
+from testing.pipeline.output_rows import output_table
 from wedlm_core.llm import LLM
 
 pytestmark = [
@@ -137,7 +137,7 @@ def test_keys_move_the_player(browser: Browser, page: Path) -> None:
 
 def test_a_page_over_a_million_rows_opens_in_less_than_a_second(browser: Browser, output: str, tmp_path: Path) -> None:
     facts = gather(open_storage(output, layout.SCRATCH))
-    some = Aggregate.of(output_table(8192, samples=1), len(INPUTS))
+    some = Aggregate.of(output_table(8192, samples=1))
     total = some
     while total.rows < 10**6:
         total = total.merged_with(total)
