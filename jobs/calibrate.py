@@ -99,11 +99,11 @@ def _verdict(found: Calibration, wanted: CalibrationConfig, window: int | str) -
         ]
     if found.advised is None:
         kept = [trial for trial in found.trials if trial.threshold is not None and trial.threshold <= found.threshold]
-        rival = max(kept, key=lambda trial: trial.tokens_per_second)
+        fastest = max(kept, key=lambda trial: trial.tokens_per_second)
         lines = [
             "use: --set sampling.strategy=verified",
             f"({basis}; verified is best already: {found.verified.tokens_per_second:.0f} tokens/s, and it gives up "
-            f"nothing; {wanted.strategy} at {rival.threshold:g} makes {rival.tokens_per_second:.0f})",
+            f"nothing; {wanted.strategy} at {fastest.threshold:g} makes {fastest.tokens_per_second:.0f})",
         ]
     else:
         lines = _advice(found, wanted, basis, found.advised)

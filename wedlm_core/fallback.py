@@ -60,7 +60,7 @@ class Optimisations:
 
     def __init__(self) -> None:
         self.prefixes = Optimisation("the prefix cache", "prompts are computed whole from now on")
-        self.windows = Optimisation("the planner of windows", "tokens come one by one from now on")
+        self.windows = Optimisation("drafting", "tokens come one by one from now on")
         self.history = Optimisation("drafting from history", "there are no such drafts from now on")
 
     @property

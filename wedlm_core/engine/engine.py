@@ -88,7 +88,7 @@ class Engine:
         self._constraints = parts.constraints
         self._optimisations = parts.optimisations
         self._planning, self._recalling = parts.optimisations.windows, parts.optimisations.history
-        self._planning.turn_off, self._recalling.turn_off = self._leave_out_planner, self._leave_out_history
+        self._planning.turn_off, self._recalling.turn_off = self._leave_out_drafting, self._leave_out_history
         self._opening = Opening(parts, self._plan_windows)
         self._generations = Generations(self._table, self.tokenizer, model.config.vocab_size)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
@@ -297,7 +297,7 @@ class Engine:
             self._runner.state.empty_windows(slots_D)
             table.rows[slots_D], table.source[slots_D] = table.head[slots_D], DraftSource.MASK
 
-    def _leave_out_planner(self) -> None:
+    def _leave_out_drafting(self) -> None:
         """Go on with the smallest windows, and without drafts, whose price nobody knows."""
         if self._drafting.history is not None:
             self._leave_out_history()
@@ -305,7 +305,7 @@ class Engine:
         self._runner.state.set_windows(self._table)
 
     def _plan_windows(self) -> None:
-        """Let the planner set the windows of adaptive sequences."""
+        """Let drafting set the windows of adaptive sequences."""
         spare = self.pages.num_free * self.config.page_size
         if self._planning.attempt(self._drafting.plan, self._scheduler.running_slots(), spare):
             self._runner.state.set_windows(self._table)

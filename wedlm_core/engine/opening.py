@@ -1,4 +1,4 @@
-"""Sequences that just got a slot: what the slot table, the device, the planner and drafts have to know of them."""
+"""Sequences that just got a slot: what the slot table, the device and drafting have to know of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Shared(NamedTuple):
         stop_ids: tokens that end an output.
         group: number of the decoding.
         verifies: whether the decoding does.
-        adaptive: the planner chooses the windows.
+        adaptive: drafting chooses the windows.
         window: masks of the first window where it is fixed, else -1.
     """
 
@@ -41,7 +41,7 @@ class Opening:
 
     Args:
         parts: of the engine.
-        plan_windows: lets the planner set the windows of adaptive sequences.
+        plan_windows: lets drafting set the windows of adaptive sequences.
     """
 
     def __init__(self, parts: Parts, plan_windows: Callable[[], None]) -> None:

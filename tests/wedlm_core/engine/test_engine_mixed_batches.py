@@ -1,4 +1,4 @@
-"""Requests of all strategies in one batch: each gives what it gives alone, and the planner learns from its own only.
+"""Requests of all strategies in one batch: each gives what it gives alone, and drafting learns from its own only.
 
 The shipped model and a small random one; random windows, temperatures, lengths, batch sizes, page sizes and pools.
 """
@@ -201,7 +201,7 @@ def test_the_rest_of_a_mix_is_what_it_is_alone_where_some_are_aborted(folder: Pa
 
 
 class Witness:
-    """Counts what drafts of verified sequences did, from their group's own commit, beside an engine's planner."""
+    """Counts what drafts of verified sequences did, from their group's own commit, beside an engine's drafting."""
 
     def __init__(self, engine: Engine) -> None:
         self.counted = engine._drafting._acceptance

@@ -112,7 +112,7 @@ def test_preemption_in_a_small_pool(agreeing_folder: Path, strategy: str) -> Non
 @pytest.mark.parametrize("settings", [{}, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("seed", range(3))
 def test_adaptive_windows_are_verified(agreeing_folder: Path, seed: int, settings: dict[str, Any]) -> None:
-    """Windows follow what the planner saw, which differs one step behind: the tokens do not."""
+    """Windows follow what drafting saw, which differs one step behind: the tokens do not."""
     requests = requests_like("verified", seed=seed, window_size="auto", max_tokens=40)
     expected = run(engine_of(agreeing_folder, overlap=False), requests)
     assert_same(run(engine_of(agreeing_folder, overlap=True, **settings), requests), expected, stats=False)

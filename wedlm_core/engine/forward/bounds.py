@@ -56,7 +56,7 @@ class RowBounds:
 
     @classmethod
     def of(cls, table: SlotTable, slots_D: IntArray, decodings: Sequence[Decoding]) -> RowBounds:
-        """From the table, where the planner's windows stand.
+        """From the table, where drafting's windows stand.
 
         Args:
             table: groups and windows are read.

@@ -150,7 +150,7 @@ class Scheduler:
         while self.waiting:
             sequence = self.waiting[0]
             most = most_rows(sequence)
-            # The planner keeps adaptive windows within the budget; at the least each takes the head's row.
+            # Drafting keeps adaptive windows within the budget; at the least each takes the head's row.
             least = 1 if sequence.request.params.adaptive else most
             if self.running and booked + least > self.config.max_batch_rows:
                 break

@@ -57,7 +57,7 @@ class SlotTable:
         cached: tokens that are in the KV cache.
         capacity: KV entries that the slot's pages hold.
         rows: decode rows of the next forward.
-        adaptive: bool, the planner chooses the windows; other slots keep the windows they were set up with.
+        adaptive: bool, drafting chooses the windows; other slots keep the windows they were set up with.
         masks: masks of the next window.
         keep_valid, keep_stale: drafts that the next window keeps at most, where the drafts' prefix is valid and
             where it is stale.

@@ -30,7 +30,7 @@ def booked_rows(slots, adaptive, rows, widest, head):  # type: ignore[no-untyped
 
     Args:
         slots: int64 ``[R]``, running ones.
-        adaptive: bool ``[slots]``, the planner chooses their windows.
+        adaptive: bool ``[slots]``, drafting chooses their windows.
         rows: int64 ``[slots]``, decode rows of the next forward.
         widest: int64 ``[slots]``, masks of a window at most.
         head: bool ``[slots]``, a row more.
