@@ -58,7 +58,7 @@ class Scenario:
 
     Attributes:
         tokens: outputs of a sequence; then another takes its place.
-        prompt: rows of prefill of each new sequence, in the forward after the one that ended the last.
+        prompt: rows of prefill of each new sequence, in the forward after the end of the last one.
         later: acceptance of sequences that begin in every other ``period`` of forwards: the job changes; () is never.
         host_seconds: of a step besides its forward, without drafts and with some.
         hidden: what is missed of it, likewise, over the seconds of the forward: only those of steps as a whole show it.
