@@ -13,15 +13,15 @@ from testing.prose import CONSTRUCTIONS, PACKAGES, counts, sentences
 
 MOST: Mapping[str, tuple[int, ...]] = {
     # behind, what, which, pronouns, that of, beside, anew, dear, tell of, nobody, set phrase
-    "docs": (14, 75, 12, 14, 2, 8, 6, 2, 2, 3, 4),
-    "wedlm_core": (25, 80, 20, 9, 2, 6, 9, 2, 2, 3, 5),
-    "pipeline": (3, 64, 19, 8, 2, 6, 7, 2, 2, 5, 5),
+    "docs": (7, 15, 6, 9, 2, 3, 2, 0, 0, 2, 2),
+    "wedlm_core": (11, 64, 16, 6, 2, 5, 7, 2, 2, 3, 5),
+    "pipeline": (2, 64, 19, 8, 2, 6, 7, 2, 2, 5, 5),
     "jobs": (0, 42, 14, 0, 0, 8, 4, 0, 0, 0, 6),
-    "wedlm_batch": (13, 47, 24, 0, 0, 0, 0, 0, 0, 13, 0),
+    "wedlm_batch": (0, 47, 24, 0, 0, 0, 0, 0, 0, 13, 0),
     "wedlm_base": (0, 68, 35, 18, 0, 35, 0, 0, 0, 0, 0),
-    "testing": (18, 81, 16, 9, 0, 7, 5, 0, 0, 5, 3),
-    "tests": (12, 81, 12, 8, 0, 12, 7, 4, 2, 8, 3),
-    "benchmarks": (5, 59, 22, 8, 0, 7, 8, 0, 0, 4, 3),
+    "testing": (5, 75, 15, 7, 0, 7, 5, 0, 0, 5, 3),
+    "tests": (5, 78, 10, 7, 0, 10, 6, 2, 2, 8, 3),
+    "benchmarks": (0, 57, 22, 8, 0, 7, 8, 0, 0, 4, 3),
     "infra": (0, 123, 14, 0, 0, 0, 0, 0, 0, 0, 0),
 }
 """Package -> most places of each construction per 10,000 words. Lower a number when you can; never raise one."""
