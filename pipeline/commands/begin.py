@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.commands.checks import check_foreign, check_rows, first_rows_fail
+from pipeline.commands.run_checks import check_foreign, check_rows, first_rows_fail
 from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commit.discard import discard, finish_discard, remove_parts
 from pipeline.commit.index import Index

@@ -26,8 +26,8 @@ from pipeline.commands.chain_flow import Flow
 from pipeline.commands.chain_groups import merged
 from pipeline.commands.chain_stage import StageRun, begin_stage, naming
 from pipeline.commands.chain_summary import ChainResult, ChainSummary
-from pipeline.commands.checks import check_setup, check_writable
 from pipeline.commands.run import check_inputs, publish_committed
+from pipeline.commands.run_checks import check_setup, check_writable
 from pipeline.commands.run_report import put_page
 from pipeline.commands.start_up import StartUp
 from pipeline.commands.summary import RunSummary

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pipeline.commands.chain_config import ChainConfig
 from pipeline.commands.chain_stage import naming
-from pipeline.commands.checks import check_input, spooled
+from pipeline.commands.run_checks import check_input, spooled
 from pipeline.commit.index import Index
 from pipeline.commit.run_record import Origin
 from pipeline.config import RunConfig
@@ -23,10 +23,10 @@ def check_before_discarding(config: ChainConfig, storages: Sequence[Storage]) ->
     """:func:`check_later_stages` where the first stage is about to discard what is there.
 
     Returns:
-        Keys of the first stage's output that stay, see :func:`~pipeline.commands.checks.spooled`.
+        Keys of the first stage's output that stay, see :func:`~pipeline.commands.run_checks.spooled`.
 
     Raises:
-        ConfigError, SourceError: see :func:`~pipeline.commands.checks.check_input`.
+        ConfigError, SourceError: see :func:`~pipeline.commands.run_checks.check_input`.
         ConfigError, SourceError, ResourceError: see :func:`check_later_stages`.
     """
     first = config.stages[0].run

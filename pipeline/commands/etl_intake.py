@@ -30,7 +30,7 @@ from pipeline.sources.finding import source_file
 from pipeline.sources.formats import all_suffixes
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.listing import found_of, list_files
-from pipeline.sources.opening import check_files_apart
+from pipeline.sources.source_opening import check_files_apart
 from pipeline.sources.suffixes import has_suffix
 from pipeline.sources.wanted import wanted_by
 from pipeline.storage.concurrent import map_ahead

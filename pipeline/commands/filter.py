@@ -9,9 +9,9 @@ from typing import Any
 from pipeline import layout
 from pipeline.codec import redact
 from pipeline.commands.begin import prepare_output, say
-from pipeline.commands.checks import check_writable
 from pipeline.commands.filter_result import FilterResult
 from pipeline.commands.filter_source import FilteredOutput, dropped_by_reason, open_filtered
+from pipeline.commands.run_checks import check_writable
 from pipeline.commit.derive import DerivedTables, publish_derived
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease, hold_lease

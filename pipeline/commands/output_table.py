@@ -14,7 +14,7 @@ from pipeline.commands.exact_frame import exact_frame
 from pipeline.commit.published_parts import PublishedPart
 from pipeline.errors import OutputError, ResourceError
 from pipeline.sinks.dataset_card import json_schema
-from pipeline.sinks.jsonl import JsonlFormat
+from pipeline.sinks.jsonl_parts import JsonlFormat
 from pipeline.sources.hub import features_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pipeline import layout, stages
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
-from pipeline.commands.checks import check_input, check_setup, check_writable, spooled
 from pipeline.commands.failure_limit import FailureLimit
+from pipeline.commands.run_checks import check_input, check_setup, check_writable, spooled
 from pipeline.commands.run_fields import RunFields, lists_fields
 from pipeline.commands.run_report import RunReport
 from pipeline.commands.scheduled import ScheduledRun

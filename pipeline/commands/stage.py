@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.cluster.batch_stage import generate_batches
 from pipeline.codec import explain
-from pipeline.commands.checks import check_secrets
+from pipeline.commands.run_checks import check_secrets
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.model_files import check_model

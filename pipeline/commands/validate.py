@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pipeline import layout
 from pipeline.cluster.resources import surplus_actors
 from pipeline.codec import WeDLMError
-from pipeline.commands.checks import (
+from pipeline.commands.run_checks import (
     Sample,
     check_foreign,
     check_resources,
@@ -94,7 +94,7 @@ class Validation:
 def validate(config: RunConfig) -> Validation:
     """Check source, columns, template, prompts, parameters, model, sink, an earlier run's settings, and resources.
 
-    What a run would refuse it reports, and a run refuses what it reports: both call :mod:`pipeline.commands.checks`.
+    A run refuses the same: both call :mod:`pipeline.commands.run_checks`.
     Loads no model, starts no Ray (it asks a session that there is) and generates nothing; whether ids of ``id_column``
     are unique is left to the run.
     """

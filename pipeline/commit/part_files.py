@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.part_aggregates import PartAggregator
-from pipeline.sinks.base import PartFormat
 from pipeline.sinks.hashed import HashedFile
+from pipeline.sinks.part_format import PartFormat
 from pipeline.sinks.stored_rows import PlaceReader, check_object
 from pipeline.storage.damage import Damage, FoundDamageError
 from pipeline.storage.protocol import Storage

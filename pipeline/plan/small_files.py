@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pipeline.commit.index import CommittedUnits
 from pipeline.commit.run_record import FileIdentity, RunState
 from pipeline.plan.units import plan_units, unit_id_of
-from pipeline.sources.base import SlicedSource
+from pipeline.sources.source import SlicedSource
 from pipeline.types import Slice, SourceFile, Stretch, Unit
 from wedlm_base.version import VERSION
 

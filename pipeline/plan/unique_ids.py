@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.commit.index import PlannedUnits
 from pipeline.errors import SourceError
 from pipeline.plan.units import read_tasks, read_units
-from pipeline.sources.base import BAD, Source
+from pipeline.sources.source import BAD, Source
 from pipeline.types import Unit, derived_row_ids
 
 __all__ = ["check_unique_ids"]

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.plan.later_units import LaterUnits
-from pipeline.sources.base import NO_ROWS, SlicedSource, Source
 from pipeline.sources.corrected_rows import CorrectedRows
+from pipeline.sources.source import NO_ROWS, SlicedSource, Source
 from pipeline.sources.stage_rows import StageRows
 from pipeline.storage.concurrent import map_ahead
 from pipeline.types import CommitRecord, Place, Slice, Stretch, Unit

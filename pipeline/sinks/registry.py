@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from pipeline.errors import ConfigError
-from pipeline.sinks.base import PartFormat
-from pipeline.sinks.ipc import IpcFormat
-from pipeline.sinks.jsonl import JsonlFormat
-from pipeline.sinks.parquet import ParquetFormat
+from pipeline.sinks.ipc_parts import IpcFormat
+from pipeline.sinks.jsonl_parts import JsonlFormat
+from pipeline.sinks.parquet_parts import ParquetFormat
+from pipeline.sinks.part_format import PartFormat
 
 __all__ = ["FORMATS", "check_format"]
 

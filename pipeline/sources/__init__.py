@@ -4,9 +4,9 @@ Knows files, Arrow and row numbers, and the output's storage, to which in-memory
 Ray or units.
 """
 
-from pipeline.sources.base import BAD, HIDDEN, RAW, FileSource, SlicedSource, Source
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
-from pipeline.sources.opening import ROWS, check_apart, check_files_apart, open_source, source_of
+from pipeline.sources.source import BAD, HIDDEN, RAW, FileSource, SlicedSource, Source
+from pipeline.sources.source_opening import ROWS, check_apart, check_files_apart, open_source, source_of
 
 __all__ = [
     "BAD",

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import SourceError
 from pipeline.sinks.staged import data_checksum
-from pipeline.sources.base import BAD, HIDDEN, SlicedSource, open_input, read_with_retries
 from pipeline.sources.formats.jsonl import JsonlSource
+from pipeline.sources.source import BAD, HIDDEN, SlicedSource, open_input, read_with_retries
 from pipeline.sources.tabulate import holds_any_values, tabulate
 from pipeline.sources.text import TextSource
 from pipeline.sources.types import spelled_as

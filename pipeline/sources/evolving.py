@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource
 from pipeline.sources.finding import Found
-from pipeline.sources.opening import ROWS, open_files
+from pipeline.sources.source import FileSource
+from pipeline.sources.source_opening import ROWS, open_files
 
 __all__ = ["open_added_files"]
 
@@ -32,8 +32,8 @@ def open_added_files(
         found: the files.
         options: keyword arguments of their file system.
         table: input columns that the table has; None for a new table.
-        partitioned: see :func:`pipeline.sources.opening.open_source`.
-        versions: see :func:`pipeline.sources.opening.open_files`.
+        partitioned: see :func:`pipeline.sources.source_opening.open_source`.
+        versions: see :func:`pipeline.sources.source_opening.open_files`.
         input_format: as in ``RunConfig``, but for "auto".
 
     Raises:

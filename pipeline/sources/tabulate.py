@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.sources.base import BAD, RAW
 from pipeline.sources.json_text import MinusZero, Misfit, Row, Written, has_half_pair, is_null, write_json
 from pipeline.sources.limits import DEPTH_RULE, is_too_deep
+from pipeline.sources.source import BAD, RAW
 from pipeline.sources.types import WHOLE_NUMBERS, has_whole_numbers, number_type
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 

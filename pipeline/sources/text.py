@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource, open_input, read_with_retries
 from pipeline.sources.inflating import inflated
 from pipeline.sources.lines import LongLine, lines_of
+from pipeline.sources.source import FileSource, open_input, read_with_retries
 from pipeline.sources.suffixes import suffix_of
 from pipeline.sources.tabulate import tabulate
 from pipeline.types import Slice, SourceFile

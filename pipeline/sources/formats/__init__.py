@@ -1,4 +1,4 @@
-"""Formats of input files: a module each, with one :class:`~pipeline.sources.base.FileSource`, which is found here.
+"""Formats of input files: a module each, with one :class:`~pipeline.sources.source.FileSource`, which is found here.
 
 A new format is a new file in this folder.
 """
@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import FileSource
+from pipeline.sources.source import FileSource
 
 __all__ = ["all_formats", "all_suffixes", "dialects_of", "formats_of"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.sources.base import FileSource, cut, damage_named, each_of, open_input, read_with_retries
-from pipeline.sources.schemas import common_schema
+from pipeline.sources.source import FileSource, cut, damage_named, each_of, open_input, read_with_retries
+from pipeline.sources.source_schemas import common_schema
 from pipeline.types import Slice, SourceFile
 
 __all__ = ["IpcSource"]

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import NO_ROWS, read_with_retries
 from pipeline.sources.formats.jsonl import JsonlSource, parsed_rows
 from pipeline.sources.lines import lines_of
+from pipeline.sources.source import NO_ROWS, read_with_retries
 from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.text import open_text
 from pipeline.types import SourceFile

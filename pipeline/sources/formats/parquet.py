@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import SourceError
-from pipeline.sources.base import HIDDEN, FileSource, cut, damage_named, each_of, open_input, read_with_retries
-from pipeline.sources.schemas import common_schema
+from pipeline.sources.source import HIDDEN, FileSource, cut, damage_named, each_of, open_input, read_with_retries
+from pipeline.sources.source_schemas import common_schema
 from pipeline.storage.urls import READ_AHEAD_BYTES, is_url, local_path
 from pipeline.types import Slice, SourceFile
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.sources.base import FileSource
 from pipeline.sources.limits import MAX_ROW_BYTES, long_row_rule
+from pipeline.sources.source import FileSource
 from pipeline.sources.tabulate import tabulate
 from pipeline.sources.text import open_text, with_compression
 from pipeline.types import Slice, SourceFile

@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.prompts.cells import template_values
 from pipeline.settings.template import PromptTemplate
-from pipeline.sources.base import BAD, FileSource
 from pipeline.sources.corrected_rows import table_of
+from pipeline.sources.source import BAD, FileSource
 from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.wanted import Wanted
 from testing.pipeline.source_rows import all_rows, opened

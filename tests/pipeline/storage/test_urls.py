@@ -15,7 +15,7 @@ from pipeline import layout
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.plan.job import resolve_job
-from pipeline.sources.opening import source_of
+from pipeline.sources.source_opening import source_of
 from pipeline.storage.open import open_storage
 from pipeline.storage.urls import open_filesystem
 from testing.pipeline.s3 import S3Server

@@ -11,11 +11,11 @@ from pipeline import layout
 from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import SourceError
 from pipeline.sinks import FORMATS
-from pipeline.sources.base import FileSource, SlicedSource, open_input
 from pipeline.sources.finding import Found, find_files, source_file, split_pattern
 from pipeline.sources.formats import all_suffixes, dialects_of, formats_of
 from pipeline.sources.formats.text_file import TextFileSource
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
+from pipeline.sources.source import FileSource, SlicedSource, open_input
 from pipeline.sources.spool import spool
 from pipeline.sources.suffixes import has_suffix
 from pipeline.sources.walking import has_wildcards, matches

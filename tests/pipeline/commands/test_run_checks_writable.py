@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from pipeline import layout
-from pipeline.commands.checks import check_writable
+from pipeline.commands.run_checks import check_writable
 from pipeline.storage.open import open_storage
 
 

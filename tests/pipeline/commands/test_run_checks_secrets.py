@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pipeline
-from pipeline.commands.checks import check_secrets
+from pipeline.commands.run_checks import check_secrets
 from pipeline.config import RunConfig
 from testing.pipeline.s3 import CREDENTIAL, S3Server
 

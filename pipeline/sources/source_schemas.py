@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sources.names import check_names
+from pipeline.sources.reserved_names import check_names
 from pipeline.sources.types import Held, held, plain_type, widened
 from pipeline.types import SourceFile
 
