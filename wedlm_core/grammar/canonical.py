@@ -11,15 +11,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wedlm_core.grammar.bounds import exact_bounds, shorter_numbers
 from wedlm_core.grammar.discriminators import needs_tag
 from wedlm_core.grammar.disjoint import Comparison
+from wedlm_core.grammar.field_names import closed_names
 from wedlm_core.grammar.formats import format_rules
 from wedlm_core.grammar.keywords import HOLDS_BESIDE_REFERENCES, draft_of
-from wedlm_core.grammar.names import closed_names
 from wedlm_core.grammar.negation import negation
 from wedlm_core.grammar.patterns import with_python_classes
-from wedlm_core.grammar.references import References
+from wedlm_core.grammar.schema_bounds import exact_bounds, shorter_numbers
+from wedlm_core.grammar.schema_references import References
 
 __all__ = ["NotExpressedError", "canonical"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from wedlm_core.errors import RequestError, explain, first_line
 from wedlm_core.grammar.constraint import Constraint, take_forced
-from wedlm_core.grammar.sources import grammar_text
+from wedlm_core.grammar.grammar_sources import grammar_text
 from wedlm_core.structured_outputs import StructuredOutputs
 
 __all__ = ["Grammar", "GrammarCompiler"]

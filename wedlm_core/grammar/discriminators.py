@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from wedlm_core.grammar.references import References
+from wedlm_core.grammar.schema_references import References
 
 __all__ = ["needs_tag", "tags_are_listed"]
 

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from wedlm_core.grammar.bounds import is_number
-from wedlm_core.grammar.names import matches
+from wedlm_core.grammar.field_names import matches
+from wedlm_core.grammar.schema_bounds import is_number
 
 __all__ = ["Comparison"]
 

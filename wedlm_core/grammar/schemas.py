@@ -10,15 +10,15 @@ from fractions import Fraction
 from typing import Any
 
 from wedlm_core.errors import RequestError, explain
-from wedlm_core.grammar.bounds import LARGEST, exact_bounds, is_exact, is_number
 from wedlm_core.grammar.canonical import NotExpressedError, canonical
 from wedlm_core.grammar.discriminators import tags_are_listed
 from wedlm_core.grammar.finite import has_finite_value, references
 from wedlm_core.grammar.formats import FORMATS
 from wedlm_core.grammar.keywords import ENFORCED, NOTES, draft_of, keyword_fault
-from wedlm_core.grammar.limits import limit_fault
 from wedlm_core.grammar.patterns import pattern_fault
-from wedlm_core.grammar.references import References, subschemas
+from wedlm_core.grammar.schema_bounds import LARGEST, exact_bounds, is_exact, is_number
+from wedlm_core.grammar.schema_limits import limit_fault
+from wedlm_core.grammar.schema_references import References, subschemas
 
 __all__ = ["ENFORCED", "FORMATS", "NOTES", "check_schema", "for_backend"]
 

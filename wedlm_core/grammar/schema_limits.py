@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from wedlm_core.grammar.references import subschemas
+from wedlm_core.grammar.schema_references import subschemas
 
 __all__ = ["limit_fault"]
 
