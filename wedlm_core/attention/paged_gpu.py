@@ -67,7 +67,7 @@ class Launch:
 
 
 class TritonPlan:
-    """Tile sizes and grid of one forward; see :mod:`wedlm_core.kernels.gpu.attention`.
+    """Tile sizes and grid of one forward; see :mod:`wedlm_core.kernels.gpu.attention_gpu`.
 
     The first layer's attention writes the records of the tiles (:meth:`places`), which the others read. So a plan is
     for one forward; where that is captured, make it within the capture.
@@ -181,7 +181,7 @@ class TritonPlan:
 
     def places(self, total: int) -> Tensor:
         """What each tile is, int32 ``[tiles, 4]`` (:func:`place_tiles`), if there are ``total`` rows with padding."""
-        from wedlm_core.kernels.gpu.attention import place_tiles
+        from wedlm_core.kernels.gpu.attention_gpu import place_tiles
 
         if total not in self._places:
             rows, block_q = self.rows, self.launch.block_q
@@ -196,7 +196,7 @@ class TritonPlan:
 
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
         """See :class:`wedlm_core.attention.AttentionPlan`; padding rows are zeros."""
-        from wedlm_core.kernels.gpu.attention import attend_tiles, join_splits
+        from wedlm_core.kernels.gpu.attention_gpu import attend_tiles, join_splits
 
         rows, pool, heads, launch = self.rows, self.pool, self.heads, self.launch
         q_THD = q_THD if q_THD.stride(-1) == 1 else q_THD.contiguous()

@@ -41,7 +41,7 @@ class DecoderGpu:
 
     def __call__(self, id_T: Tensor, position_T: Tensor, attend: Attend) -> Tensor:
         """Hidden states ``[T, D]`` after the final norm."""
-        from wedlm_core.kernels.gpu.layer import norm_rope
+        from wedlm_core.kernels.gpu.layer_gpu import norm_rope
 
         model, config = self._model, self._model.config
         layers = [cast(DecoderLayer, layer) for layer in list(model.layers)[: self._count]]
@@ -66,7 +66,7 @@ class DecoderGpu:
 
 def _norm(x_TD: Tensor, delta_TD: Tensor | None, norm: RMSNorm, reader: nn.Module | None) -> Tensor | RoundedRows:
     """Add ``delta`` to ``x`` in place; the norm of the sum, rounded where the layer that reads it would round it."""
-    from wedlm_core.kernels.gpu.layer import add_rms_norm, add_rms_norm_int8
+    from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm, add_rms_norm_int8
 
     form = add_rms_norm_int8 if isinstance(reader, ExactLinear) else add_rms_norm
     return form(x_TD, delta_TD, norm.weight, norm.eps)
@@ -74,7 +74,7 @@ def _norm(x_TD: Tensor, delta_TD: Tensor | None, norm: RMSNorm, reader: nn.Modul
 
 def _activation(gate_up_TC: Tensor, reader: nn.Module) -> Tensor | RoundedRows:
     """The gated activation, rounded where the layer that reads it would round it."""
-    from wedlm_core.kernels.gpu.layer import silu_mul, silu_mul_int8
+    from wedlm_core.kernels.gpu.layer_gpu import silu_mul, silu_mul_int8
 
     return (silu_mul_int8 if isinstance(reader, ExactLinear) else silu_mul)(gate_up_TC)
 

@@ -17,7 +17,7 @@ from wedlm_core.attention import CpuPlan
 from wedlm_core.attention.paged_cpu import score_width
 from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.panel_packing import copy_rows
-from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.kernels.cpu.records import ADVANCE, CHOICE, LAYER
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool

@@ -26,7 +26,7 @@ _MANY_TILES = 256  # two for each processor
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """How a product is cut; see :mod:`wedlm_core.kernels.gpu.eight_bits`.
+    """How a product is cut; see :mod:`wedlm_core.kernels.gpu.eight_bits_gpu`.
 
     Attributes:
         rows, outputs, inputs: of a tile.
@@ -128,7 +128,7 @@ def _is_hopper(device: torch.device) -> bool:
 
 def rounded_gpu(x_RI: Tensor) -> RoundedRows:
     """See :func:`wedlm_core.kernels.rounding.rounded`; the scale of a row that is no number is NaN."""
-    from wedlm_core.kernels.gpu.rounding import round_rows_int8
+    from wedlm_core.kernels.gpu.rounding_gpu import round_rows_int8
 
     rows, width = x_RI.shape
     if x_RI.stride(1) != 1:
@@ -161,7 +161,7 @@ def multiply_int8_gpu(
         dtype: of the result.
         tiles: how the product is cut; the result does not depend on it.
     """
-    from wedlm_core.kernels.gpu.eight_bits import multiply_int8
+    from wedlm_core.kernels.gpu.eight_bits_gpu import multiply_int8
 
     count, (outputs, inputs) = rows.byte_RI.shape[0], weight_OI.shape
     cut = tiles or tiles_of(count, outputs)
@@ -186,7 +186,7 @@ def multiply_int4_gpu(
     tiles: Tiles | None = None,
 ) -> Tensor:
     """As :func:`multiply_int8_gpu`, with weights of :class:`wedlm_core.model.int4.Int4Linear`."""
-    from wedlm_core.kernels.gpu.eight_bits import multiply_int4
+    from wedlm_core.kernels.gpu.eight_bits_gpu import multiply_int4
 
     count, (outputs, half) = rows.byte_RI.shape[0], nibble_OJ.shape
     cut = tiles or _int4_tiles_of(count, hopper=_is_hopper(nibble_OJ.device))

@@ -27,7 +27,7 @@ class PanelLinear(nn.Module):
     Args:
         outputs: O.
         inputs: I.
-        numbers: see :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
+        numbers: see :func:`wedlm_core.kernels.cpu.panel_products.numbers_here`.
         bias: its parameter, or None.
 
     Attributes:

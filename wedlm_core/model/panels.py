@@ -1,4 +1,4 @@
-"""Weights in panels, as the CPU kernels read them (:mod:`wedlm_core.kernels.cpu.panels`), and how they are made."""
+"""Weights in panels, as the kernels of :mod:`wedlm_core.kernels.cpu.panel_products` read them, and how they are made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.eight_bits import round_narrow_rows, round_rows
 from wedlm_core.kernels.cpu.panel_packing import look_up, look_up_bfloat16, pack_units
-from wedlm_core.kernels.cpu.panels import PANEL, depth_step, numeric_kind
+from wedlm_core.kernels.cpu.panel_products import PANEL, depth_step, numeric_kind
 from wedlm_core.model.large_pages import large, let_go
 
 __all__ = ["PanelWeight", "pack", "units_of"]
@@ -45,7 +45,7 @@ class PanelWeight:
     """A packed weight.
 
     Attributes:
-        numbers: name of :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
+        numbers: name of :func:`wedlm_core.kernels.cpu.panel_products.numbers_here`.
         data: panels ``[ceil(O / 64), 2, depth, 32, numbers of a unit]``; outputs and inputs beyond the last are zero.
         scale: float32, as long as the panels; empty for floats that are stored as they are.
         bias: float32, as long as the panels.
@@ -67,7 +67,7 @@ class PanelWeight:
         Args:
             outputs: O.
             inputs: I.
-            numbers: see :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
+            numbers: see :func:`wedlm_core.kernels.cpu.panel_products.numbers_here`.
             bias_O: None is zero.
         """
         kind, count, units = numeric_kind(numbers), -(-outputs // PANEL), units_of(inputs, numbers)
@@ -212,7 +212,7 @@ def pack(
 
     Args:
         weight_OI: float32, bfloat16 or int8, as ``numbers`` says ("int16" takes int8).
-        numbers: see :func:`wedlm_core.kernels.cpu.panels.numbers_here`.
+        numbers: see :func:`wedlm_core.kernels.cpu.panel_products.numbers_here`.
         scale_O: of int8 outputs.
         bias_O: None is zero.
         release: give the weight's memory back as it is packed; its numbers are lost.

@@ -99,7 +99,7 @@ def rounded_to_fp8(x_RI: Tensor) -> tuple[Tensor, Tensor]:
 
 def round_in_one_pass(x_RI: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` in float8_e4m3fn and the scale of each row, float32 ``[R, 1]``, by one Triton kernel."""
-    from wedlm_core.kernels.gpu.rounding import round_rows
+    from wedlm_core.kernels.gpu.rounding_gpu import round_rows
 
     rows, width = x_RI.shape
     if x_RI.stride(1) != 1:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from wedlm_core.kernels.cpu.entries import attend_of, join_entry, place_of, product_of
-from wedlm_core.kernels.cpu.panels import line_units
+from wedlm_core.kernels.cpu.panel_products import line_units
 from wedlm_core.kernels.cpu.records import TASK
-from wedlm_core.kernels.cpu.team import LONG, POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
+from wedlm_core.kernels.cpu.team_kernels import LONG, POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
 from wedlm_core.model.panels import PanelWeight, units_of
 
 __all__ = ["Attendance", "Team"]

@@ -19,7 +19,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError
 from wedlm_core.kernels.cpu.attention import attend
-from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.model import decoder_cpu, team
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ import torch
 
 from testing.engine.models import random_decoder
 from wedlm_core.config import ModelConfig
-from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul
+from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm, norm_rope, silu_mul
 from wedlm_core.model.decoder import RMSNorm
 from wedlm_core.model.decoder_gpu import disagreement, use_gpu_decoder
 from wedlm_core.model.placing import empty_decoder

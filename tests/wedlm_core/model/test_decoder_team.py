@@ -22,7 +22,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward import model_runner
 from wedlm_core.kernels.cpu.eight_bits import round_to_bfloat16
-from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.model import decoder_team, team
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.decoder_cpu import DecoderCpu

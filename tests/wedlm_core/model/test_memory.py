@@ -9,7 +9,7 @@ import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.decoder import Decoder

@@ -15,7 +15,7 @@ from wedlm_core import LLM
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError, WeightsError
-from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.model import decoder_team
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.panel_layers import PanelEmbedding, PanelLinear

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.errors import IntegrityError
-from wedlm_core.kernels.cpu.panels import PANEL, numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panel_products import PANEL, numbers_here, numeric_kind
 from wedlm_core.model import large_pages, panels
 from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.large_pages import large, let_go

@@ -20,7 +20,7 @@ import torch
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.kernels.cpu.panels import numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.model import team
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.team import Attendance, Team

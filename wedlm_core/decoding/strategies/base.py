@@ -117,7 +117,7 @@ class Decoding(ABC):
         clips: windows end at ``max_tokens``.
         suppresses: the mask id and padded vocabulary are never chosen.
         has_kernels: kernels pack and advance these windows too, with equal results (:mod:`wedlm_core.kernels.cpu.step`,
-            :mod:`wedlm_core.kernels.gpu.step`).
+            :mod:`wedlm_core.kernels.gpu.step_gpu`).
     """
 
     head: bool = False

@@ -19,7 +19,7 @@ from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window import Window, WindowParams, empty_windows
 from wedlm_core.engine.forward.transfer import put, put_line
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray
-from wedlm_core.kernels.cpu.opening import open_windows
+from wedlm_core.kernels.cpu.opening_kernels import open_windows
 from wedlm_core.types import Request
 
 __all__ = ["FirstWindows", "Places", "window_params"]
@@ -128,14 +128,14 @@ class FirstWindows:
 
 
 def _arrays_of(places: Places) -> list[np.ndarray]:
-    """What :func:`wedlm_core.kernels.cpu.opening.open_windows` writes, in its order: the memory of these tensors."""
+    """The memory that :func:`wedlm_core.kernels.cpu.opening_kernels.open_windows` writes, in its order."""
     windows = [getattr(places.windows, field.name).numpy() for field in fields(Window)]
     numbers = places.context_S.numpy(), places.seed_S.numpy(), places.suppress_S.numpy(), places.suppresses
     return [*windows, *numbers, places.tokens_SL.numpy()]
 
 
 def _write_by_copies(places: Places, mask: int, numbers: IntArray, prompts: Seq[Seq[int]]) -> None:
-    """What :func:`wedlm_core.kernels.cpu.opening.open_windows` does, on any device; ``numbers`` as there."""
+    """What :func:`wedlm_core.kernels.cpu.opening_kernels.open_windows` does, on any device; ``numbers`` as there."""
     slots_S, windows = numbers[:, _SLOT].copy(), places.windows
     suppresses = numbers[:, _SUPPRESSES] != 0
     for column, values in (

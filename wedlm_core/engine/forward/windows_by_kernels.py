@@ -60,7 +60,7 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
 
     def prepare(self, runner: Runner, facts_3S: Tensor, runs: tuple[WideRun, ...], shape: Shape) -> KernelsPrepared:
         """See :class:`WindowWork`."""
-        from wedlm_core.kernels.gpu.step import pack_rows
+        from wedlm_core.kernels.gpu.step_gpu import pack_rows
 
         state, page, device = runner.state, runner.pool.page_size, runner.device
         sequences, decoding = facts_3S.shape[1], runs[-1].stop if runs else 0
@@ -119,7 +119,7 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
 
 def advance(state: DeviceState, made: KernelsPrepared, choice: Choice) -> Tensor:
     """Move the windows on; the words that tell what happened, int32 ``[D, columns + shares (width + 1)]``."""
-    from wedlm_core.kernels.gpu.step import advance_windows
+    from wedlm_core.kernels.gpu.step_gpu import advance_windows
 
     windows, params, tokens_SL = state.windows, state.params, state.tokens_SL
     width, places = min(made.width, windows.token_SL.shape[1]), windows.token_SL.shape[1]

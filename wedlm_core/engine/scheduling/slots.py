@@ -9,7 +9,7 @@ import numpy as np
 
 from wedlm_core.engine.scheduling.top_tokens import TopTokenTable
 from wedlm_core.kernels.cpu.account import Observed, cut, keep
-from wedlm_core.kernels.cpu.opening import clear_slot
+from wedlm_core.kernels.cpu.opening_kernels import clear_slot
 from wedlm_core.statistics import (
     BoolArray,
     CommitStats,

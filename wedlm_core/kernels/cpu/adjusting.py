@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wedlm_core.kernels.cpu.array_views import array_at, numbers_at
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.records import adjustments_at
 from wedlm_core.kernels.cpu.scalar import F32
-from wedlm_core.kernels.cpu.views import array_at, numbers_at
 
 __all__ = ["Edits", "adjust_row", "restore_row", "uses_any"]
 

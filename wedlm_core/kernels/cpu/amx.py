@@ -19,10 +19,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from wedlm_core.kernels.cpu.array_views import floats_at
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer
 from wedlm_core.kernels.cpu.panel_results import fetch_results, result_writer
-from wedlm_core.kernels.cpu.views import floats_at
 
 __all__ = ["BLOCK_ROWS", "STEP", "block_multiplier", "configure", "has_amx", "kept_sums", "matrix", "release"]
 
@@ -156,8 +156,8 @@ def _shape(kept, rows):  # type: ignore[no-untyped-def]
 def block_multiplier(numbers: str) -> Any:
     """A kernel: a block of rows times a panel, in "int8" or "bfloat16".
 
-    Its arguments are those of :func:`wedlm_core.kernels.cpu.panels.multiply_panels` for 1 to :data:`BLOCK_ROWS` rows,
-    with ``panel`` the address of one panel, ``columns`` its outputs that there are, and memory of :func:`kept_sums`.
+    Its arguments are those of :func:`wedlm_core.kernels.cpu.panel_products.multiply_panels` for 1 to
+    :data:`BLOCK_ROWS` rows, with ``panel`` the address of one panel, ``columns`` its outputs that there are, and memory of :func:`kept_sums`.
     """
     wide, tall, write = _block(numbers, False), _block(numbers, True), result_writer(numbers, _PANEL)
 

@@ -14,11 +14,11 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from wedlm_core.kernels.cpu.array_views import array_at, numbers_at
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.tile import MULTIPLIERS, ROWS, address
 from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
-from wedlm_core.kernels.cpu.views import array_at, numbers_at
 
 __all__ = ["GROUPS", "QUERIES", "Group", "Pool", "attend", "bits_of", "group_space", "space_size"]
 

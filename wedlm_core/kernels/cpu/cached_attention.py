@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from wedlm_core.kernels.cpu.array_views import array_at, floats_at, numbers_at
 from wedlm_core.kernels.cpu.attention import GROUPS, QUERIES, Group, Pool, bits_of, space_size
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.layer import place_heads
 from wedlm_core.kernels.cpu.records import layer_at, task_at
 from wedlm_core.kernels.cpu.shares import LEAST_ROWS, part_of
-from wedlm_core.kernels.cpu.team import STATE_SIZE, take
-from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
+from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, take
 
 __all__ = ["ATTENDERS", "PLACERS"]
 

@@ -12,7 +12,7 @@ from typing import Any
 from wedlm_core.kernels.cpu.cached_attention import ATTENDERS, PLACERS
 from wedlm_core.kernels.cpu.compiled import c_function
 from wedlm_core.kernels.cpu.forward import join
-from wedlm_core.kernels.cpu.products import PRODUCTS
+from wedlm_core.kernels.cpu.forward_products import PRODUCTS
 
 __all__ = ["attend_of", "join_entry", "place_of", "product_of"]
 
@@ -99,7 +99,7 @@ def join_entry() -> int:
 
 @functools.cache
 def product_of(numbers: str) -> int:
-    """The address of ``product`` in :mod:`wedlm_core.kernels.cpu.products`; ``numbers`` of weights."""
+    """The address of ``product`` in :mod:`wedlm_core.kernels.cpu.forward_products`; ``numbers`` of weights."""
     return c_function(_PRODUCTS[numbers])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wedlm_core.kernels.cpu.array_views import array_at, floats_at, numbers_at
 from wedlm_core.kernels.cpu.attention import group_space
 from wedlm_core.kernels.cpu.compiled import call_at, kernel
 from wedlm_core.kernels.cpu.grammar_rows import row_lines
@@ -27,9 +28,8 @@ from wedlm_core.kernels.cpu.sampling import choose_row, likely, scratch_of
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.shares import by_rows, part_of
 from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_windows
-from wedlm_core.kernels.cpu.team import STATE_SIZE, meet, take
+from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, meet, take
 from wedlm_core.kernels.cpu.tile import address as address_of
-from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
 __all__ = ["join"]
 

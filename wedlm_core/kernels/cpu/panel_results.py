@@ -53,7 +53,7 @@ def result_writer(numbers: str, outputs: int) -> Any:
     """An intrinsic that writes the results of ``rows`` rows, one or more, from their sums in memory.
 
     Its arguments are the address of the sums, ``outputs`` of four bytes in each row, and those of
-    :func:`wedlm_core.kernels.cpu.panels.multiply_panels` that are named like them.
+    :func:`wedlm_core.kernels.cpu.panel_products.multiply_panels` that are named like them.
     """
     kind, offsets = _INTS if numbers == "int8" else _FLOATS, range(0, 4 * outputs, 4 * LANES)
 

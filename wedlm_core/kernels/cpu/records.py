@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from wedlm_core.kernels.cpu.array_views import array_at
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.views import array_at
 
 __all__ = [
     "ADJUSTMENTS", "ADVANCE", "CHOICE", "DOWN_PLACE", "GATE_UP_PLACE", "HEAD_PLACE", "LAYER", "O_PLACE", "PRODUCT",

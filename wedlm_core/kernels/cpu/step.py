@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wedlm_core.kernels.cpu.array_views import array_at
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.views import array_at
 from wedlm_core.statistics import OUTCOME_KINDS
 
 __all__ = [

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wedlm_core.kernels.gpu.rounding import to_bfloat16, to_e4m3
+from wedlm_core.kernels.gpu.rounding_gpu import to_bfloat16, to_e4m3
 
 __all__ = ["twice", "write_kv"]
 

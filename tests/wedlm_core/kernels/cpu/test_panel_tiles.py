@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wedlm_core.kernels.cpu.panels import l1_ways, line_units, numbers_here, numeric_kind, tile_rows
+from wedlm_core.kernels.cpu.panel_products import l1_ways, line_units, numbers_here, numeric_kind, tile_rows
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.team import Team
 

@@ -38,8 +38,7 @@ from wedlm_core.model.quantised import quantise
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from wedlm_core.kernels.gpu import eight_bits, layer
-from wedlm_core.kernels.gpu.layer import add_rms_norm, add_rms_norm_int8, silu_mul, silu_mul_int8
+from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm, add_rms_norm_int8, silu_mul, silu_mul_int8
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -313,7 +312,7 @@ def test_only_tiles_that_are_full_of_rows_are_read_without_a_mask(bits: int, mon
         def __getitem__(self, grid: object) -> Callable[..., None]:
             return lambda *_, **options: launched.append(options)
 
-    monkeypatch.setattr(eight_bits, f"multiply_int{bits}", Spy())
+    monkeypatch.setattr(eight_bits_gpu, f"multiply_int{bits}", Spy())
     for rows in (1, 15, 16, 17, 32, 64, 100, 128, 129, 256):
         one = some_problem(rows, 48, 64, 0, bias=False, dtype=torch.float32)
         if bits == 8:
@@ -328,11 +327,11 @@ def test_rows_are_rounded_where_norms_and_gates_are_computed(monkeypatch: pytest
     model, calls = quantise(random_decoder(qwen3=True, seed=4).to(DEVICE), "int8"), Counter[str]()
 
     def counted(name: str) -> Callable[..., Any]:
-        plain = getattr(layer, name)
+        plain = getattr(layer_gpu, name)
         return lambda *given: (calls.update([name]), plain(*given))[1]
 
     for name in ("add_rms_norm", "add_rms_norm_int8", "silu_mul", "silu_mul_int8"):
-        monkeypatch.setattr(layer, name, counted(name))
+        monkeypatch.setattr(layer_gpu, name, counted(name))
     ids = torch.tensor([5, 300, 9, 17], device=DEVICE)
     with torch.inference_mode():
         DecoderGpu(model)(ids, ids % 7, lambda _layer, q, k, v: q)

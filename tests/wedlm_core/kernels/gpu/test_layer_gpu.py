@@ -16,7 +16,7 @@ from testing.engine.engines import requests_of, run
 from testing.engine.models import random_decoder
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.kernels.gpu.layer import add_rms_norm, norm_rope, silu_mul, silu_mul_int8
+from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm, norm_rope, silu_mul, silu_mul_int8
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.decoder import Decoder, RMSNorm
 from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, use_gpu_decoder
@@ -149,9 +149,9 @@ def test_a_row_does_not_depend_on_the_others() -> None:
 def test_the_check_before_use_finds_a_layer_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_decoder(qwen3=True, seed=4).to(DEVICE)
     assert disagreement(model, range(3)) is None
-    monkeypatch.setattr("wedlm_core.kernels.gpu.layer.silu_mul", lambda x: x.chunk(2, dim=-1)[0].contiguous())
+    monkeypatch.setattr("wedlm_core.kernels.gpu.layer_gpu.silu_mul", lambda x: x.chunk(2, dim=-1)[0].contiguous())
     assert "is off by" in str(disagreement(model, range(3)))
-    monkeypatch.setattr("wedlm_core.kernels.gpu.layer.silu_mul", lambda x: 1 / 0)
+    monkeypatch.setattr("wedlm_core.kernels.gpu.layer_gpu.silu_mul", lambda x: 1 / 0)
     assert "ZeroDivisionError" in str(disagreement(model, range(3)))
 
 
@@ -167,7 +167,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from wedlm_core.kernels.gpu import layer as triton_layer
+from wedlm_core.kernels.gpu import layer_gpu as triton_layer
 
 dtype, half = sys.argv[1], int(sys.argv[2])
 

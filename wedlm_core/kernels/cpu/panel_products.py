@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from wedlm_core.kernels.cpu.amx import BLOCK_ROWS, STEP, block_multiplier, has_amx, kept_sums, release
+from wedlm_core.kernels.cpu.array_views import floats_at
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.panel_tiles import HALF, features, panel_tile
 from wedlm_core.kernels.cpu.tile import address
-from wedlm_core.kernels.cpu.views import floats_at
 
 __all__ = ["PANEL", "depth_step", "l1_ways", "line_units", "multiply_panels", "numbers_here",
            "numeric_kind", "pieces", "tile_rows"]  # fmt: skip

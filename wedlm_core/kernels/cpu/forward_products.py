@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from wedlm_core.kernels.cpu.array_views import array_at, floats_at, numbers_at
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
-from wedlm_core.kernels.cpu.panels import (
+from wedlm_core.kernels.cpu.panel_products import (
     l1_ways,
     line_units,
     multiply_panels,
@@ -20,9 +21,8 @@ from wedlm_core.kernels.cpu.panels import (
 from wedlm_core.kernels.cpu.records import product_at, task_at
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.shares import by_rows, part_of
-from wedlm_core.kernels.cpu.team import STATE_SIZE, meet
+from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, meet
 from wedlm_core.kernels.cpu.vector import LANES, load, store
-from wedlm_core.kernels.cpu.views import array_at, floats_at, numbers_at
 
 __all__ = ["PRODUCTS"]
 

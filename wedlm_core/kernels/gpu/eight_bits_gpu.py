@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from wedlm_core.kernels.gpu.rounding import to_bfloat16
+from wedlm_core.kernels.gpu.rounding_gpu import to_bfloat16
 
 __all__ = ["multiply_int4", "multiply_int8"]
 

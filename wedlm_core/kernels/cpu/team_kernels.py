@@ -21,9 +21,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from wedlm_core.kernels.cpu.array_views import numbers_at
 from wedlm_core.kernels.cpu.compiled import c_function, call_at, kernel
 from wedlm_core.kernels.cpu.emit import call
-from wedlm_core.kernels.cpu.views import numbers_at
 
 __all__ = ["LONG", "POOL_SIZE", "STATE_SIZE", "dismiss", "lead", "meet", "serve_entry", "take"]
 
