@@ -23,7 +23,7 @@ from wedlm_core.errors import ConfigError as CoreConfigError
 from wedlm_core.evidence import EVIDENCE
 from wedlm_core.file_digest import file_digest, sampled_stretches
 from wedlm_core.json_pointer import schema_at
-from wedlm_core.names import known_fields_only
+from wedlm_core.option_names import known_fields_only
 from wedlm_core.redaction import (
     MASK,
     has_url_credentials,

@@ -35,7 +35,7 @@ from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.smoothing_files import smoothing_of
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
-from wedlm_core.names import CALL_NAMES, ENGINE_NAMES, known_names_only, unknown_name
+from wedlm_core.option_names import CALL_NAMES, ENGINE_NAMES, known_names_only, unknown_name
 from wedlm_core.progress_bar import progress_bar
 from wedlm_core.redaction import redact_forms
 from wedlm_core.seeds import row_seed, sample_seed

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from wedlm_core.checks import is_flag, is_number, is_text, is_whole
 from wedlm_core.errors import RequestError, explain
-from wedlm_core.names import SAMPLING_NAMES, known_fields_only
+from wedlm_core.option_names import SAMPLING_NAMES, known_fields_only
 from wedlm_core.structured_outputs import StructuredOutputs
 
 __all__ = ["DEFAULT_WINDOW", "SamplingParams", "Strategy"]

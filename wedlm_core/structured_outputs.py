@@ -9,7 +9,7 @@ from typing import Any
 
 from wedlm_core.checks import is_flag, is_text
 from wedlm_core.errors import RequestError, explain
-from wedlm_core.names import known_fields_only
+from wedlm_core.option_names import known_fields_only
 
 __all__ = ["KINDS", "StructuredOutputs"]
 

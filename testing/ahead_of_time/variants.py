@@ -14,8 +14,8 @@ from torch import Tensor
 
 from testing.ahead_of_time.driver import Kernel
 from testing.pretend import LOG
+from wedlm_core.attention.attention_protocol import DeviceRows
 from wedlm_core.attention.paged_gpu import TritonPlan
-from wedlm_core.attention.protocol import DeviceRows
 from wedlm_core.config import EngineConfig, ModelConfig
 from wedlm_core.decoding.allowed_tokens import AllowedRows, words_of_vocabulary
 from wedlm_core.decoding.sampling import Choice, SamplingRows

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wedlm_core.decoding.sampling import Choice
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
-from wedlm_core.decoding.window import Window
+from wedlm_core.decoding.window_state import Window
 from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan

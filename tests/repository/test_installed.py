@@ -96,7 +96,7 @@ follow_imports = skip
 follow_imports_for_stubs = true
 [mypy-wedlm_batch.*,pipeline,pipeline.errors,pipeline.config,pipeline.codec,pipeline.settings.*,pipeline.commands.*,\
 pipeline.progress.*,wedlm_core,wedlm_core.errors,wedlm_core.llm,wedlm_core.types,wedlm_core.structured_outputs,\
-wedlm_core.names,wedlm_core.evidence,wedlm_core.statistics,wedlm_core.sampling_params,wedlm_core.config.*]
+wedlm_core.option_names,wedlm_core.evidence,wedlm_core.statistics,wedlm_core.sampling_params,wedlm_core.config.*]
 follow_imports = silent
 """
 """The modules that public types are in: reading everything they import takes half a minute of a processor."""

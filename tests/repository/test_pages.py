@@ -18,7 +18,7 @@ from testing.pages.blocks import Block, blocks_of, faults, text_of
 from testing.pages.runner import run_page
 from testing.repository import ROOT
 from wedlm_batch.console import COMMANDS
-from wedlm_core.names import ENGINE_NAMES
+from wedlm_core.option_names import ENGINE_NAMES
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"

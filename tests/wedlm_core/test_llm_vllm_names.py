@@ -13,7 +13,7 @@ import pytest
 from testing.engine.models import write_model
 from testing.engine.refusals import assert_refused
 from wedlm_core import LLM, CompletionOutput, ConfigError, EngineConfig, Generation, RequestError, SamplingParams
-from wedlm_core.names import CALL_NAMES, ENGINE_NAMES, SAMPLING_NAMES
+from wedlm_core.option_names import CALL_NAMES, ENGINE_NAMES, SAMPLING_NAMES
 
 FEW = SamplingParams(max_tokens=5, window_size=4, ignore_eos=True)
 TEMPLATE = (

@@ -3,9 +3,7 @@
 Knows the KV pool and the kernels. Knows nothing of models, sampling or requests.
 """
 
-from wedlm_core.attention.backends import backend_names, invariant_by_default, resolve_backend, runs_on_cpu_only
-from wedlm_core.attention.problem import AttentionProblem
-from wedlm_core.attention.protocol import (
+from wedlm_core.attention.attention_protocol import (
     AttentionBackend,
     AttentionPlan,
     CpuAttentionBackend,
@@ -14,6 +12,8 @@ from wedlm_core.attention.protocol import (
     DeviceRows,
     PackedRows,
 )
+from wedlm_core.attention.backends import backend_names, invariant_by_default, resolve_backend, runs_on_cpu_only
+from wedlm_core.attention.problem import AttentionProblem
 
 __all__ = [
     "AttentionBackend",

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import torch
 
+from wedlm_core.attention.attention_protocol import AttentionBackend
 from wedlm_core.attention.flash import FlashAttention
 from wedlm_core.attention.oracle import OracleAttention
 from wedlm_core.attention.paged_cpu import PagedCpuAttention
 from wedlm_core.attention.paged_gpu import TritonAttention
 from wedlm_core.attention.problem import AttentionProblem
-from wedlm_core.attention.protocol import AttentionBackend
 from wedlm_core.attention.sdpa import SdpaAttention
 from wedlm_core.attention.selftest import disagreement
 from wedlm_core.attention.tiled import TiledAttention

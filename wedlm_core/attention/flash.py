@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wedlm_core.attention.attention_protocol import DeviceRows, PackedRows
 from wedlm_core.attention.problem import AttentionProblem, version_of
-from wedlm_core.attention.protocol import DeviceRows, PackedRows
 from wedlm_core.kv.pool import KVPool
 
 __all__ = ["FlashAttention"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wedlm_core.attention.protocol import PackedRows
+from wedlm_core.attention.attention_protocol import PackedRows
 from wedlm_core.kv.pool import KVPool
 
 __all__ = ["OracleAttention"]

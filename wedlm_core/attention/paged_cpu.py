@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wedlm_core.attention.attention_protocol import PackedRows
 from wedlm_core.attention.problem import AttentionProblem
-from wedlm_core.attention.protocol import PackedRows
 from wedlm_core.kv.pool import KVPool
 
 __all__ = ["PagedCpuAttention", "PagedCpuPlan", "score_width"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wedlm_core.attention.attention_protocol import DeviceRows, PackedRows
 from wedlm_core.attention.problem import AttentionProblem
-from wedlm_core.attention.protocol import DeviceRows, PackedRows
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kv.pool import KVPool
 

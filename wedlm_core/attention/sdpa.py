@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wedlm_core.attention.protocol import PackedRows
+from wedlm_core.attention.attention_protocol import PackedRows
 from wedlm_core.kv.pool import KVPool
 
 __all__ = ["SdpaAttention"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from wedlm_core.attention.attention_protocol import AttentionBackend, PackedRows
 from wedlm_core.attention.oracle import OracleAttention
 from wedlm_core.attention.problem import AttentionProblem
-from wedlm_core.attention.protocol import AttentionBackend, PackedRows
 from wedlm_core.config import ModelConfig
 from wedlm_core.kv.pool import KVPool
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wedlm_core.attention.attention_protocol import IntArray, PackedRows
 from wedlm_core.attention.problem import AttentionProblem
-from wedlm_core.attention.protocol import IntArray, PackedRows
 from wedlm_core.kv.pool import KVPool
 
 __all__ = ["KV_BLOCK", "TiledAttention", "alike_tiles", "choose_query_tile"]

@@ -13,7 +13,7 @@ import numpy as np
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.bad_words import check_words
-from wedlm_core.decoding.stopping import StopStrings
+from wedlm_core.decoding.stop_strings import StopStrings
 from wedlm_core.devices import on_own_device
 from wedlm_core.engine.clock import step_clock
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants

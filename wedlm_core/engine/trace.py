@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wedlm_core.decoding.window import RowLayout, Window
+from wedlm_core.decoding.window_state import RowLayout, Window
 from wedlm_core.engine.forward.runner import StepDetail
 
 __all__ = ["step_record"]

@@ -1,4 +1,4 @@
-"""Weights in panels, as the kernels of :mod:`wedlm_core.kernels.cpu.panel_products` read them, and how they are made."""
+"""Weights in panels, as the kernels of :mod:`wedlm_core.kernels.cpu.panel_products` read them, and their making."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wedlm_core.attention import tiled
-from wedlm_core.attention.protocol import PackedRows
+from wedlm_core.attention.attention_protocol import PackedRows
 from wedlm_core.attention.tiled import TiledAttention, alike_tiles
 from wedlm_core.config import ModelConfig
 from wedlm_core.kv.pool import KVPool

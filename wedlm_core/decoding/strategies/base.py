@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.window import RowLayout, Window, WindowParams
+from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams
 from wedlm_core.ordering import to_logical
 from wedlm_core.types import Strategy
 
@@ -112,7 +112,7 @@ class Decoding(ABC):
     The engine asks for these traits and never for a strategy by name.
 
     Attributes:
-        head: sequences keep a head token (:mod:`wedlm_core.decoding.window`).
+        head: sequences keep a head token (:mod:`wedlm_core.decoding.window_state`).
         verifies: masks become drafts, which a later forward verifies; every forward commits one token at least.
         clips: windows end at ``max_tokens``.
         suppresses: the mask id and padded vocabulary are never chosen.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wedlm_core.decoding.strategies.base import decodes
 from wedlm_core.decoding.strategies.window import WindowDecoding
-from wedlm_core.decoding.window import WindowParams
+from wedlm_core.decoding.window_state import WindowParams
 from wedlm_core.types import Strategy
 
 __all__ = ["BlockwiseDecoding"]

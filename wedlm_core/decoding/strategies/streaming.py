@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.streaming import StreamingSwitches
+from wedlm_core.config.streaming_config import StreamingSwitches
 from wedlm_core.decoding.selection import leading_run, penalised_entropy
 from wedlm_core.decoding.strategies.base import (
     Commit,
@@ -22,7 +22,7 @@ from wedlm_core.decoding.strategies.base import (
     to_places,
 )
 from wedlm_core.decoding.strategies.window import commit_leading, fill, move_on
-from wedlm_core.decoding.window import RowLayout, Window, WindowParams
+from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams
 from wedlm_core.types import Strategy
 
 __all__ = ["StreamingDecoding"]

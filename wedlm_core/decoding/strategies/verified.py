@@ -20,7 +20,7 @@ from wedlm_core.decoding.strategies.base import (
     places_of,
     through_stop,
 )
-from wedlm_core.decoding.window import RowLayout, Window, WindowParams, shift_left
+from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams, shift_left
 from wedlm_core.types import Strategy
 
 __all__ = ["VerifiedDecoding"]

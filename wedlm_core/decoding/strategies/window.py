@@ -18,7 +18,7 @@ from wedlm_core.decoding.strategies.base import (
     places_of,
     to_places,
 )
-from wedlm_core.decoding.window import RowLayout, Window, WindowParams, shift_left
+from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams, shift_left
 from wedlm_core.types import Strategy
 
 __all__ = ["WindowDecoding", "commit_leading", "fill", "move_on"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wedlm_core.checks import is_whole
-from wedlm_core.config.engine import HISTORY_TOKENS, least_history_bytes
+from wedlm_core.config.engine_config import HISTORY_TOKENS, least_history_bytes
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.regions import Regions
 from wedlm_core.errors import ConfigError, IntegrityError, explain

@@ -18,7 +18,7 @@ from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import LIST_FIELDS, OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
-from wedlm_core.decoding.window import empty_windows
+from wedlm_core.decoding.window_state import empty_windows
 from wedlm_core.engine.forward.first_windows import FirstWindows, Places, window_params
 from wedlm_core.engine.forward.shared_lists import SharedLists
 from wedlm_core.engine.forward.transfer import get, put, to_device

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wedlm_core.decoding.parameters import PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
-from wedlm_core.decoding.window import Window, WindowParams, empty_windows
+from wedlm_core.decoding.window_state import Window, WindowParams, empty_windows
 from wedlm_core.engine.forward.transfer import put, put_line
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray
 from wedlm_core.kernels.cpu.opening_kernels import open_windows

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.strategies import Decoding, Wanted
-from wedlm_core.decoding.window import RowLayout, Window, WindowParams, lay_out
+from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams, lay_out
 from wedlm_core.engine.forward.bounds import decoding_runs
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.joining import join_tensors

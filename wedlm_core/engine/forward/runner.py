@@ -19,7 +19,7 @@ from torch import Tensor
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.sampling import Choice
 from wedlm_core.decoding.strategies import Commit, Decoding, RowChoices
-from wedlm_core.decoding.window import RowLayout, Window
+from wedlm_core.decoding.window_state import RowLayout, Window
 from wedlm_core.engine.forward.bounds import RowBounds
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.groups import Group

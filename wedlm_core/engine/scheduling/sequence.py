@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from wedlm_core.decoding.stopping import StopStrings
+from wedlm_core.decoding.stop_strings import StopStrings
 from wedlm_core.grammar import Constraint, Grammar
 from wedlm_core.kv.pages import SequencePages
 from wedlm_core.types import FinishReason, Request
@@ -22,7 +22,7 @@ class Sequence:
     Attributes:
         request: what was asked.
         arrival: order of arrival; the latest is preempted first.
-        head: whether the strategy keeps a head token (see :mod:`wedlm_core.decoding.window`).
+        head: whether the strategy keeps a head token (see :mod:`wedlm_core.decoding.window_state`).
         widest: masks its window may have at most; the request's own window where that is fixed.
         slot: row of the slot table and of the device state; -1 before admission. A preempted sequence
             keeps its slot (and with it its window), and loses only its pages.

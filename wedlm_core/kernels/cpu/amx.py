@@ -157,7 +157,8 @@ def block_multiplier(numbers: str) -> Any:
     """A kernel: a block of rows times a panel, in "int8" or "bfloat16".
 
     Its arguments are those of :func:`wedlm_core.kernels.cpu.panel_products.multiply_panels` for 1 to
-    :data:`BLOCK_ROWS` rows, with ``panel`` the address of one panel, ``columns`` its outputs that there are, and memory of :func:`kept_sums`.
+    :data:`BLOCK_ROWS` rows, with ``panel`` the address of one panel, ``columns`` its outputs that there are, and memory
+    of :func:`kept_sums`.
     """
     wide, tall, write = _block(numbers, False), _block(numbers, True), result_writer(numbers, _PANEL)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.strategies import decoding_of
-from wedlm_core.decoding.window import Window, empty_windows
+from wedlm_core.decoding.window_state import Window, empty_windows
 from wedlm_core.engine.forward import first_windows, transfer
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.types import Request, SamplingParams, Strategy

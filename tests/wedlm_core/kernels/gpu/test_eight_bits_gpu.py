@@ -38,6 +38,7 @@ from wedlm_core.model.quantised import quantise
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from wedlm_core.kernels.gpu import eight_bits_gpu, layer_gpu
 from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm, add_rms_norm_int8, silu_mul, silu_mul_int8
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

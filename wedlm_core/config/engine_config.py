@@ -10,9 +10,9 @@ from typing import Any, Literal
 from wedlm_core.checks import MAX_INT, is_flag, is_number, is_whole
 from wedlm_core.config.model import EXACT_WEIGHT_DTYPES, MAX_POSITIONS
 from wedlm_core.config.step_cost import StepCost, why_not
-from wedlm_core.config.streaming import StreamingSwitches
+from wedlm_core.config.streaming_config import StreamingSwitches
 from wedlm_core.errors import ConfigError, explain
-from wedlm_core.names import ENGINE_NAMES, known_fields_only
+from wedlm_core.option_names import ENGINE_NAMES, known_fields_only
 
 __all__ = ["HISTORY_TOKENS", "EngineConfig", "least_history_bytes"]
 
