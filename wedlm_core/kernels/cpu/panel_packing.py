@@ -1,4 +1,4 @@
-"""Copies rows of a weight into panels (:mod:`.panels`), and some of them back."""
+"""Copies rows of a weight into panels (:mod:`.panel_products`), and some of them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles of products with packed weights (:mod:`.panels`): a few rows times one half of a panel, or both.
+"""Tiles of products with packed weights (:mod:`.panel_products`): a few rows times one half of a panel, or both.
 
 Sums are in registers, weights are read once, from the first unit of the inputs to the last, and what is read later is
 fetched meanwhile.

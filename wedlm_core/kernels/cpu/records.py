@@ -31,7 +31,7 @@ def _offset(kind: np.dtype[Any], name: str) -> int:
 
 
 PRODUCT = _record("weight scale bias depth outputs inputs")
-"""``depth``: units of four bytes of a row (:mod:`.panels`); ``scale`` is not read for weights that are floats."""
+"""``depth``: units of four bytes of a row (:mod:`.panel_products`); ``scale`` is not read for float weights."""
 LAYER = _record(
     "input_norm post_norm q_norm k_norm keys values key_scales value_scales qkv o gate_up down",
     qkv=PRODUCT, o=PRODUCT, gate_up=PRODUCT, down=PRODUCT,
