@@ -1,9 +1,9 @@
 """Products of blocks of rows and panels by the matrix units of a CPU (Intel's AMX), in int8 and bfloat16.
 
 One instruction multiplies up to 16 rows by 16 outputs over 64 bytes of the inputs. The layout of panels
-(:mod:`.panel_products`) is what it reads: 16 units of a half are one of its matrices, 128 bytes from row to row. A row's
-result has one order of additions, whatever rows are multiplied together; in bfloat16 it is not that of other panels, but one
-that vectors can keep as well (:mod:`.panel_tiles`).
+(:mod:`.panel_products`) is what it reads: 16 units of a half are one of its matrices, 128 bytes from row to row. A
+row's result has one order of additions, whatever rows are multiplied together; in bfloat16 it is not that of other
+panels, but one that vectors can keep as well (:mod:`.panel_tiles`).
 """
 
 from __future__ import annotations

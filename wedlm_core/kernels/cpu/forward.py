@@ -1,7 +1,8 @@
 """All layers of a decoder as one kernel, which the threads of a team run together.
 
 What depends on numbers is compiled apart, once for each kind: products (:mod:`.forward_products`) by those of weights,
-and what meets the KV pool (:mod:`.cached_attention`) by those of keys and values. A forward calls them by their addresses.
+and what meets the KV pool (:mod:`.cached_attention`) by those of keys and values. A forward calls them by their
+addresses.
 """
 
 from __future__ import annotations
