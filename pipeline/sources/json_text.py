@@ -55,6 +55,9 @@ class MinusZero(float):
         """The one value."""
         return super().__new__(cls, -0.0)
 
+    def __getnewargs__(self) -> tuple[()]:  # type: ignore[override]
+        return ()
+
     def __repr__(self) -> str:
         return "-0"
 

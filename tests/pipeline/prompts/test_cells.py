@@ -8,6 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.codec import SamplingParams
+from pipeline.commands.preview import preview
+from pipeline.config import RunConfig
 from pipeline.prompts.cells import template_values
 from pipeline.settings.template import PromptTemplate
 from pipeline.sources.corrected_rows import table_of
@@ -97,3 +100,13 @@ def test_corrected_rows_have_their_own_spelling(cells: list[str], run: Any, tmp_
     columns = pa.schema([pa.field("n", pa.float64(), metadata=run)])
     table = table_of(opened(str(tmp_path / "fixed.jsonl"), tmp_path), "fixed.jsonl", "row_id", columns, ())
     assert [str(cell) for cell in template_values(table.schema.field("n"), table["n"])] == cells
+
+
+def test_rows_of_every_spelling_are_rendered_by_a_run(qwen3_folder: Path, tmp_path: Path) -> None:
+    config = RunConfig(
+        input=write(tmp_path, ["1", "1.5", "-0", "null"]), output="unused", model=str(qwen3_folder),
+        sampling=SamplingParams(max_tokens=2), prompt_template="{{ n }}", include_token_ids=True,
+    )  # fmt: skip
+    rows = preview(config, rows=4).to_pylist()
+    assert [row["error"] is None for row in rows] == [True, True, True, False]
+    assert [row["prompt_tokens"] for row in rows[:3]] == [1, 3, 2], "of the bytes 1, 1.5 and -0"
