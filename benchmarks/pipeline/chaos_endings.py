@@ -54,7 +54,7 @@ def _run(folder: Path, rows: int, bad: set[int], fault: Fault) -> dict[str, Any]
     prompts = [_POISON if i in bad else f"Count from {i % 97} to {i % 97 + 20 + i % 23}." for i in range(rows)]
     pq.write_table(pa.table({"prompt": prompts, "number": list(range(rows))}), folder / "prompts.parquet")
     config = pipeline.RunConfig(
-        input=str(folder / "prompts.parquet"), output=str(folder / "out"), num_threads=1, unit_rows=16,
+        input=str(folder / "prompts.parquet"), output=str(folder / "out"), model="tiny", num_threads=1, unit_rows=16,
         units_in_flight=8, report=False, sampling=pipeline.SamplingParams(max_tokens=64, temperature=0.7),
     )  # fmt: skip
     executor = RayExecutor(config, functools.partial(faulty_engine, folder=str(starts), fault=fault))
