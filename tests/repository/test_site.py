@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -112,6 +113,13 @@ def test_every_page_of_docs_is_in_the_navigation_once_and_on_the_site(site: Path
     listed = {link.partition("#")[0] for link in home.links}
     missing = [page for page in pages_in(ROOT / "docs") if page.replace(".md", ".html") not in listed]
     assert not missing
+
+
+def test_the_search_finds_the_answers_of_benchmarks_and_not_their_tables(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert {"benchmarks/README.html", "concepts/limits.html"} <= found
+    assert not [page for page in found if page.startswith("benchmarks/results/")]
 
 
 def test_every_public_name_is_in_the_reference_with_a_text(site: Path) -> None:
