@@ -27,6 +27,7 @@ from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
 from pipeline.reporting.aggregate import Aggregate, Aggregator
 from pipeline.reporting.facts import Facts, Session
+from pipeline.reporting.numbers import counted
 from pipeline.reporting.page import render
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -200,7 +201,7 @@ def _state(totals: Totals, planned: int, *, done: bool) -> str:
         return f"{totals.rows:,} of {planned:,} rows done"
     if totals.all_failed:
         return "done, every row failed"
-    return f"done, {totals.failed_rows:,} rows failed" if totals.failed_rows else "done"
+    return f"done, {counted(totals.failed_rows, 'row')} failed" if totals.failed_rows else "done"
 
 
 def published_aggregate(

@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason
 from pipeline.reporting.histogram import SCALES, Histogram
+from pipeline.reporting.labels import Labels, labels_of, merged
 
 __all__ = ["MEASURES", "Aggregate", "Aggregator"]
 
-VERSIONS = (1, 2, 3)
-"""Those that are understood; the last one is written. Versions before had sampled rows, the first more histograms."""
+VERSIONS = (1, 2, 3, 4)
+"""Those that are understood; the last one is written. Only 4 has labels; 1 and 2 had more that is no longer shown."""
 _AT_ONCE = 8192
 """Rows that are aggregated at once: fewer cost more for each."""
 
@@ -38,6 +39,7 @@ class Aggregate:
         rows: output rows: one for each generation, one for each failed input row.
         finish_reasons: number of output rows by reason.
         histograms: by the names of :data:`MEASURES`.
+        labels: column of few different values -> rows by value; see :mod:`pipeline.reporting.labels`.
     """
 
     rows: int = 0
@@ -45,6 +47,7 @@ class Aggregate:
     histograms: Mapping[str, Histogram] = field(
         default_factory=lambda: {name: Histogram.empty(SCALES[scale]) for name, (_, scale) in MEASURES.items()}
     )
+    labels: Labels = field(default_factory=dict)
 
     @property
     def failed(self) -> int:
@@ -64,6 +67,7 @@ class Aggregate:
             table: output rows.
             prefix: prefix of the names of its columns that are not the input's.
         """
+        succeeded = pc.not_equal(table[f"{prefix}finish_reason"], FinishReason.ERROR.value)
         return cls(
             rows=table.num_rows,
             finish_reasons=_counted(table[f"{prefix}finish_reason"]),
@@ -71,6 +75,7 @@ class Aggregate:
                 name: Histogram.of(SCALES[scale], _numbers(table, prefix, path))
                 for name, (path, scale) in MEASURES.items()
             },
+            labels=labels_of(table.filter(succeeded), prefix),
         )
 
     def merged_with(self, other: Aggregate) -> Aggregate:
@@ -80,6 +85,7 @@ class Aggregate:
             rows=self.rows + other.rows,
             finish_reasons={n: self.finish_reasons.get(n, 0) + other.finish_reasons.get(n, 0) for n in reasons},
             histograms={name: self.histograms[name].merged_with(other.histograms[name]) for name in MEASURES},
+            labels=merged(*(own.labels for own in (self, other) if own.generations)),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,6 +95,7 @@ class Aggregate:
             "rows": self.rows,
             "finish_reasons": dict(self.finish_reasons),
             "histograms": {name: own.to_dict() for name, own in self.histograms.items()},
+            "labels": dict(self.labels),
         }
 
     @classmethod
@@ -100,6 +107,7 @@ class Aggregate:
             rows=raw["rows"],
             finish_reasons=raw["finish_reasons"],
             histograms={name: Histogram.from_dict(raw["histograms"][name]) for name in MEASURES},
+            labels=raw.get("labels", {}),
         )
 
 

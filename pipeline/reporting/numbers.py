@@ -7,12 +7,17 @@ import math
 NOTHING = "\N{EN DASH}"
 """Where there is no number."""
 
-__all__ = ["NOTHING", "count", "figure", "percent", "short"]
+__all__ = ["NOTHING", "count", "counted", "figure", "percent", "short"]
 
 
 def count(value: int) -> str:
     """A whole number with separators."""
     return f"{value:,}"
+
+
+def counted(value: int, noun: str) -> str:
+    """A whole number of things: 1 row, 2 rows."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 
 def figure(value: float | None, digits: int = 3) -> str:

@@ -17,11 +17,12 @@ from markupsafe import Markup
 
 from pipeline.codec import redact
 from pipeline.fingerprint import retry_advice
-from pipeline.progress.figures import short_time
+from pipeline.progress.figures import clock_time, short_time
+from pipeline.reporting.aggregate import Aggregate
 from pipeline.reporting.chart import Bar, Chart, histogram_chart
 from pipeline.reporting.drafts import drafts_by_source
 from pipeline.reporting.facts import Facts, Session
-from pipeline.reporting.numbers import count, figure, percent, short
+from pipeline.reporting.numbers import count, counted, figure, percent, short
 from pipeline.reporting.player import ABOUT, name_of, player_data
 from pipeline.settings.parsing import describe_unparsed
 
@@ -30,6 +31,8 @@ __all__ = ["render"]
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 _STRETCHES = 40
 """Bars of the throughput."""
+_REPEATS = 3
+"""Rows for each value, on average, from which on values are labels."""
 _COUNTED = 100_000
 """Up to here a tile shows a count in full."""
 
@@ -47,6 +50,7 @@ def render(facts: Facts) -> str:
         tiles=_tiles(facts),
         charts=_charts(facts) if facts.aggregate.generations else [],
         drafts=drafts_by_source(facts.totals.drafts, facts.totals.completion_tokens),
+        labels=_labels(facts.aggregate),
         unparsed=describe_unparsed(facts.totals.unparsed, facts.totals.samples) if facts.totals.unparsed else "",
         advice=retry_advice(scheduled=facts.scheduled),
         about_decoding=" ".join(ABOUT.get(name, "") for name in dict.fromkeys(t.strategy for t in facts.traces)),
@@ -155,10 +159,20 @@ def _throughput(session: Session) -> Chart:
     edges = np.linspace(at[0], at[-1], min(_STRETCHES, len(at)) + 1)
     counts = np.interp(edges, at, np.maximum.accumulate(tokens))
     rates = np.diff(counts) / np.maximum(np.diff(edges), 1e-9)
+    shown = short_time if at[-1] < 60 else clock_time  # one format for the whole axis
     bars = [
-        Bar(label=f"{short_time(low)} to {short_time(high)}", value=float(rate), shown=short(float(rate)),
-            tick=short_time(low) if i % max(1, len(rates) // 5) == 0 else "")
+        Bar(label=f"{shown(low)} to {shown(high)}", value=float(rate), shown=short(float(rate)),
+            tick=shown(low) if i % max(1, len(rates) // 5) == 0 else "")
         for i, (low, high, rate) in enumerate(zip(edges, edges[1:], rates, strict=False))
     ]  # fmt: skip
-    about = f"Tokens that the last run generated: {count(session.rows)} rows."
+    about = f"Tokens that the last run generated: {counted(session.rows, 'row')}."
     return Chart(name="throughput", title="Throughput", about=about, x="time", y="tokens per second", bars=bars)
+
+
+def _labels(aggregate: Aggregate) -> dict[str, list[tuple[str, int]]]:
+    """Column -> its values and their rows, the most frequent first; only columns whose values repeat."""
+    return {
+        redact(name): sorted(((redact(value), rows) for value, rows in own.items()), key=lambda pair: -pair[1])
+        for name, own in aggregate.labels.items()
+        if own and sum(own.values()) >= _REPEATS * len(own)
+    }

@@ -21,6 +21,8 @@ from pipeline.codec import RequestError
 from pipeline.commands.read import read
 from pipeline.commands.report import gather, load_sessions, report
 from pipeline.errors import ConfigError, LeaseLostError, OutputError
+from pipeline.reporting.labels import Labels
+from pipeline.reporting.page import render
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import FakeEngine, InlineExecutor
@@ -258,3 +260,16 @@ def test_the_session_record_is_plain_json(make_job: MakeJob) -> None:
     job.run()
     (key,) = job.storage.keys(f"{layout.REPORT}/sessions")
     assert json.loads(job.storage.read(key))["outcome"] == "done"
+
+
+def test_values_that_repeat_are_counted_as_labels_and_others_are_not(make_job: MakeJob) -> None:
+    job = make_job()
+    job.run()
+    facts = gather(job.storage)
+    assert 'id="labels"' not in page_of(job), "each text is another one"
+    labels: Labels = {"parsed.mood": {"good": 6, "<b>bad": 14}, "text": None, "parsed.name": {"a": 1, "b": 1}}
+    page = render(replace(facts, aggregate=replace(facts.aggregate, labels=labels)))
+    text = Tags(page).text
+    assert re.search(r"parsed\.mood\s*Rows\s*Share\s*<b>bad\s*14\s*70%\s*good\s*6\s*30%", text)
+    assert "parsed.name" not in text
+    assert ("href", "#labels") in Tags(page).attributes

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,3 +113,32 @@ def test_huge_values_do_not_overflow_their_sum() -> None:
     assert big.merged_with(found).total == big.total + found.total
     odd = found.of(SCALES["nats"], np.array([math.nan, math.inf, -math.inf, 1.0]))
     assert (odd.count, odd.mean) == (1, 1.0)
+
+
+def test_labels_are_counted_where_values_are_few_and_short_whatever_the_parts() -> None:
+    def rows(texts: list[str], failed: int = 0) -> pa.Table:
+        table = output_table(len(texts) + failed)
+        reasons = ["stop"] * len(texts) + ["error"] * failed
+        for name, values in (("text", [*texts, *[None] * failed]), ("finish_reason", reasons)):
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, pa.array(values, table.schema.field(name).type))
+        return table
+
+    choices = rows(["yes", "no", "yes", "yes"], failed=2)
+    whole = Aggregate.of(choices)
+    assert whole.labels == {"text": {"no": 1, "yes": 3}}
+    for cut in range(choices.num_rows + 1):
+        parts = [Aggregate.of(choices.slice(a, b - a)) for a, b in ((0, cut), (cut, choices.num_rows))]
+        assert merged(parts).labels == whole.labels
+    for other in (["x" * 61], [str(i) for i in range(21)], [str(i) for i in range(19)]):
+        assert merged([whole, Aggregate.of(rows(other))]).labels == {"text": None}
+    older = Aggregate.from_dict({**whole.to_dict(), "version": 3, "labels": {}})
+    assert older is not None
+    assert merged([older, whole]).labels == {"text": None}, "the rows of one part were not counted"
+
+
+def test_each_text_field_of_parsed_is_a_column_of_labels() -> None:
+    table = output_table(3)
+    parsed = pa.array([{"mood": "good", "n": 1}, {"mood": "bad", "n": 2}, {"mood": "good", "n": 3}])
+    table = table.append_column("parsed", parsed)
+    assert Aggregate.of(table).labels == {"parsed.mood": {"bad": 1, "good": 2}}
