@@ -43,7 +43,7 @@ def regime_lines(rows: list[dict[str, Any]]) -> list[str]:
         part = [row for row in rows if row["regime"] == regime]
         tokens = sum(row["completion_tokens"] for row in part)
         forwards = sum(row["stats"]["decode_forwards"] for row in part)
-        exact = [row["text"].strip() == row["expected"] for row in part if row["expected"] is not None]
+        exact = [row["text"] == row["expected"] for row in part if row["expected"] is not None]
         answers = f"{sum(exact)} of {len(exact)} answers exact" if exact else "no unique answers"
         lines.append(
             f"{regime:>8}: {len(part)} rows, {tokens_per_forward(tokens, forwards):.2f} tokens per forward, {answers}"
@@ -59,7 +59,7 @@ def _sample(rows: list[dict[str, Any]], count: int) -> str:
         stats = row["stats"]
         blocks.append(
             f"{row['prompt']}\n    "
-            + row["text"].strip().replace("\n", "\n    ")
+            + row["text"].replace("\n", "\n    ")
             + f"\n    [{row['finish_reason']}: {row['completion_tokens']} tokens, {stats['decode_forwards']} forwards, "
             f"commits {stats['commit_histogram']}]"
         )
@@ -85,6 +85,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
             model=args.model,
             sampling=SamplingParams(max_tokens=args.max_tokens),
             actors=args.actors,
+            chat=True,  # tiny answers a plain prompt on a new line
             unit_rows=32,
         )
         result = pipeline.run(config=config, **shown)
