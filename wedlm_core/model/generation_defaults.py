@@ -1,4 +1,4 @@
-"""Sampling parameters that a model brings in its ``generation_config.json``. Imports no torch.
+"""Sampling parameters that a model brings in its ``generation_config.json``, or else its ``config.json``. No torch.
 
 transformers applies them whatever decodes, greedy decoding included, so text that ignores them is other text. Those
 that concern sampling (``temperature``, ``top_p``, ``top_k``) are left to the caller.
@@ -24,9 +24,10 @@ GENERATION_CONFIGS = ("auto", "off")
 
 
 _NOT_HERE = (
-    "bad_words_ids", "begin_suppress_tokens", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty",
-    "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id", "min_length", "min_new_tokens",
-    "no_repeat_ngram_size", "num_beams", "penalty_alpha", "sequence_bias",
+    "bad_words_ids", "begin_suppress_tokens", "constraints", "dola_layers", "encoder_no_repeat_ngram_size",
+    "encoder_repetition_penalty", "exponential_decay_length_penalty", "force_words_ids", "forced_bos_token_id",
+    "forced_eos_token_id", "guidance_scale", "min_length", "min_new_tokens", "no_repeat_ngram_size", "num_beams",
+    "penalty_alpha", "sequence_bias", "stop_strings", "token_healing", "watermarking_config",
 )  # fmt: skip
 """Entries that change the greedy text of transformers, and that are not applied here."""
 
@@ -38,10 +39,12 @@ class GenerationDefaults:
     Attributes:
         values: by their names in :class:`SamplingParams`; empty where it brings none.
         others: names of entries that transformers applies and that are not applied here.
+        file: the name of the file that has them.
     """
 
     values: Mapping[str, Any]
     others: tuple[str, ...] = ()
+    file: str = FILE
 
     def missing_in(self, params: SamplingParams, given: Collection[str] = ()) -> dict[str, Any]:
         """The parameters that ``params`` leave at their neutral value, and that their strategy can follow.
@@ -66,11 +69,11 @@ class GenerationDefaults:
         parts = [f"{_shown(applied)} applied"] if applied else []
         parts += [f"{', '.join(left)} not applied (set otherwise, or not for this strategy)"] if left else []
         parts += [f"{', '.join(self.others)} not applied (not known here)"] if self.others else []
-        return f"brings {FILE}: {'; '.join(parts)}" if parts else ""
+        return f"brings {self.file}: {'; '.join(parts)}" if parts else ""
 
 
 def load_generation_defaults(folder: str | os.PathLike[str], setting: str, vocab_size: int) -> GenerationDefaults:
-    """Read the defaults of a model folder.
+    """Read the defaults of a model folder; as transformers does, from ``config.json`` if there is no :data:`FILE`.
 
     Args:
         folder: of the model.
@@ -83,7 +86,8 @@ def load_generation_defaults(folder: str | os.PathLike[str], setting: str, vocab
     """
     if setting not in GENERATION_CONFIGS:
         raise ConfigError(explain("generation_config", setting, f"one of {list(GENERATION_CONFIGS)}", 'Use "auto".'))
-    raw = read_json(Path(folder) / FILE) if setting == "auto" else {}
+    file = FILE if (Path(folder) / FILE).exists() else "config.json"
+    raw = read_json(Path(folder) / file) if setting == "auto" else {}
     penalty, tokens = raw.get("repetition_penalty"), raw.get("suppress_tokens")
     if isinstance(tokens, list):
         tokens = [token for token in tokens if not isinstance(token, int) or 0 <= token < vocab_size]
@@ -91,11 +95,12 @@ def load_generation_defaults(folder: str | os.PathLike[str], setting: str, vocab
     try:
         params = SamplingParams(**{name: value for name, value in given.items() if value is not None})
     except RequestError as error:
-        raise ConfigError(f'{FILE}: {error} Or set generation_config="off".') from error
+        raise ConfigError(f'{file}: {error} Or set generation_config="off".') from error
     neutral = SamplingParams()
     values = {name: getattr(params, name) for name in given}
     others = tuple(name for name in _NOT_HERE if raw.get(name) not in (None, False, 0, 1, [], {}))
-    return GenerationDefaults(values={n: v for n, v in values.items() if v != getattr(neutral, n)}, others=others)
+    own = {n: v for n, v in values.items() if v != getattr(neutral, n)}
+    return GenerationDefaults(values=own, others=others, file=file)
 
 
 def _shown(values: Mapping[str, Any]) -> str:

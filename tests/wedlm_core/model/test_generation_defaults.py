@@ -79,11 +79,27 @@ def test_values_of_a_request_or_a_row_take_their_place(folder: Path) -> None:
         assert (found.repetition_penalty, found.temperature) == (expected, 0.5)
 
 
+def test_without_the_file_those_of_the_configuration_count(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "m")
+    (tmp_path / "m" / FILE).unlink()
+    raw = json.loads((folder / "config.json").read_text())
+    (tmp_path / "m/config.json").write_text(json.dumps({**raw, **GIVEN, "eos_token_id": [1, 0]}))
+    defaults = load_generation_defaults(tmp_path / "m", "auto", 336)
+    assert dict(defaults.values) == APPLIED
+    assert defaults.describe(SamplingParams()).startswith("brings config.json: repetition_penalty=1.3")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(tmp_path / "m"), dtype=torch.float32)
+    want = theirs.generate(torch.tensor([[40, 41, 42]]), max_new_tokens=12, do_sample=False)[0, 3:].tolist()
+    (found,) = LLM(str(tmp_path / "m")).generate([[40, 41, 42]], SamplingParams(max_tokens=12))
+    assert list(found.token_ids) == want
+
+
 def test_entries_that_are_not_applied_are_named(qwen3_folder: Path, tmp_path: Path) -> None:
-    given = {"no_repeat_ngram_size": 2, "begin_suppress_tokens": [3], "num_beams": 1, "min_length": 0}
+    given = {"no_repeat_ngram_size": 2, "begin_suppress_tokens": [3], "num_beams": 1, "min_length": 0,
+             "guidance_scale": 1.5, "watermarking_config": {"bias": 5.0}}  # fmt: skip
     defaults = load_generation_defaults(with_file(qwen3_folder, tmp_path / "m", **given), "auto", 336)
     assert dict(defaults.values) == {}
-    assert "begin_suppress_tokens, no_repeat_ngram_size not applied" in defaults.describe(SamplingParams())
+    named = "begin_suppress_tokens, guidance_scale, no_repeat_ngram_size, watermarking_config not applied"
+    assert named in defaults.describe(SamplingParams())
 
 
 @pytest.mark.parametrize(
