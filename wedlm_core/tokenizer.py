@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 from wedlm_core.checks import is_text
 from wedlm_core.config.model import id_tuple
 from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain, first_line
+from wedlm_core.messages import with_text
 from wedlm_core.plain_tokenizer import PlainTokenizer, open_plain
 from wedlm_core.templating import ChatTemplate, TemplateLimitError, TemplateSyntaxError, chat_variables
 from wedlm_core.token_bound import TokenBound
@@ -160,8 +161,8 @@ class Tokenizer:
         """Render a conversation with the tokenizer's template.
 
         Args:
-            messages: mappings with ``role`` and ``content`` (or ``tool_calls``), and other keys that the template
-                reads; not changed.
+            messages: mappings with ``role`` and ``content`` (text, or a list of parts of text; or ``tool_calls``), and
+                other keys that the template reads; not changed.
             add_generation_prompt: append the opening of the assistant's turn.
             tokenize: return token ids; else the rendered text.
             tools: descriptions of the tools that the template offers to the model.
@@ -182,10 +183,11 @@ class Tokenizer:
             rule = "a conversation is a list of at least one message"
             raise RequestError(explain("messages", messages, rule, 'Give a list of {"role": ..., "content": ...}.'))
         _require_variables(variables)
+        messages = [with_text("messages", one) if isinstance(one, Mapping) else one for one in messages]
         for message in messages:
             if not _is_message(message):
                 raise RequestError(
-                    explain("messages", message, "each message has a role, and a content (a string) or tool calls",
+                    explain("messages", message, "each message has a role, and a content (text) or tool calls",
                             'Give a list of {"role": ..., "content": ...}.')
                 )  # fmt: skip
         template = self._chat_template(with_tools=tools is not None)

@@ -13,10 +13,10 @@ from typing import Any
 
 from pipeline.codec import RequestError, explain
 from pipeline.sources.limits import MAX_DEPTH, is_too_deep
+from wedlm_core.messages import with_text
 
 __all__ = ["conversation", "listed", "mapping", "with_system"]
 
-_TEXT_PARTS = ("text", "input_text", "output_text")
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
@@ -59,22 +59,7 @@ def _message(name: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
     if content is None and not message.get("tool_calls"):
         rule = "a message has a text, or tool calls"
         raise RequestError(explain(f"{name}.content", content, rule, "Fill it in."))
-    if not isinstance(content, list):
-        return message
-    return {**message, "content": "\n".join(_text_of(name, part) for part in content)}
-
-
-def _text_of(name: str, part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
-    text = part.get("text") if isinstance(part, Mapping) and kind in _TEXT_PARTS else None
-    if not isinstance(text, str):
-        rule = "a part of a message is {'type': 'text', 'text': ...}: the model reads text only"
-        raise RequestError(
-            explain(f"{name}.content", f"part of type {kind!r}", rule, "Leave the part out, or the row.")
-        )
-    return text
+    return with_text(name, message)
 
 
 def listed(name: str, value: Any) -> list[dict[str, Any]]:

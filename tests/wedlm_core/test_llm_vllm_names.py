@@ -84,6 +84,17 @@ def test_chat_takes_tools_and_variables_of_the_template(llm: LLM) -> None:
         )  # fmt: skip
 
 
+def test_chat_joins_parts_of_text(llm: LLM) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    (found,) = llm.chat([{"role": "user", "content": parts}], FEW)
+    assert found.prompt == "user:a\nb\nassistant:"
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    assert_refused(
+        lambda: llm.chat([{"role": "user", "content": [*parts, image]}], FEW),
+        r"^messages\.content=\"part of type 'image_url'\"", (RequestError,),
+    )  # fmt: skip
+
+
 def test_engine_settings_are_arguments(agreeing_folder: Path) -> None:
     llm = LLM(
         model=str(agreeing_folder), device="cpu", dtype="float", max_model_len=64, seed=7, gpu_memory_utilization=0.5,
