@@ -118,7 +118,7 @@ def test_every_page_of_docs_is_in_the_navigation_once_and_on_the_site(site: Path
 def test_the_search_finds_the_answers_of_benchmarks_and_not_their_tables(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
-    assert {"benchmarks/README.html", "concepts/limits.html"} <= found
+    assert {"benchmarks/index.html", "concepts/limits.html"} <= found
     assert not [page for page in found if page.startswith("benchmarks/results/")]
 
 
