@@ -6,11 +6,10 @@ import atexit
 import io
 from typing import Any, TextIO
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.live import Live
-from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +17,7 @@ from pipeline.progress.figures import cells_of, chain_rows, clock_time, failure_
 from pipeline.progress.log_lines import format_line
 from pipeline.progress.snapshot import Snapshot, Stage
 
-__all__ = ["Frame", "LiveView", "NotebookView", "can_show", "to_html"]
+__all__ = ["LiveView", "NotebookView", "can_show", "frame", "to_html"]
 
 _LEAST_WIDTH = 20
 _CELL_WIDTH = 30
@@ -42,85 +41,62 @@ def can_show(file: TextIO) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and file.isatty()
 
 
-class Frame:
-    """A snapshot as a rich renderable that fits in any width.
+def frame(snapshot: Snapshot, console: Console) -> RenderableType:
+    """A snapshot for a console of any width. The last column stays free: some terminals wrap a line that is full."""
+    width = max(_LEAST_WIDTH, console.width - 1)
+    marks = _ASCII_MARKS if console.options.ascii_only else _MARKS
+    head = Table.grid(expand=True, padding=(0, 1))
+    head.add_column(ratio=1, no_wrap=True, overflow="crop")
+    head.add_column(justify="right", no_wrap=True)
+    title = Text(snapshot.model, style="bold").append(f" to {snapshot.output}", style="not bold")
+    head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
+    failed = [_line(line, "red") for line in failure_lines(snapshot)]
+    parts = [head, _stages(snapshot, width, marks), _bars(snapshot, width, marks), _cells(snapshot, width), *failed]
+    return Constrain(Group(*parts, _line(snapshot.note, "dim")), width)
 
-    Args:
-        snapshot: what to show.
-        heights: lines of the highest frame so far by width, kept here. A frame is filled up to it, so that the text
-            below stays where it is.
-    """
 
-    def __init__(self, snapshot: Snapshot, heights: dict[int, int] | None = None) -> None:
-        self.snapshot = snapshot
-        self._heights = {} if heights is None else heights
+def _stages(snapshot: Snapshot, width: int, marks: dict[str, str]) -> Text:
+    lines = [Text()]
+    for mark in stage_marks(snapshot):
+        spent = "" if mark.state == "future" else f" {short_time(mark.seconds)}"
+        stage = f"{marks[mark.state]}{mark.label}{spent}"
+        if lines[-1] and lines[-1].cell_len + 2 + len(stage) > width:
+            lines.append(Text())
+        lines[-1].append("  " if lines[-1] else "").append(stage, style=_STYLES[mark.state])
+    return Text("\n").join(lines)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render within ``options.max_width``, less one column: some terminals wrap a line that is full."""
-        snapshot = self.snapshot
-        width = max(_LEAST_WIDTH, options.max_width - 1)
-        marks = _ASCII_MARKS if options.ascii_only else _MARKS
-        head = Table.grid(expand=True, padding=(0, 1))
-        head.add_column(ratio=1, no_wrap=True, overflow="crop")
-        head.add_column(justify="right", no_wrap=True)
-        title = Text(snapshot.model, style="bold").append(f" to {snapshot.output}", style="not bold")
-        head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
-        failed = [_line(line, "red") for line in failure_lines(snapshot)]
-        parts = Group(head, self._stages(width, marks), self._bars(width, marks), self._cells(width), *failed,
-                      _line(snapshot.note, "dim"))  # fmt: skip
-        lines = console.render_lines(parts, options.update(width=width, max_width=width), pad=False)
-        self._heights[width] = max(len(lines), self._heights.get(width, 0))
-        for line in [*lines, *([[]] * (self._heights[width] - len(lines)))]:
-            yield from line
-            yield Segment.line()
 
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """As wide as there is room."""
-        return Measurement(_LEAST_WIDTH, options.max_width)
-
-    def _stages(self, width: int, marks: dict[str, str]) -> Text:
-        lines = [Text()]
-        for mark in stage_marks(self.snapshot):
-            spent = "" if mark.state == "future" else f" {short_time(mark.seconds)}"
-            stage = f"{marks[mark.state]}{mark.label}{spent}"
-            if lines[-1] and lines[-1].cell_len + 2 + len(stage) > width:
-                lines.append(Text())
-            lines[-1].append("  " if lines[-1] else "").append(stage, style=_STYLES[mark.state])
-        return Text("\n").join(lines)
-
-    def _bars(self, width: int, marks: dict[str, str]) -> Table | Text:
-        """The bar of the run; of a chain a line for each stage: name, bar (where there is room), share and rows."""
-        snapshot = self.snapshot
-        grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
-        if not snapshot.chain:
-            grid.add_column(ratio=1)
-            grid.add_row(_bar(snapshot.share), f"{int(snapshot.share * 100)}%" if snapshot.total_rows else "")
-            return grid
-        lines = []
-        grid.add_column(no_wrap=True, overflow="crop", max_width=width // 3)
+def _bars(snapshot: Snapshot, width: int, marks: dict[str, str]) -> Table | Text:
+    """The bar of the run; of a chain a line for each stage: name, bar (where there is room), share and rows."""
+    grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    if not snapshot.chain:
         grid.add_column(ratio=1)
-        for row in chain_rows(snapshot):
-            name = Text(marks[row.state] + row.name, style=_STYLES[row.state], overflow="crop", no_wrap=True)
-            share = "" if row.share is None else f"{int(row.share * 100)}% "
-            text = Text(f"{share}{row.text}").append(f"  {row.failed}" if row.failed else "", style="bold red")
-            lines.append(Text.assemble(name, " ", text))
-            grid.add_row(name, Text() if row.share is None else _bar(row.share), text)
-        return grid if width >= _WIDE else Text("\n", no_wrap=True, overflow="crop").join(lines)
-
-    def _cells(self, width: int) -> Table:
-        per_line = max(1, min(len(_RATIOS), width // _CELL_WIDTH))
-        grid = Table.grid(expand=True, padding=(0, 1))
-        for place in range(per_line):
-            grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="crop")
-        texts = [
-            Text(f"{cell.label} ", style="dim").append(
-                cell.value, style="not dim bold red" if cell.alarming else "not dim"
-            )
-            for cell in cells_of(self.snapshot)
-        ]
-        for first in range(0, len(texts), per_line):
-            grid.add_row(*texts[first : first + per_line])
+        grid.add_row(_bar(snapshot.share), f"{int(snapshot.share * 100)}%" if snapshot.total_rows else "")
         return grid
+    lines = []
+    grid.add_column(no_wrap=True, overflow="crop", max_width=width // 3)
+    grid.add_column(ratio=1)
+    for row in chain_rows(snapshot):
+        name = Text(marks[row.state] + row.name, style=_STYLES[row.state], overflow="crop", no_wrap=True)
+        share = "" if row.share is None else f"{int(row.share * 100)}% "
+        text = Text(f"{share}{row.text}").append(f"  {row.failed}" if row.failed else "", style="bold red")
+        lines.append(Text.assemble(name, " ", text))
+        grid.add_row(name, Text() if row.share is None else _bar(row.share), text)
+    return grid if width >= _WIDE else Text("\n", no_wrap=True, overflow="crop").join(lines)
+
+
+def _cells(snapshot: Snapshot, width: int) -> Table:
+    per_line = max(1, min(len(_RATIOS), width // _CELL_WIDTH))
+    grid = Table.grid(expand=True, padding=(0, 1))
+    for place in range(per_line):
+        grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="crop")
+    texts = [
+        Text(f"{cell.label} ", style="dim").append(cell.value, style="not dim bold red" if cell.alarming else "not dim")
+        for cell in cells_of(snapshot)
+    ]
+    for first in range(0, len(texts), per_line):
+        grid.add_row(*texts[first : first + per_line])
+    return grid
 
 
 def _line(text: str, style: str) -> Text:
@@ -139,7 +115,6 @@ class LiveView:
 
     def __init__(self, file: TextIO) -> None:
         self._console = Console(file=file)
-        self._heights: dict[int, int] = {}
         self._live = Live(
             console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop",
             redirect_stdout=True, redirect_stderr=True,
@@ -150,14 +125,14 @@ class LiveView:
         if not self._live.is_started:
             atexit.register(self._show_cursor)  # for ends that no block of ours sees
             self._live.start()
-        self._live.update(Frame(snapshot, self._heights), refresh=True)
+        self._live.update(frame(snapshot, self._console), refresh=True)
 
     def close(self, snapshot: Snapshot) -> None:
         """See :class:`pipeline.progress.observers.Observer`."""
         if not self._live.is_started:
             return
         self._live.transient = snapshot.stage is Stage.DONE
-        self._live.update(Frame(snapshot, self._heights), refresh=True)
+        self._live.update(frame(snapshot, self._console), refresh=True)
         self._live.stop()
         atexit.unregister(self._show_cursor)
 
@@ -169,7 +144,7 @@ class LiveView:
 def to_html(snapshot: Snapshot) -> str:
     """The frame of a snapshot as HTML without scripts and style sheets."""
     console = Console(record=True, width=_NOTEBOOK_WIDTH, file=io.StringIO(), force_jupyter=False)
-    console.print(Frame(snapshot))
+    console.print(frame(snapshot, console))
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 

@@ -28,7 +28,7 @@ from pipeline.commands.verify import verify
 from pipeline.config import RunConfig
 from pipeline.errors import FingerprintError, OutputError, SourceError
 from pipeline.fingerprint import RETRY_SETTINGS
-from pipeline.progress.live import Frame
+from pipeline.progress.live import frame
 from pipeline.progress.snapshot import Snapshot
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
@@ -453,10 +453,10 @@ def test_failures_are_shown_by_cause_with_count_example_and_remedy_everywhere(jo
     long = next(line for line in lines if "max_tokens" in line)
     assert re.search(rf"For example row a\.jsonl:{LONG}: prompt \+ max_tokens='.*\d+ \+ 6'\.$", long)
     assert "at most 64 tokens together, the model's length. Shorten the prompt, lower max_tokens" in long
-    frame = Console(width=400, record=True, file=io.StringIO())
-    frame.print(Frame(Snapshot(done=summary.total, total_rows=14)))
+    console = Console(width=400, record=True, file=io.StringIO())
+    console.print(frame(Snapshot(done=summary.total, total_rows=14), console))
     page = (Path(job.config.output) / "__wedlm" / "report.html").read_text()
-    shown = (summary.describe(), "\n".join(status(job.config.output)["failed_by_cause"]), frame.export_text())
+    shown = (summary.describe(), "\n".join(status(job.config.output)["failed_by_cause"]), console.export_text())
     assert all(line in text for line in lines for text in shown)
     assert "RequestError" not in "".join(shown)
     assert "at most 64 tokens together" in page

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.figures import chain_rows
-from pipeline.progress.live import Frame, to_html
+from pipeline.progress.live import frame, to_html
 from pipeline.progress.log_lines import format_line
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Actors, ExecutorState, Load, Progress, Snapshot, Stage
@@ -148,7 +148,7 @@ def test_a_line_ends_with_the_keys_of_each_stage() -> None:
 def test_a_frame_of_a_chain_fits_in_any_width_and_has_every_stage(width: int, encoding: str) -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(width=width, file=file, force_terminal=True, no_color=True, legacy_windows=False)
-    console.print(Frame(middle()))
+    console.print(frame(middle(), console))
     file.flush()
     text = file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
     lines = [line.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "") for line in text.splitlines()]
