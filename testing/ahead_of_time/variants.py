@@ -18,6 +18,7 @@ from wedlm_core.attention.attention_protocol import DeviceRows
 from wedlm_core.attention.paged_gpu import TritonPlan
 from wedlm_core.config import EngineConfig, ModelConfig
 from wedlm_core.decoding.allowed_tokens import AllowedRows, words_of_vocabulary
+from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_gpu import choose_gpu
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
@@ -112,7 +113,7 @@ def _windows() -> None:
     state = DeviceState(config, [VerifiedDecoding()], 5, _DEEPEST, _DEVICE)
     runner: Any = SimpleNamespace(state=state, pool=SimpleNamespace(page_size=config.page_size), device=_DEVICE)
     for sequences, width in ((8, 1), (100, 16), (1, 1024)):
-        total, shape = sequences * (width + 1), {"max_rows": width + 1, "max_kv": _DEEPEST, "special": 0, "topped": 0}
+        total, shape = sequences * (width + 1), {"max_rows": width + 1, "max_kv": _DEEPEST, "topped": 0}
         run = WideRun(decoding=VerifiedDecoding(), start=0, stop=sequences, width=width)
         facts_3S = torch.empty(3, sequences, dtype=torch.int64, device=_DEVICE)
         made = WindowsByKernels().prepare(runner, facts_3S, (run,), Shape(total=total, wanted=total, **shape))
@@ -164,8 +165,11 @@ def _layer(shape: ModelConfig, dtype: torch.dtype, weights: str = "auto") -> Non
 def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
     most = EngineConfig().logits_rows(shape.vocab_size)
     words = words_of_vocabulary(shape.vocab_size)
-    for rows, sampled, suppressing, grammars in (
-        (1, False, False, False), (64, True, False, False), (most, True, True, False), (64, True, False, True),
+    for rows, sampled, suppressing, grammars, filtered, adjusted in (
+        (1, False, False, False, False, False), (64, True, False, False, False, False),
+        (most, True, True, False, False, False), (64, True, False, True, False, False),
+        (64, True, False, False, True, False), (64, False, False, False, False, True),
+        (64, True, True, True, True, True),
     ):  # fmt: skip
         inputs = SamplingRows(
             temperature_R=torch.empty(rows, device=_DEVICE),
@@ -174,6 +178,9 @@ def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
             suppress_R=torch.empty(rows, dtype=torch.bool, device=_DEVICE),
             sampled=sampled,
             suppressing=suppressing,
+            filters={one.field: torch.empty(rows, dtype=one.dtype, device=_DEVICE) for one in FILTERS if filtered},
+            adjustments_N=torch.empty(40, dtype=torch.int64, device=_DEVICE) if adjusted else None,
+            slot_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE) if adjusted else None,
             allowed=AllowedRows(
                 bits_UW=torch.empty(rows, words, dtype=torch.int32, device=_DEVICE),
                 line_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),

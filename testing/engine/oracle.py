@@ -6,6 +6,7 @@ strategies must give the same tokens as these (docs/DESIGN.md, "Decoding semanti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +25,13 @@ __all__ = [
     "autoregressive",
     "causal_logits",
     "choose_token",
+    "kept",
+    "only",
     "positions_to_fill",
     "reference",
 ]
+
+_UNITS = 2.0**44  # of the most likely token: 2 ** 18 tokens sum to less than 2 ** 63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,10 @@ def causal_logits(model: Decoder, ids: Sequence[int], positions: Sequence[int]) 
 def adjusted(
     logits_V: Tensor, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], history: History
 ) -> Tensor:
-    """Logits after bad words, suppressed tokens, min_tokens, biases and penalties, token by token."""
+    """Logits after bad words, suppressed tokens, min_tokens, biases and penalties, token by token.
+
+    In the output -1 stands for a token that is not known yet.
+    """
     logits = logits_V.clone()
     for *before, last in history.bad_words:
         if not before or list(output[-len(before) :]) == before:
@@ -79,30 +87,40 @@ def adjusted(
     for token, bias in params.bias_pairs:
         logits[token] += bias
     if params.repetition_penalty != 1:
-        for token in {*prompt, *output}:
+        for token in {*prompt, *output} - {-1}:
             value = logits[token]
             logits[token] = value / params.repetition_penalty if value > 0 else value * params.repetition_penalty
-    for token in set(output):
+    for token in set(output) - {-1}:
         logits[token] -= torch.tensor(params.frequency_penalty) * output.count(token)
         logits[token] -= params.presence_penalty
     return logits
+
+
+def kept(scaled_V: Tensor, min_p: float = 0.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+    """Logits over the temperature after min-p, top-k and top-p; -inf of what is left out.
+
+    Top-p adds whole units of probability, so that the sum is the same in any order and on any device.
+    """
+    if min_p:
+        least = scaled_V.max() + torch.tensor(min_p).double().log().float()
+        scaled_V = scaled_V.masked_fill(scaled_V < least, -torch.inf)
+    if top_k:
+        smallest_kept = scaled_V.sort(descending=True).values[min(top_k, len(scaled_V)) - 1]
+        scaled_V = scaled_V.masked_fill(scaled_V < smallest_kept, -torch.inf)
+    if top_p < 1:
+        sorted_V, token_V = scaled_V.sort(descending=True, stable=True)
+        unit_V = ((sorted_V - sorted_V[0]).exp().double() * _UNITS).nan_to_num(0.0).long()
+        before_V = unit_V.cumsum(-1) - unit_V
+        enough = math.ceil(int(unit_V.sum()) * float(torch.tensor(top_p)))
+        scaled_V = scaled_V.index_fill(0, token_V[1:][before_V[1:] >= enough], -torch.inf)
+    return scaled_V
 
 
 def choose_token(logits_V: Tensor, params: SamplingParams, seed: int, position: int) -> int:
     """The argmax at temperature 0; else the argmax after temperature, min-p, top-k, top-p and the position's noise."""
     if params.temperature == 0:
         return int(logits_V.argmax())
-    scaled_V = logits_V / params.temperature
-    if params.min_p:
-        scaled_V = scaled_V.masked_fill(scaled_V < scaled_V.max() + torch.tensor(params.min_p).log(), -torch.inf)
-    if params.top_k:
-        smallest_kept = scaled_V.sort(descending=True).values[min(params.top_k, len(scaled_V)) - 1]
-        scaled_V = scaled_V.masked_fill(scaled_V < smallest_kept, -torch.inf)
-    if params.top_p < 1:
-        probability_V, token_V = scaled_V.softmax(-1).sort(descending=True, stable=True)
-        mass_before_V = probability_V.cumsum(-1) - probability_V
-        dropped = token_V[1:][mass_before_V[1:] >= params.top_p]
-        scaled_V = scaled_V.index_fill(0, dropped, -torch.inf)
+    scaled_V = kept(logits_V / params.temperature, params.min_p, params.top_k, params.top_p)
     noise_V = gumbel_noise(torch.tensor([seed]), torch.tensor([position]), len(scaled_V))[0]
     return int((scaled_V + noise_V).argmax())
 

@@ -104,5 +104,4 @@ def pick(groups: Sequence[Group], batch: Batch) -> Picks:
         slot_R=batch.slot_D[picked_R],
         position_R=batch.position_T[row_R] + next_F[flat_R],
         places=next_F.shape[0],
-        longest=int((batch.rows.cached_S + batch.rows.counts_S).max()),
     )

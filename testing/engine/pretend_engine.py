@@ -301,13 +301,26 @@ def captures_fail(folder: Path, number: int) -> Found:
     return found
 
 
-def never_captured(folder: Path) -> Found:
-    """Adjustments and reports of the most likely tokens are not captured, however often they come."""
-    base = SamplingParams(max_tokens=20, window_size=3, ignore_eos=True, logprobs=True)
-    chosen = [replace(base, repetition_penalty=1.3), replace(base, logprobs=3), replace(base, logit_bias={30: 4.0})]
-    requests = requests_of([[5 + i, 60, 71] for i in range(3)], chosen)
+def adjusted(folder: Path) -> Found:
+    """What was captured reads lists where they lie now: those of later sequences are more, longer and elsewhere."""
+    base = SamplingParams(max_tokens=7, window_size=3, ignore_eos=True)
+    grown: list[dict[str, Any]] = [
+        {"logit_bias": {30 + i: 4.0 for i in range(count)}, "bad_words": ("e", "ab", "7, 8")[:words],
+         "suppress_tokens": tuple(range(200, 200 + count))}
+        for count, words in ((1, 1), (2, 2), (40, 3))
+    ]  # fmt: skip
+    chosen = [replace(base, repetition_penalty=1.3, **lists) for lists in grown]
+    chosen.append(replace(chosen[1], temperature=0.9, top_k=20, top_p=0.9, frequency_penalty=0.4))
+    requests = requests_of([[5 + i, 60, 71] for i in range(len(chosen))], chosen)
     with patch.object(step_graphs, "_USES", 1):
         return both(folder, requests, at_once=1, max_num_seqs=1)
+
+
+def never_captured(folder: Path) -> Found:
+    """Reports of the most likely tokens are not captured, however often they come."""
+    params = SamplingParams(max_tokens=20, window_size=3, ignore_eos=True, logprobs=3)
+    with patch.object(step_graphs, "_USES", 1):
+        return both(folder, requests_of([[5 + i, 60, 71] for i in range(2)], params), at_once=1, max_num_seqs=1)
 
 
 SCENARIOS: dict[str, Callable[[Path], Found]] = {
@@ -316,6 +329,7 @@ SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "buffers_refuse": buffers_refuse,
     "first_capture_fails": lambda folder: captures_fail(folder, 5),
     "second_capture_fails": lambda folder: captures_fail(folder, 6),
+    "adjusted": adjusted,
     "never_captured": never_captured,
     "graphs": lambda folder: both(folder, mixed(), at_once=3),
     "eager": lambda folder: both(folder, mixed(), cuda_graphs=False, max_num_seqs=3, batch_invariant=False),

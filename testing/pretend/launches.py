@@ -13,7 +13,7 @@ from testing.pretend.guard import guard
 from testing.pretend.state import LOG, STATE, Launch, MixError, place
 from testing.pretend.tensors import DeviceTensor
 
-__all__ = ["interpret_launches", "record_launches"]
+__all__ = ["interpret_launches", "patch_language_once", "record_launches"]
 
 _running = threading.Lock()  # the interpreter runs one program at a time
 
@@ -42,7 +42,7 @@ def interpret_launches() -> None:
     """Let Triton's interpreter run kernels on the contents of device tensors (needs ``TRITON_INTERPRET=1``)."""
     from triton.runtime import interpreter
 
-    _patch_language_once(interpreter)
+    patch_language_once(interpreter)
     _multiply_bfloat16(interpreter)
     plain = interpreter.InterpretedFunction.run
 
@@ -65,7 +65,7 @@ def interpret_launches() -> None:
     interpreter.InterpretedFunction.run = run
 
 
-def _patch_language_once(interpreter: Any) -> None:
+def patch_language_once(interpreter: Any) -> None:
     """Keep the interpreter's patches of the language: applying and undoing them per call takes most of a run."""
     plain, done = interpreter._patch_lang, set[int]()
 

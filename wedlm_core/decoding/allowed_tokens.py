@@ -17,9 +17,7 @@ from torch import Tensor
 
 from wedlm_core.kernels.cpu.grammar_rows import row_lines
 
-__all__ = [
-    "FREE", "WORD", "AllowedRows", "AllowedTokens", "only", "refused_tokens", "restrict_logits", "words_of_vocabulary",
-]  # fmt: skip
+__all__ = ["FREE", "WORD", "AllowedRows", "AllowedTokens", "only", "words_of_vocabulary"]
 
 WORD = 32
 """Tokens of a word."""
@@ -101,24 +99,3 @@ class AllowedTokens:
         columns = (slot_R, position_R, self.first_S, self.count_S, self.position_S, self.line_N)
         row_lines(*(column.numpy() for column in columns), FREE, line_R)
         return line_R
-
-
-def restrict_logits(logits_RV: Tensor, allowed: AllowedRows) -> Tensor:
-    """A copy of the logits, -inf where a row may not choose the token."""
-    return logits_RV.masked_fill(~_may(allowed, logits_RV.shape[1]), -torch.inf)
-
-
-def refused_tokens(allowed: AllowedRows, vocab_size: int) -> Tensor:
-    """int64 ``[R]``: a token that a row may not choose; any token where it may choose all."""
-    return _may(allowed, vocab_size).to(torch.uint8).argmin(dim=-1)
-
-
-def _may(allowed: AllowedRows, vocab_size: int) -> Tensor:
-    """Bool ``[R, V]``: whether a row may choose a token."""
-    token_V = torch.arange(vocab_size, device=allowed.line_R.device)
-    may_RV = token_V == only(allowed.line_R)[:, None]
-    if allowed.bits_UW.shape[0]:
-        word_RV = allowed.bits_UW.index_select(0, allowed.line_R.clamp(min=0)).index_select(1, token_V // WORD)
-        bit_RV = ((word_RV >> (token_V % WORD).to(torch.int32)) & 1) != 0
-        may_RV = torch.where((allowed.line_R >= 0)[:, None], bit_RV, may_RV)
-    return may_RV | (allowed.line_R == FREE)[:, None]

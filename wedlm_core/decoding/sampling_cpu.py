@@ -1,4 +1,4 @@
-"""``choose`` on CPU in float32 by the compiled kernel; :func:`wedlm_core.decoding.sampling.choose` is its oracle."""
+"""Choices on a CPU in float32 by the compiled kernel."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.decoding.adjustments import AdjustmentTables
 from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.tops import Tops
-from wedlm_core.kernels.cpu.records import ADJUSTMENTS
 
-__all__ = ["adjustments_record", "choose_cpu", "most_likely_cpu"]
+__all__ = ["choose_cpu", "most_likely_cpu"]
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
-    """See :func:`wedlm_core.decoding.sampling.choose`.
+    """Choose one token per row (:mod:`wedlm_core.decoding.sampling`).
 
     Args:
-        logits_RV: float32 ``[R, V]``, contiguous; changed where ids are suppressed.
+        logits_RV: floating point ``[R, V]``; changed where ids are suppressed.
         rows: sampling inputs of each row.
         mask_token_id: id that rows with ``suppress_R`` never choose.
         vocab_limit: ids from here on are padding, never chosen by rows with ``suppress_R``.
@@ -32,18 +30,16 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
     choice = Choice(
         token_R=torch.empty(count, dtype=torch.int64), entropy_R=torch.empty(count), logprob_R=torch.empty(count)
     )
-    adjusted, record = rows.adjusted, None
-    if adjusted is not None:
-        record = adjustments_record(adjusted.tables)
+    record_N, slot_R = rows.adjustments_N, rows.slot_R
     choose_rows(
-        logits_RV.numpy(),
+        logits_RV.float().contiguous().numpy(),
         rows.temperature_R.numpy(),
         *(_filter_values(rows, name) for name in ("min_p", "top_k", "top_p")),
         rows.seed_R.numpy(),
-        _NO_LINES if adjusted is None else adjusted.slot_R.numpy(),
+        _NO_LINES if slot_R is None else slot_R.numpy(),
         rows.position_R.numpy(),
         rows.suppress_R.numpy(),
-        0 if record is None else record.ctypes.data,
+        0 if record_N is None else record_N.data_ptr(),
         bits_UW,
         line_R,
         mask_token_id,
@@ -55,33 +51,12 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
     return choice
 
 
-def adjustments_record(tables: AdjustmentTables) -> np.ndarray:
-    """A record :data:`wedlm_core.kernels.cpu.records.ADJUSTMENTS` of tables on the host, which have to stay."""
-    record, columns, lists = np.zeros(1, dtype=ADJUSTMENTS), tables.columns, tables.lists
-    addresses = {
-        "uses": tables.uses_S, "repetition": columns["repetition_penalty"], "frequency": columns["frequency_penalty"],
-        "presence": columns["presence_penalty"], "min_tokens": columns["min_tokens"], "prompt": tables.prompt_S,
-        "known": tables.known_S, "tokens": tables.tokens_SL, "stop_ids": lists["stop_ids"],
-        "stop_row": tables.list_S["stop_ids"], "banned": lists["suppressed"],
-        "banned_row": tables.list_S["suppressed"], "bias_ids": lists["bias_ids"], "bias_values": lists["bias_values"],
-        "bias_row": tables.list_S["bias_ids"], "words": lists["bad_words"], "words_row": tables.list_S["bad_words"],
-    }  # fmt: skip
-    for name, tensor in addresses.items():
-        record[name] = tensor.data_ptr()
-    record["slots"], record["positions"] = tables.tokens_SL.shape
-    record["stop_lists"], record["stop_width"] = lists["stop_ids"].shape
-    record["banned_lists"], record["banned_width"] = lists["suppressed"].shape
-    record["bias_lists"], record["bias_width"] = lists["bias_ids"].shape
-    record["words_lists"], record["words_count"], record["words_width"] = lists["bad_words"].shape
-    return record
-
-
 def most_likely_cpu(logits_RV: Tensor, flag_R: Tensor, most: int) -> Tops:
-    """See :func:`wedlm_core.decoding.tops.most_likely`; of float32 on the host."""
+    """See :func:`wedlm_core.decoding.tops.most_likely`; on the host."""
     from wedlm_core.kernels.cpu.sampling import likely_rows
 
     tops = Tops.zeros(logits_RV.shape[0], most, logits_RV.device)
-    likely_rows(logits_RV.numpy(), flag_R.numpy(), tops.token_RK.numpy(), tops.logprob_RK.numpy())
+    likely_rows(logits_RV.float().contiguous().numpy(), flag_R.numpy(), tops.token_RK.numpy(), tops.logprob_RK.numpy())
     return tops
 
 

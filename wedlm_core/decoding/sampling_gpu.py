@@ -1,51 +1,49 @@
-"""``choose`` on a GPU by one Triton pass over the logits, and which form of ``choose`` serves an engine."""
+"""Choices on a GPU by Triton kernels, and what chooses for an engine."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
-import logging
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from wedlm_core.decoding.sampling import Choice, SamplingRows, choose, with_filters
+from wedlm_core.decoding.filters import FILTERS
+from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.devices import on_device
+from wedlm_core.errors import ConfigError, explain
+from wedlm_core.kernels.gpu.support import why_no_triton
 
 __all__ = ["Chooser", "choose_gpu", "chooser"]
 
-logger = logging.getLogger(__name__)
-
 _TILE = 1024  # tokens that a program has in registers at once
 _WARPS = 4
+_COMBINING_WARPS = 8
 _GROUP = 4  # tiles whose sums stay in registers
 _PROGRAMS_PER_PROCESSOR = 16  # several waves of programs, so that the last one leaves little idle
 
 
 class Chooser(Protocol):
-    """One token per row of logits; :func:`wedlm_core.decoding.sampling.choose` says what is chosen."""
+    """One token per row of logits; :mod:`wedlm_core.decoding.sampling` says what is chosen."""
 
     def __call__(self, logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
         """Choose; the logits may be changed where ids are suppressed."""
         ...
 
 
-def chooser(device: torch.device, *, cpu_kernels: bool = False) -> Chooser:
-    """The form of ``choose`` for an engine, to be asked for once.
+def chooser(device: torch.device) -> Chooser:
+    """What chooses where the logits are, to be asked for once.
 
-    Args:
-        device: where the logits are.
-        cpu_kernels: whether the CPU kernels run the rest of the step.
+    Raises:
+        ConfigError: Triton kernels do not run on this GPU.
     """
-    if cpu_kernels:
-        return choose_cpu
     if device.type != "cuda":
-        return choose
-    if importlib.util.find_spec("triton") is None:
-        logger.warning("sampler: torch on %s; the package triton would make it one pass over the logits", device)
-        return choose
+        return choose_cpu
+    why = why_no_triton(device)
+    if why is not None:
+        remedy = 'Install the Triton that torch for CUDA brings, with a C compiler for it, or use device="cpu".'
+        raise ConfigError(explain("device", str(device), f"a Triton kernel chooses tokens there, and {why}", remedy))
     return choose_gpu
 
 
@@ -58,10 +56,7 @@ def choose_gpu(
     splits: int | None = None,
     tile: int = _TILE,
 ) -> Choice:
-    """See :func:`wedlm_core.decoding.sampling.choose`; a row's result is bitwise the same beside any others.
-
-    Rows with filters or adjustments are chosen by the oracle, which waits for the device to say which they are; without
-    such rows nothing waits.
+    """Choose one token per row; a row's result is bitwise the same beside any others, and nothing waits.
 
     Args:
         logits_RV: float32, bfloat16 or float16 ``[R, V]``, rows contiguous; not changed.
@@ -93,10 +88,11 @@ def choose_gpu(
     partial_4RG = torch.empty(4, count, groups, device=device)
     best_RP = torch.empty(count, splits, device=device)
     place_RP = torch.empty(count, splits, dtype=torch.int32, device=device)
-    stride = logits_RV.stride(0)
-    allowed = rows.allowed
-    # Without a grammar these are read by no one.
+    stride, filters, record_N, allowed = logits_RV.stride(0), rows.filters, rows.adjustments_N, rows.allowed
+    # What is not used is read by no one.
     bits_UW, line_R = (best_RP, best_RP) if allowed is None else (allowed.bits_UW, allowed.line_R)
+    values = [filters.get(one.field, best_RP) for one in FILTERS]
+    programs, scratch_PW = _scratch(count, vocab + tile, device, filtered=bool(filters), adjusted=record_N is not None)
     with on_device(logits_RV.device):
         reduce_tiles[(count, splits)](
             logits_RV, stride, rows.temperature_R, rows.seed_R, rows.position_R, rows.suppress_R,
@@ -105,12 +101,25 @@ def choose_gpu(
             ALLOWED=allowed is not None, SAMPLED=rows.sampled, TWO_HEATS=two_heats, LIBM=logits_RV.is_cuda,
             TILE=tile, GROUP=_GROUP, num_warps=_WARPS,
         )  # fmt: skip
-        combine_tiles[(count,)](
-            logits_RV, stride, rows.temperature_R, rows.suppress_R, partial_4RG, best_RP, place_RP,
-            choice.token_R, choice.entropy_R, choice.logprob_R, count * groups, groups, splits,
-            TWO_HEATS=two_heats, GROUPS=_power_of_two(groups), SPLITS=_power_of_two(splits), num_warps=1,
+        combine_tiles[(programs,)](
+            logits_RV, stride, rows.temperature_R, rows.seed_R, rows.position_R, rows.suppress_R, bits_UW, line_R,
+            partial_4RG, best_RP, place_RP, choice.token_R, choice.entropy_R, choice.logprob_R, *values,
+            best_RP if rows.slot_R is None else rows.slot_R, best_RP if record_N is None else record_N, scratch_PW,
+            count * groups, groups, splits, count, vocab, bits_UW.shape[1], mask_token_id, vocab_limit,
+            FILTERED=bool(filters), ADJUSTED=record_N is not None, ALLOWED=allowed is not None, TWO_HEATS=two_heats,
+            LIBM=logits_RV.is_cuda, TILE=tile, GROUPS=_power_of_two(groups), SPLITS=_power_of_two(splits),
+            num_warps=_COMBINING_WARPS,
         )  # fmt: skip
-    return with_filters(choice, logits_RV, rows, mask_token_id=mask_token_id, vocab_limit=vocab_limit)
+    return choice
+
+
+def _scratch(rows: int, width: int, device: torch.device, *, filtered: bool, adjusted: bool) -> tuple[int, Tensor]:
+    """How many programs join rows, and their scratch memory, int32 ``[programs, width]``."""
+    if not (filtered or adjusted):
+        return rows, torch.empty(0, 0, dtype=torch.int32, device=device)
+    programs = min(rows, _processors(device))
+    empty = torch.zeros if adjusted else torch.empty
+    return programs, empty(programs, width, dtype=torch.int32, device=device)
 
 
 def _splits(rows: int, device: torch.device) -> int:

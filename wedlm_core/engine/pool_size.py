@@ -218,7 +218,6 @@ def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Te
         padding=RowPadding(few=1, many=1),
         mask_token_id=0,
         vocab_limit=vocab,
-        cpu_kernels=False,
     )
     row_R = torch.arange(min(hidden_TD.shape[0], chunk), device=hidden_TD.device)
     picks = Picks(

@@ -1,4 +1,4 @@
-"""Adjusted rows among others: as the oracle says for each row by itself, however the tokens before it are counted."""
+"""Adjusted rows among others: as the oracle says, by what the device keeps of their slots."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from testing.engine.features import FEATURES, random_features
 from testing.engine.oracle import History, adjusted
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding import adjustments
-from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows, adjust_logits
 from wedlm_core.decoding.bad_words import check_words
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.errors import RequestError
+from wedlm_core.kernels.cpu.adjusting import adjust_row
+from wedlm_core.kernels.cpu.sampling import scratch_of
 from wedlm_core.types import Request, SamplingParams, Strategy
 
 SLOTS, VOCABULARY, REACH = 6, 220, 40
@@ -39,10 +39,8 @@ def state_with(rng: random.Random, params: list[SamplingParams], prompts: list[l
     return state
 
 
-@pytest.mark.parametrize("cells", [1 << 22, 1])
 @pytest.mark.parametrize("name", [*FEATURES, "random"])
-def test_rows_are_adjusted_as_the_oracle_says(name: str, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adjustments, "_HISTORY_CELLS", cells)
+def test_rows_are_adjusted_as_the_oracle_says(name: str) -> None:
     rng = random.Random(name)
     for _ in range(6):
         fields: list[dict[str, Any]] = [
@@ -58,27 +56,21 @@ def test_rows_are_adjusted_as_the_oracle_says(name: str, cells: int, monkeypatch
             state.tokens_SL[slot, : len(known)] = known
             state.adjustments.known_S[slot] = len(known)
         rows = [(slot, rng.randint(0, len(outputs[slot]))) for slot in range(SLOTS) for _ in range(3)]
-        uses = [one for one in ADJUSTMENTS if any(getattr(p, one.field) != one.off for p in params)]
         logits_RV = torch.randn(len(rows), VOCABULARY, generator=torch.Generator().manual_seed(rng.randrange(999))) * 3
-        before = logits_RV.clone()
-        found_RV = adjust_logits(
-            logits_RV,
-            AdjustedRows(
-                tables=state.adjustments,
-                slot_R=torch.tensor([slot for slot, _ in rows]),
-                position_R=torch.tensor([len(prompts[slot]) + place for slot, place in rows]),
-                uses=uses,
-                longest=REACH,
-            ),
-        )
-        assert torch.equal(logits_RV, before), "the logits themselves are left alone"
+        found_RV, scratch, record = logits_RV.clone(), scratch_of(VOCABULARY).edits, state.adjustments_N.data_ptr()
+        for row, (slot, place) in enumerate(rows):
+            if state.adjustments.uses_S[slot]:
+                adjust_row(found_RV.numpy(), row, slot, len(prompts[slot]) + place, record, scratch)
+                scratch.noted[:] = False
         for row, (slot, place) in enumerate(rows):
             p = params[slot]
             history = History(stop_ids=p.stop_token_ids or (7,), bad_words=WORDS if p.bad_words else ())
-            expected_V = adjusted(before[row], p, prompts[slot], outputs[slot][:place], history)
+            expected_V = adjusted(logits_RV[row], p, prompts[slot], outputs[slot][:place], history)
             torch.testing.assert_close(found_RV[row], expected_V, atol=1e-5, rtol=1e-6)
             if slot % 3 == 2:
-                assert torch.equal(found_RV[row], before[row]), "a row without adjustments stays as it is, bit by bit"
+                assert torch.equal(found_RV[row], logits_RV[row]), (
+                    "a row without adjustments stays as it is, bit by bit"
+                )
 
 
 def _small(fields: dict[str, Any]) -> dict[int, float]:

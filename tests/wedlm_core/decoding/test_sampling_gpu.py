@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from wedlm_core.decoding.sampling import SamplingRows, choose
+from testing.engine.sampling_oracle import choose
+from wedlm_core.decoding.sampling import SamplingRows
 from wedlm_core.decoding.sampling_gpu import choose_gpu
 
 pytestmark = pytest.mark.gpu  # compiled Triton kernels run on a CUDA device only

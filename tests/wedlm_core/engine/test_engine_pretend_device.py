@@ -39,6 +39,7 @@ SHARES: tuple[tuple[str, ...], ...] = (
         "steady_mixed",
         "grammars",
         "second_capture_fails",
+        "adjusted",
         "never_captured",
     ),
 )
@@ -94,6 +95,8 @@ def test_the_scenarios_do_what_they_are_named_after(found: dict[str, Any]) -> No
     assert found["around"]["recorded"] > 8
     assert found["around"]["replays"] > 60
     assert found["grammars"]["recorded"] >= 4
+    assert found["adjusted"]["recorded"] >= 3
+    assert found["adjusted"]["replays"] > 20
     assert found["never_captured"]["recorded"] == 0
     assert found["never_captured"]["captured"] > 0
     assert found["eager"]["recorded"] == found["eager"]["captured"] == found["plain"]["captured"] == 0

@@ -119,8 +119,7 @@ class AsyncLaunch:
         rows_D = plan.decode_S[: len(slots_D)]
         bounds = runner.bounds(table, slots_D)
         runs = wide_runs(plan, table, state.decodings, bounds.next_rows(rows_D, table.left(slots_D)))
-        wanted_D, optional_D = bounds.wanted_rows(rows_D), state.uses_optional(slots_D)
-        shape = self._shape(plan, wanted_D, optional_D, state.tops[slots_D] > 0)
+        shape = self._shape(plan, bounds.wanted_rows(rows_D), state.tops[slots_D] > 0)
         before = self._captured()
         around = self._around(runner, plan, runs, shape)
         facts_3S = around.facts(plan_facts(plan))
@@ -165,7 +164,7 @@ class AsyncLaunch:
         steps = self.steps.recorded if self.steps is not None else 0
         return steps + (self.graphs.captured if self.graphs is not None else 0)
 
-    def _shape(self, plan: ForwardPlan, wanted_D: IntArray, optional_D: BoolArray, tops_D: BoolArray) -> Shape:
+    def _shape(self, plan: ForwardPlan, wanted_D: IntArray, tops_D: BoolArray) -> Shape:
         counts_S = plan.prefill_S + plan.decode_S
         rows = int(counts_S.sum())
         total = self.graphs.padded(rows) if self.graphs is not None else None
@@ -174,7 +173,6 @@ class AsyncLaunch:
             max_rows=int(counts_S.max()),
             max_kv=int((plan.cached_S + counts_S).max()),
             wanted=int(wanted_D.sum()),
-            special=int(wanted_D[optional_D].sum()),
             topped=int(wanted_D[tops_D].sum()),
         )
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.adjustments import ADJUSTMENTS, LISTS, AdjustmentTables
+from wedlm_core.decoding.adjustments import ADJUSTMENTS, LISTS, AdjustmentTables, adjustments_record
 from wedlm_core.decoding.allowed_tokens import AllowedTokens
-from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import LIST_FIELDS, OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window_state import empty_windows
@@ -59,13 +58,14 @@ class DeviceState:
             place of a row is read by no one (what must not be kept is written there). Where penalties or bad words
             read it, the drafts of a forward stand behind them (:meth:`note_drafts`).
         adjustments: what adjustments read of each slot.
+        adjustments_N: int64 on the device, where that is (:func:`wedlm_core.decoding.adjustments.adjustments_record`).
+            Recorded work reads it there, so it finds lists that have grown and lie elsewhere.
         context_S: int64, tokens whose KV precedes the next decode rows; kept where forwards are launched on the device.
         pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
         uses: host bool ``[S, 2 + O]``, what choosing a slot's tokens takes; ``sampled``, ``suppresses`` and
             ``optional`` are views of it.
         sampled: host bool ``[S]``, slots with a temperature.
         optional: host bool ``[S, O]``, which of :data:`OPTIONAL` a slot uses: filters and adjustments.
-        filtered: host bool ``[S, F]``, its part of filters.
         tops: host int64 ``[S]``, how many of the most likely tokens a slot reports; ``tops_S`` on the device.
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
         allowed: gives what grammars let the rows of the next forward choose; None where no row has a grammar.
@@ -99,7 +99,6 @@ class DeviceState:
             self._windows_3S = torch.from_numpy(self._host_windows_3S)
         self.uses = np.zeros((slots, 2 + len(OPTIONAL)), dtype=np.bool_)
         self.sampled, self.suppresses, self.optional = self.uses[:, 0], self.uses[:, 1], self.uses[:, 2:]
-        self.filtered = self.optional[:, : len(FILTERS)]
         self._reads_history = np.zeros(slots, dtype=np.bool_)
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
@@ -124,6 +123,8 @@ class DeviceState:
             known_S=torch.zeros(slots, dtype=torch.int64, device=device),
             tokens_SL=self.tokens_SL,
         )
+        self._host_record: IntArray = adjustments_record(self.adjustments).view(np.int64)
+        self.adjustments_N = to_device(self._host_record.copy(), device)
         stops_SK = torch.full((slots, _STOP_IDS), -1, dtype=torch.int64, device=device)
         self.params = window_params(self._windows_3S, self.columns, stops_SK)
         places = Places(
@@ -157,17 +158,9 @@ class DeviceState:
             tables_MP = self.pages_SP[slots_M].to(torch.int32)
             self.device_pages_SP.index_copy_(0, to_device(slots_M, self.device), to_device(tables_MP, self.device))
 
-    def uses_optional(self, slots_D: IntArray) -> BoolArray:
-        """Slots that use any filter or adjustment, whichever it is."""
-        return np.logical_or.reduce(self.optional[slots_D], axis=1)
-
     def adjusts_any(self, slots_S: IntArray) -> bool:
         """Whether any slot uses an adjustment."""
         return bool(self._adjusted[slots_S].any())
-
-    def adjusts_or_reports(self, slots_S: IntArray) -> bool:
-        """Whether any slot uses an adjustment, or reports the most likely tokens."""
-        return self.adjusts_any(slots_S) or bool(self.tops[slots_S].any())
 
     def adjusts(self, slot_R: Tensor) -> Tensor:
         """Bool ``[R]``: rows of slots (int64) that use an adjustment; on a CPU."""
@@ -337,6 +330,10 @@ class DeviceState:
         self._lists["suppress_tokens"].assign(slots, [_ids("suppressed", p.suppress_tokens or ()) for p in params])
         self._lists["logit_bias"].assign(slots, [_bias(p.bias_pairs) if p.logit_bias else None for p in params])
         self._lists["bad_words"].assign(slots, [_words(words) if words else None for words in bad_words])
+        record = adjustments_record(tables).view(np.int64)
+        if not np.array_equal(record, self._host_record):
+            self._host_record = record
+            self.adjustments_N.copy_(to_device(record.copy(), self.device))
 
 
 def _ids(name: str, ids: Seq[int]) -> dict[str, np.ndarray] | None:

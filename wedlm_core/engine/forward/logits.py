@@ -11,12 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wedlm_core.decoding.adjustments import ADJUSTMENTS, AdjustedRows, Adjustment
 from wedlm_core.decoding.allowed_tokens import AllowedRows, AllowedTokens, only
 from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.sampling import Choice, SamplingRows
-from wedlm_core.decoding.sampling_cpu import adjustments_record, most_likely_cpu
+from wedlm_core.decoding.sampling_cpu import most_likely_cpu
 from wedlm_core.decoding.sampling_gpu import chooser
 from wedlm_core.decoding.tops import Tops, join_tops, most_likely
 from wedlm_core.engine.forward.device_state import DeviceState
@@ -29,9 +27,6 @@ __all__ = ["Chooser", "Chosen", "PickedRows", "Picks"]
 
 AnyPicks = TypeVar("AnyPicks", bound="PickedRows")
 
-_FILTERS = [(place, one) for place, one in enumerate(OPTIONAL) if one in FILTERS]
-_ADJUSTMENTS = [(place, one) for place, one in enumerate(OPTIONAL) if one in ADJUSTMENTS]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PickedRows:
@@ -42,9 +37,7 @@ class PickedRows:
             read of it (:meth:`alone`).
         slot_R: engine slot of the row's sequence.
         position_R: absolute position of the token that is chosen.
-        special: picks of sequences with filters or adjustments at most; None where only the device knows.
-        topped: picks of sequences that report the most likely tokens at most; None likewise.
-        longest: tokens of any of the sequences that are known, at most; None where it is not known.
+        topped: picks of sequences that report the most likely tokens at most; None where only the device knows.
         asked_N: those of them that need logits, ascending, as all others may choose one token alone. Then their hidden
             states are given, and no others. None where all need them.
     """
@@ -52,9 +45,7 @@ class PickedRows:
     row_R: Tensor
     slot_R: Tensor
     position_R: Tensor
-    special: int | None = None
     topped: int | None = None
-    longest: int | None = None
     asked_N: Tensor | None = None
 
     @property
@@ -108,7 +99,6 @@ class Chooser:
         padding: of the rows of a chunk.
         mask_token_id: id that suppressing rows never choose.
         vocab_limit: ids from here on are vocabulary padding.
-        cpu_kernels: whether the CPU kernel chooses.
     """
 
     def __init__(
@@ -120,10 +110,9 @@ class Chooser:
         padding: RowPadding,
         mask_token_id: int,
         vocab_limit: int,
-        cpu_kernels: bool,
     ) -> None:
         self._head, self._padding = head, padding
-        self._choose, self._cpu_kernels = chooser(device, cpu_kernels=cpu_kernels), cpu_kernels
+        self._choose, self._on_cpu = chooser(device), device.type == "cpu"
         self._chunk = chunk_rows
         self._stated: tuple[AllowedTokens, States] | None = None
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
@@ -185,7 +174,7 @@ class Chooser:
             slots_S: the forward's slots.
             advance: what follows at once.
         """
-        if not self._cpu_kernels or not picks.total:
+        if not picks.total:
             return None
         adjusts = state.adjusts_any(slots_S)
         allowed, most = state.allowed_tokens(), picks.total
@@ -197,7 +186,7 @@ class Chooser:
         return Draw(
             picks=picks,
             columns=state.slot_columns,
-            adjustments=adjustments_record(state.adjustments) if adjusts else None,
+            adjustments=state.adjustments_N.numpy() if adjusts else None,
             allowed=None if allowed is None else self._states_of(allowed),
             most_logits=most,
             most=int(state.tops[slots_S].max(initial=0)),
@@ -223,7 +212,7 @@ class Chooser:
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
     ) -> Iterator[tuple[slice, Chosen]]:
         """Chunks of the picks, and what is chosen on them."""
-        stages, most = _Stages.of(state, slots_S, picks), int(state.tops[slots_S].max(initial=0))
+        stages, most = _Stages.of(state, slots_S), int(state.tops[slots_S].max(initial=0))
         allowed = None  # asked for when the first logits are there: until then it is computed beside the model
         for number, (part, own) in enumerate(picks.parts(self._chunk)):
             slot_R, position_R = picks.slot_R[part], picks.position_R[part]
@@ -241,7 +230,7 @@ class Chooser:
                 yield part, Chosen(choice=choice)
                 continue
             flag_L = state.tops_S.index_select(0, slot_R if place_L is None else slot_R.index_select(0, place_L)) > 0
-            if self._cpu_kernels:
+            if self._on_cpu:
                 tops = most_likely_cpu(logits_LV, flag_L, most)
             else:
                 tops = most_likely(logits_LV, flag_L, most, picks.topped)
@@ -266,54 +255,37 @@ class _Stages:
 
     Attributes:
         state: sampling parameters.
-        sampled, suppressing, longest, special: as in :class:`SamplingRows` and :class:`PickedRows`.
-        filters, adjustments: names of those that any row uses.
+        sampled, suppressing: as in :class:`SamplingRows`.
+        filtered, adjusted: whether any row uses a filter, or an adjustment.
     """
 
     state: DeviceState
     sampled: bool
     suppressing: bool
-    filters: list[str]
-    adjustments: list[Adjustment]
-    longest: int
-    special: int | None
+    filtered: bool
+    adjusted: bool
 
     @classmethod
-    def of(cls, state: DeviceState, slots_S: IntArray, picks: PickedRows | None = None) -> _Stages:
+    def of(cls, state: DeviceState, slots_S: IntArray) -> _Stages:
         """Those that the slots of a forward need."""
         sampled, suppressing, *used = np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()
-        return cls(
-            state=state,
-            sampled=sampled,
-            suppressing=suppressing,
-            filters=[one.field for place, one in _FILTERS if used[place]],
-            adjustments=[one for place, one in _ADJUSTMENTS if used[place]],
-            longest=state.tokens_SL.shape[1] if picks is None or picks.longest is None else picks.longest,
-            special=None if picks is None else picks.special,
-        )
+        filtered, adjusted = any(used[: len(FILTERS)]), any(used[len(FILTERS) :])
+        return cls(state=state, sampled=sampled, suppressing=suppressing, filtered=filtered, adjusted=adjusted)
 
     def rows(self, slot_R: Tensor, position_R: Tensor, allowed: AllowedRows | None) -> SamplingRows:
         """The sampling inputs of rows."""
-        columns, adjusted = self.state.columns, None
-        if self.adjustments:
-            adjusted = AdjustedRows(
-                tables=self.state.adjustments,
-                slot_R=slot_R,
-                position_R=position_R,
-                uses=self.adjustments,
-                longest=self.longest,
-            )
+        state, columns, filters = self.state, self.state.columns, FILTERS if self.filtered else ()
         return SamplingRows(
             temperature_R=columns["temperature"].index_select(0, slot_R),
             seed_R=columns["seed"].index_select(0, slot_R),
             position_R=position_R,
-            suppress_R=self.state.suppress_S.index_select(0, slot_R),
-            filters={name: columns[name].index_select(0, slot_R) for name in self.filters},
-            adjusted=adjusted,
+            suppress_R=state.suppress_S.index_select(0, slot_R),
+            filters={one.field: columns[one.field].index_select(0, slot_R) for one in filters},
+            adjustments_N=state.adjustments_N if self.adjusted else None,
+            slot_R=slot_R if self.adjusted else None,
             allowed=allowed,
             sampled=self.sampled,
             suppressing=self.suppressing,
-            special_rows=self.special,
         )
 
 

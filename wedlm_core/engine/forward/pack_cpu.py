@@ -80,7 +80,7 @@ class PackedStep:
     def picked(self) -> PickedRows:
         """The picks for any chooser."""
         row_R, slot_R, position_R = self.picks.pick_3R[:, : self.picks.total]
-        return PickedRows(row_R=row_R, slot_R=slot_R, position_R=position_R, longest=self.rows.longest)
+        return PickedRows(row_R=row_R, slot_R=slot_R, position_R=position_R)
 
 
 class CpuStep:
@@ -156,7 +156,6 @@ class CpuStep:
             position_R=torch.from_numpy(picks.position[:count]),
             flat_R=torch.from_numpy(place_R[:count]),
             places=flat.id_F.shape[0],
-            longest=longest,
         )
 
     def _input(self, plan: ForwardPlan, counts_S: IntArray, longest: int, rows: kernels.Rows) -> PackedInput:

@@ -37,7 +37,6 @@ class Shape:
         max_rows: rows of one sequence at most.
         max_kv: KV entries of one sequence at most, its own rows included.
         wanted: rows that need logits at most.
-        special: those of sequences with filters or adjustments, at most.
         topped: those of sequences that report the most likely tokens, at most.
     """
 
@@ -45,7 +44,6 @@ class Shape:
     max_rows: int
     max_kv: int
     wanted: int
-    special: int
     topped: int
 
 
@@ -139,9 +137,7 @@ def pick_on_device(groups: list[Group], layout: FlatLayout, batch: DeviceBatch, 
         slot_R=slot_F[known_R],
         position_R=batch.position_T[row_R] + layout.next_F[known_R],
         places=places,
-        special=shape.special,
         topped=shape.topped,
-        longest=shape.max_kv + 1,
     )
 
 

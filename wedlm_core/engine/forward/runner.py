@@ -101,7 +101,6 @@ class Runner:
             padding=self.padding,
             mask_token_id=mask_token_id,
             vocab_limit=vocab_limit,
-            cpu_kernels=self.backend.cpu_decoder,
         )
         self.state = DeviceState(config, self.decodings, mask_token_id, max_positions, self.device)
         self.profile: StepProfile = NO_PROFILE

@@ -37,7 +37,6 @@ Result = TypeVar("Result")
 _USES = 4  # the forward of a kind that is recorded: to record takes as long as several eager ones
 _MOST_BITS = 64 << 20  # bytes of the states that allow several tokens
 _MOST, _MOST_COUNTED = 256, 4096  # kinds of one state whose work is kept, and others whose uses are counted
-_FILTERED = 10  # times the memory of a row of logits that filters take
 
 
 class _RecordedStep(StepWork):
@@ -154,8 +153,7 @@ class StepGraphs:
         """The recorded work of a kind, or where it is to be recorded now; None where it is to run eagerly.
 
         That is where it is large, so that the device takes longer than the host or logits more memory than captures
-        may, or where adjustments and reports of the most likely tokens take part, whose operations differ from forward
-        to forward.
+        may, or where reports of the most likely tokens take part, whose operations differ from forward to forward.
 
         Args:
             kind: of the forward, without its stages of sampling and its grammars.
@@ -182,22 +180,20 @@ class StepGraphs:
         shape = kind.shape
         if self._stale or not kind.runs or shape.total > len(self._hidden_TD):
             return None
-        if state.adjusts_or_reports(slots_S):
+        if state.tops[slots_S].any():
             return None
         bounds = self._book.key(shape.total, sequences=kind.sequences, max_rows=shape.max_rows, max_kv=shape.max_kv)
         if bounds is None:
             return None
         # Rows that are wanted but not needed take little time, and each further kind takes a capture.
         wanted = shape.total if 2 * shape.wanted > shape.total else self._book.padded(shape.wanted)
-        special = self._book.padded(shape.special) if shape.special else 0
         assert wanted is not None  # it is no larger than the total
-        assert special is not None
-        if (wanted + _FILTERED * special) * self._logits_bytes > self._most_bytes:
+        if wanted * self._logits_bytes > self._most_bytes:
             return None
         return StepKind(
             sequences=kind.sequences,
             runs=tuple(replace(run, width=1 << (run.width - 1).bit_length()) for run in kind.runs),
-            shape=replace(shape, max_rows=bounds.max_rows, max_kv=bounds.max_kv, wanted=wanted, special=special),
+            shape=replace(shape, max_rows=bounds.max_rows, max_kv=bounds.max_kv, wanted=wanted),
             uses=tuple(np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()),
             constrained=state.allowed is not None,
         )

@@ -87,10 +87,7 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
             max_rows=shape.max_rows, max_kv=shape.max_kv, total=shape.total,
         )  # fmt: skip
         row_R, slot_R, position_R = pick_3R
-        picks = PickedRows(
-            row_R=row_R, slot_R=slot_R, position_R=position_R,
-            special=shape.special, topped=shape.topped, longest=shape.max_kv + 1,
-        )  # fmt: skip
+        picks = PickedRows(row_R=row_R, slot_R=slot_R, position_R=position_R, topped=shape.topped)
         id_T, position_T, kv_entry_T = row_3T
         return KernelsPrepared(
             context_S=context_S,

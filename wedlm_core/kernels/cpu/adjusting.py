@@ -1,6 +1,6 @@
 """Adjustments of one row of logits: only the tokens that they name are touched, and put back afterwards.
 
-Oracle: :mod:`wedlm_core.decoding.adjustments`, bit for bit.
+Oracle: ``testing.engine.oracle.adjusted``, bit for bit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Filters of one row of logits, and the choice among the tokens that stay. No row is sorted.
 
-Oracle: :func:`wedlm_core.decoding.filters.filter_logits`. The k-th value is found by radix selection over the bits of
+Oracle: ``testing.engine.oracle.kept``. The k-th value is found by radix selection over the bits of
 the values, so it is exact. Probabilities are integers, 2 ** -44 of the most likely token's each, so their sum is the
 same in any order; top-p keeps tokens until that sum reaches p of the total.
 """

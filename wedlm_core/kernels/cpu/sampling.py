@@ -297,7 +297,7 @@ def choose_rows(  # type: ignore[no-untyped-def]
     entropies,
     logprobs,
 ):
-    """Token, entropy and log-probability of each row of logits (see ``decoding.sampling.choose``).
+    """Token, entropy and log-probability of each row of logits (see :mod:`wedlm_core.decoding.sampling`).
 
     Args:
         logits: ``[R, V]``; suppressed ids are overwritten with -inf.

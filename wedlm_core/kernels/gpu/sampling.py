@@ -12,6 +12,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from wedlm_core.kernels.gpu.adjusting_gpu import edit_row, uses_any
+from wedlm_core.kernels.gpu.filtering_gpu import edge_of, key_of, scaled_tile
+
 __all__ = ["combine_tiles", "reduce_tiles"]
 
 _FLOOR = tl.constexpr(-1.0e38)  # below any logit but -inf: differences from it stay numbers
@@ -228,51 +231,181 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
     tl.store(place_ptr + row * splits + split, chosen)
 
 
-@triton.jit(do_not_specialize=["plane", "groups", "splits"])
+@triton.jit
+def _refused(row, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The first token that a restricted row may not choose; 0 where it may choose all."""
+    _, vocab, _, _, _, _, _, bits_ptr, line = row
+    found = tl.full((), _NO_TOKEN, tl.int32)
+    for tile in range(tl.cdiv(vocab, TILE)):
+        token = tile * TILE + tl.arange(0, TILE)
+        word = tl.load(bits_ptr + token // 32, mask=(token < vocab) & (line >= 0), other=0)
+        may = (((word >> (token % 32)) & 1) != 0) | (token == -2 - line)
+        found = tl.minimum(found, tl.min(tl.where(may | (token >= vocab), _NO_TOKEN, token), axis=0))
+    return tl.where(found == _NO_TOKEN, 0, found)
+
+
+@triton.jit
+def _choose_row(  # type: ignore[no-untyped-def]
+    row, key, filters, list_ptr, FILTERED: tl.constexpr, ADJUSTED: tl.constexpr, ALLOWED: tl.constexpr,
+    LIBM: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The token of a row that is filtered or adjusted; and the entropy of what it was taken from.
+
+    Args:
+        row: as for :func:`.filtering_gpu.scaled_tile`, of temperature 1 where it is greedy.
+        key: of its noise.
+        filters: min-p, top-k and top-p, and whether it has a temperature.
+        list_ptr: int32 ``[TILE]``, overwritten.
+        FILTERED: as for :func:`combine_tiles`.
+        ADJUSTED: likewise.
+        ALLOWED: likewise.
+        LIBM: likewise.
+        TILE: likewise.
+    """
+    lane, vocab = tl.arange(0, TILE), row[1]
+    min_p, top_k, top_p, warm = filters
+    top, low, equal = edge_of(row, min_p, top_k, top_p, list_ptr, FILTERED, ADJUSTED, ALLOWED, TILE)
+    best, chosen = tl.full((), _FLOOR, tl.float32), tl.full((), 0, tl.int32)
+    mass, weighted = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
+    for tile in range(tl.cdiv(vocab, TILE)):
+        token = tile * TILE + lane
+        x = scaled_tile(row, token, ADJUSTED, ALLOWED)
+        order = key_of(x)
+        kept, same = order > low, order == low
+        found = tl.sum(same.to(tl.int64), axis=0)
+        if found > 0:  # of equal tokens the first ones stay
+            kept = kept | (same & (tl.cumsum(same.to(tl.int64), axis=0) <= equal))
+            equal -= found
+        x = tl.where(kept, x, -float("inf"))
+        peak = tl.max(x, axis=0)
+        if peak > _FLOOR:
+            z = tl.maximum((x - top) * _LOG2_E, _NOTHING)
+            e = tl.where(kept, tl.exp2(z), 0.0)
+            mass += e
+            weighted += e * z
+            if warm:
+                best, chosen = _sample_tile(x, token, key, 1.0, best, chosen, LIBM)
+            elif peak > best:
+                best = peak
+                chosen = tl.min(tl.where(x == peak, token, _NO_TOKEN), axis=0)
+    total = tl.sum(mass, axis=0)
+    entropy = _LN_2 * (tl.log2(total) - tl.sum(weighted, axis=0) / total)
+    if ADJUSTED and ALLOWED:  # noqa: SIM102 - without them this must not be compiled
+        if (row[8] != -1) & (best == _FLOOR):
+            chosen = _refused(row, TILE)
+    return chosen, entropy
+
+
+# Of 8 warps whether or not rows are filtered: sums depend on how they are shared out.
+@triton.jit(do_not_specialize=["plane", "groups", "splits", "rows", "words", "mask_token", "vocab_limit"])
 def combine_tiles(  # type: ignore[no-untyped-def]
     logits_ptr,
     row_stride,
     temperature_ptr,
+    seed_ptr,
+    position_ptr,
     suppress_ptr,
+    bits_ptr,
+    line_ptr,
     partial_ptr,
     best_ptr,
     place_ptr,
     token_ptr,
     entropy_ptr,
     logprob_ptr,
+    min_p_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    slot_ptr,
+    record_ptr,
+    scratch_ptr,
     plane,
     groups,
     splits,
+    rows,
+    vocab,
+    words,
+    mask_token,
+    vocab_limit,
+    FILTERED: tl.constexpr,
+    ADJUSTED: tl.constexpr,
+    ALLOWED: tl.constexpr,
     TWO_HEATS: tl.constexpr,
+    LIBM: tl.constexpr,
+    TILE: tl.constexpr,
     GROUPS: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Program (row): the row's token (int64), entropy and log-probability (float32, nats), each ``[R]``.
+    """Some rows' tokens (int64), entropies and log-probabilities (float32, nats), each ``[R]``.
 
-    Arguments as of :func:`reduce_tiles`; ``GROUPS`` and ``SPLITS`` are the next powers of two.
+    Of a row without filters and adjustments it joins what :func:`reduce_tiles` found; others read their logits again.
+
+    Arguments as of :func:`reduce_tiles`, and:
+        min_p_ptr, top_k_ptr, top_p_ptr: float32, int64 and float32 ``[R]``; read with ``FILTERED`` only.
+        slot_ptr: int64 ``[R]``, engine slots; read with ``ADJUSTED`` only.
+        record_ptr: the record of adjustments (:func:`.adjusting_gpu.edit_row`); likewise.
+        scratch_ptr: int32 ``[programs, V + TILE]``, zeros but for the last TILE; without ``ADJUSTED`` any values, and
+            without ``FILTERED`` too not read.
+        rows: R.
+        FILTERED: whether any row may be filtered.
+        ADJUSTED: whether any row may be adjusted.
+        GROUPS, SPLITS: groups and splits, rounded up to powers of two.
     """
-    row = tl.program_id(0).to(tl.int64)
-    split = tl.arange(0, SPLITS)
-    score = tl.load(best_ptr + row * splits + split, mask=split < splits, other=-float("inf"))
-    place = tl.load(place_ptr + row * splits + split, mask=split < splits, other=_NO_TOKEN)
-    token = tl.min(tl.where(score == tl.max(score, axis=0), place, _NO_TOKEN), axis=0)
-    group = tl.arange(0, GROUPS)
-    inside = group < groups
-    partial = partial_ptr + row * groups + group
-    peak = tl.load(partial, mask=inside, other=_FLOOR)
-    top = tl.max(peak, axis=0)
-    sharp = _sharpness(tl.load(temperature_ptr + row), tl.load(suppress_ptr + row) != 0)
-    lower = tl.maximum((peak - top) * _LOG2_E, _NOTHING)
-    below = tl.maximum(lower * sharp, _NOTHING)
-    scale = tl.exp2(below)
-    mass = tl.load(partial + plane, mask=inside, other=0.0)
-    weighted = tl.load(partial + 2 * plane, mask=inside, other=0.0) + below * mass
-    total = tl.sum(mass * scale, axis=0)
-    entropy = _LN_2 * (tl.log2(total) - tl.sum(weighted * scale, axis=0) / total)
-    if TWO_HEATS:
-        raw = tl.load(partial + 3 * plane, mask=inside, other=0.0)
-        total = tl.sum(raw * tl.exp2(lower), axis=0)
-    chosen = tl.load(logits_ptr + row * row_stride + token).to(tl.float32)
-    tl.store(token_ptr + row, token.to(tl.int64))
-    tl.store(entropy_ptr + row, entropy)
-    tl.store(logprob_ptr + row, chosen - top - _LN_2 * tl.log2(total))
+    scratch_ptr += tl.program_id(0).to(tl.int64) * (vocab + TILE)
+    for row in range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
+        split = tl.arange(0, SPLITS)
+        score = tl.load(best_ptr + row * splits + split, mask=split < splits, other=-float("inf"))
+        place = tl.load(place_ptr + row * splits + split, mask=split < splits, other=_NO_TOKEN)
+        token = tl.min(tl.where(score == tl.max(score, axis=0), place, _NO_TOKEN), axis=0)
+        group = tl.arange(0, GROUPS)
+        inside = group < groups
+        partial = partial_ptr + row * groups + group
+        peak = tl.load(partial, mask=inside, other=_FLOOR)
+        top = tl.max(peak, axis=0)
+        heat, hidden = tl.load(temperature_ptr + row), tl.load(suppress_ptr + row) != 0
+        lower = tl.maximum((peak - top) * _LOG2_E, _NOTHING)
+        below = tl.maximum(lower * _sharpness(heat, hidden), _NOTHING)
+        scale = tl.exp2(below)
+        mass = tl.load(partial + plane, mask=inside, other=0.0)
+        weighted = tl.load(partial + 2 * plane, mask=inside, other=0.0) + below * mass
+        total = tl.sum(mass * scale, axis=0)
+        entropy = _LN_2 * (tl.log2(total) - tl.sum(weighted * scale, axis=0) / total)
+        if TWO_HEATS:
+            raw = tl.load(partial + 3 * plane, mask=inside, other=0.0)
+            total = tl.sum(raw * tl.exp2(lower), axis=0)
+        if FILTERED or ADJUSTED:
+            warm, line, uses = heat > 0.0, tl.full((), -1, tl.int64), False
+            filters = 0.0, tl.full((), 0, tl.int64), 1.0, warm
+            row_logits_ptr = logits_ptr + row * row_stride
+            if FILTERED:
+                min_p, top_k, top_p = tl.load(min_p_ptr + row), tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
+                min_p, top_p = tl.where(warm, min_p, 0.0), tl.where(warm, top_p, 1.0)
+                filters = min_p, tl.where(warm, top_k, 0), top_p, warm
+                uses = (filters[0] > 0.0) | (filters[1] > 0) | (filters[2] < 1.0)
+            slot, position = tl.full((), 0, tl.int64), tl.load(position_ptr + row)
+            if ADJUSTED:
+                slot = tl.load(slot_ptr + row)
+                adjusts = uses_any(record_ptr, slot)
+                uses = uses | adjusts
+            if ALLOWED:
+                line = tl.load(line_ptr + row)
+            if uses:
+                if ADJUSTED:  # noqa: SIM102 - without it this must not be compiled
+                    if adjusts:
+                        edit_row(record_ptr, scratch_ptr, row_logits_ptr, slot, position, vocab, False, TILE // 4)
+                row_bits_ptr = bits_ptr + tl.maximum(line, 0) * words
+                own_heat = tl.where(warm, heat, 1.0)
+                own = (
+                    row_logits_ptr, vocab, own_heat, hidden, mask_token, vocab_limit, scratch_ptr, row_bits_ptr, line,
+                )  # fmt: skip
+                key = _row_key(tl.load(seed_ptr + row), position)
+                list_ptr = scratch_ptr + vocab
+                token, spread = _choose_row(own, key, filters, list_ptr, FILTERED, ADJUSTED, ALLOWED, LIBM, TILE)
+                entropy = tl.where(hidden & warm, spread, entropy)
+                if ADJUSTED:  # noqa: SIM102
+                    if adjusts:
+                        edit_row(record_ptr, scratch_ptr, row_logits_ptr, slot, position, vocab, True, TILE // 4)
+        chosen = tl.load(logits_ptr + row * row_stride + token).to(tl.float32)
+        tl.store(token_ptr + row, token.to(tl.int64))
+        tl.store(entropy_ptr + row, entropy)
+        tl.store(logprob_ptr + row, chosen - top - _LN_2 * tl.log2(total))

@@ -51,7 +51,7 @@ def state_with(params: dict[int, SamplingParams]) -> tuple[DeviceState, list[Req
 def test_a_slot_with_one_filter_or_adjustment_counts_whichever_it_is(one: Filter | Adjustment) -> None:
     plain = SamplingParams(temperature=1.0)
     state, _ = state_with({0: plain, 2: plain_with(plain, one), 3: plain})
-    assert state.uses_optional(np.arange(SLOTS)).tolist() == [False, False, True, False]
+    assert state.optional.any(axis=1).tolist() == [False, False, True, False]
     assert state.sampled.tolist() == [True, False, True, True]
 
 
@@ -143,7 +143,7 @@ def test_a_slot_is_what_its_last_request_makes_it_whoever_had_it_before(seed: in
     slots_S = np.array([*last])
     for name, column in fresh.columns.items():
         if name in {one.field for one in OPTIONAL}:
-            using_S = fresh.uses_optional(slots_S)  # the columns of others are read by no one
+            using_S = fresh.optional[slots_S].any(axis=1)  # the columns of others are read by no one
             assert torch.equal(state.columns[name][slots_S[using_S]], column[slots_S[using_S]]), name
         else:
             assert torch.equal(state.columns[name][slots_S], column[slots_S]), name

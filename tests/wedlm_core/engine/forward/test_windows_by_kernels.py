@@ -134,7 +134,6 @@ def test_a_step_equals_the_step_by_tensors(
         max_rows=int(counts_S.max()),
         max_kv=int((loose.cached_S + counts_S).max()),
         wanted=int(loose.decode_S.sum()),
-        special=0,
         topped=0,
     )
     rows_D = runner.bounds(table, plan.slots_S[: len(decoding)]).next_rows(

@@ -1,4 +1,4 @@
-"""Filters and likely tokens of rows without a sort: what the tensor operations keep, at small and real vocabularies."""
+"""Filters and likely tokens of rows without a sort: what the oracle keeps, at small and real vocabularies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from wedlm_core.decoding.filters import FILTERS, filter_logits
+from testing.engine.oracle import kept
+from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling_cpu import most_likely_cpu
 from wedlm_core.kernels.cpu.filtering import BLOCK, heated, keep
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 OFF = {one.field: one.off for one in FILTERS}
-DTYPES = {one.field: one.dtype for one in FILTERS}
 SETTINGS: list[dict[str, float]] = [
     {},
     {"top_k": 20, "top_p": 0.95},
@@ -52,11 +52,10 @@ def kept_by_kernel(logits: Logits, heat: float, setting: dict[str, float]) -> np
 
 @pytest.mark.parametrize("vocab", [50, 1_200, 151_936])
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_the_kernel_keeps_the_tokens_of_the_tensor_operations(vocab: int, setting: dict[str, float]) -> None:
+def test_the_kernel_keeps_the_tokens_of_the_oracle(vocab: int, setting: dict[str, float]) -> None:
     for name, logits in rows(vocab, np.random.default_rng(7)).items():
         for heat in (1.0, 0.7):
-            values = {field: torch.tensor([value], dtype=DTYPES[field]) for field, value in setting.items()}
-            kept_V = filter_logits(torch.from_numpy(logits)[None] / np.float32(heat).item(), values)[0]
+            kept_V = kept(torch.from_numpy(logits) / np.float32(heat).item(), **setting)  # type: ignore[arg-type]
             expected = torch.nonzero(kept_V > -torch.inf)[:, 0].numpy()
             found = kept_by_kernel(logits, heat, setting)
             assert np.array_equal(found, expected), f"{name}: {len(found)} tokens, and {len(expected)}"

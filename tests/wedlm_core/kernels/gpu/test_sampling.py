@@ -1,26 +1,35 @@
-"""The fused sampler against ``choose``; on a machine without a GPU Triton's interpreter runs it."""
+"""The fused sampler against the oracle and the CPU's; on a machine without a GPU Triton's interpreter runs it."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.engine.random_bits import random_allowed
+from testing.engine.random_tables import SLOTS, random_tables
+from testing.engine.sampling_oracle import choose
+from wedlm_core.decoding.adjustments import AdjustmentTables, adjustments_record
 from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.noise import gumbel_noise
-from wedlm_core.decoding.sampling import Choice, SamplingRows, choose
+from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.decoding.sampling_gpu import choose_gpu, chooser
+from wedlm_core.errors import ConfigError
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 import triton.language as tl  # noqa: E402
+from triton.runtime import interpreter  # noqa: E402
 
+from testing.pretend.launches import patch_language_once  # noqa: E402
 from wedlm_core.kernels.gpu.sampling import _gumbel, _hash, _row_key  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-TILE = 16  # small, so that rows have several tiles
+if DEVICE.type == "cpu":
+    patch_language_once(interpreter)
+TILE = 32  # small, so that rows have several tiles
 
 
 @triton.jit
@@ -45,46 +54,67 @@ def test_the_noise_is_the_packages(rows: list[tuple[int, int]]) -> None:
 
 
 def sampling_rows(
-    count: int, seed: int, *, suppressing: bool, filtering: bool = False, vocab: int | None = None
-) -> SamplingRows:
+    count: int, seed: int, *, suppressing: bool, filtering: bool = False, vocab: int | None = None,
+    tables: AdjustmentTables | None = None,
+) -> SamplingRows:  # fmt: skip
     """Rows of every kind; with ``vocab``, some are restricted to the bits of a grammar."""
     generator = torch.Generator().manual_seed(seed)
-    row = torch.arange(count)
-    temperature = torch.tensor([0.0, 0.3, 1.0, 2.5])[torch.randint(0, 4, (count,), generator=generator)]
-    filtered = filtering & (row % 3 == 0)
-    rows = SamplingRows(
+
+    def drawn(*values: float) -> torch.Tensor:
+        return torch.tensor(values)[torch.randint(0, len(values), (count,), generator=generator)]
+
+    row, temperature, slot = torch.arange(count), drawn(0.0, 0.3, 1.0, 2.5), drawn(*range(SLOTS))
+    position = torch.randint(0, 40_000, (count,), generator=generator)
+    if tables is not None:
+        position = torch.minimum(tables.prompt_S[slot] + position % 30, torch.tensor(39))
+    filters = {"min_p": drawn(0.0, 0.0, 0.05), "top_k": drawn(0, 0, 3, 20, 1000), "top_p": drawn(1.0, 0.8, 0.999, 1e-9)}
+    return SamplingRows(
         temperature_R=temperature,
         seed_R=torch.randint(0, 2**62, (count,), generator=generator),
-        position_R=torch.randint(0, 40_000, (count,), generator=generator),
+        position_R=position,
         suppress_R=(row % 2 == 0) & suppressing,
         sampled=bool((temperature > 0).any()),
-        filters={"top_k": torch.where(filtered, 3, 0), "top_p": torch.where(filtered, 0.8, 1.0)} if filtering else {},
+        filters=filters if filtering else {},
+        adjustments_N=None if tables is None else torch.from_numpy(adjustments_record(tables).view(np.int64)),
+        slot_R=None if tables is None else slot,
         allowed=None if vocab is None else random_allowed((row % 2 == 0) & suppressing, vocab, seed),
         suppressing=suppressing,
     )
-    return move(rows)
 
 
-def move(rows: SamplingRows) -> SamplingRows:
+def move(rows: SamplingRows, tables: AdjustmentTables | None = None) -> SamplingRows:
+    """To the device; with tables there that are left alive by the caller."""
     tensors = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in vars(rows).items()}
     if rows.allowed is not None:
         tensors["allowed"] = AllowedRows(**{name: value.to(DEVICE) for name, value in vars(rows.allowed).items()})
     tensors["filters"] = {name: value.to(DEVICE) for name, value in rows.filters.items()}
+    if tables is not None:
+        tensors["adjustments_N"] = torch.from_numpy(adjustments_record(tables).view(np.int64)).to(DEVICE)
     return SamplingRows(**tensors)
 
 
-def assert_chosen_alike(got: Choice, want: Choice) -> None:
-    assert torch.equal(got.token_R, want.token_R)
-    torch.testing.assert_close(got.entropy_R, want.entropy_R, rtol=0, atol=1e-5)
-    torch.testing.assert_close(got.logprob_R, want.logprob_R, rtol=0, atol=1e-5)
+def on_device(tables: AdjustmentTables) -> AdjustmentTables:
+    moved = {
+        name: {key: one.to(DEVICE) for key, one in value.items()} if isinstance(value, dict) else value.to(DEVICE)
+        for name, value in vars(tables).items()
+    }
+    return AdjustmentTables(**moved)
+
+
+def assert_chosen_alike(got: Choice, want: Choice, atol: float = 1e-5) -> None:
+    assert torch.equal(got.token_R.cpu(), want.token_R)
+    real_R = ~want.entropy_R.isnan()  # where adjustments leave nothing there is no distribution
+    torch.testing.assert_close(got.entropy_R.cpu()[real_R], want.entropy_R[real_R], rtol=0, atol=atol)
+    torch.testing.assert_close(got.logprob_R.cpu(), want.logprob_R, rtol=0, atol=atol)
 
 
 @given(
     count=st.integers(1, 5),
-    vocab=st.integers(4, 150),
+    vocab=st.integers(10, 150),
     seed=st.integers(0, 2**31),
     suppressing=st.booleans(),
     filtering=st.booleans(),
+    adjusting=st.booleans(),
     restricting=st.booleans(),
     coarse=st.booleans(),
     dead=st.sampled_from([0.0, 0.5, 0.97]),
@@ -92,10 +122,10 @@ def assert_chosen_alike(got: Choice, want: Choice) -> None:
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     splits=st.integers(1, 5),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_it_chooses_as_the_oracle_whatever_the_split(
-    count: int, vocab: int, seed: int, suppressing: bool, filtering: bool, restricting: bool, coarse: bool, dead: float,
-    sharpness: float, dtype: torch.dtype, splits: int,
+    count: int, vocab: int, seed: int, suppressing: bool, filtering: bool, adjusting: bool, restricting: bool,
+    coarse: bool, dead: float, sharpness: float, dtype: torch.dtype, splits: int,
 ) -> None:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, vocab, generator=generator) * sharpness
@@ -103,44 +133,55 @@ def test_it_chooses_as_the_oracle_whatever_the_split(
         logits = (logits / 2).round() * 2
     logits[torch.rand(count, vocab, generator=generator) < dead] = -torch.inf
     logits[:, 0] = logits[:, 0].clamp_min(-9.0)  # a row with nothing to choose from has no right answer
-    logits = logits.to(dtype).to(DEVICE)
-    rows = sampling_rows(
-        count, seed, suppressing=suppressing, filtering=filtering, vocab=vocab if restricting else None
+    logits = logits.to(dtype)
+    tables = random_tables(vocab, generator) if adjusting else None
+    moved = None if tables is None else on_device(tables)
+    host = sampling_rows(
+        count, seed, suppressing=suppressing, filtering=filtering, vocab=vocab if restricting else None, tables=tables
     )
     limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}
-    kept = logits.clone()
-    got = choose_gpu(logits, rows, **limits, splits=splits, tile=TILE)
-    assert torch.equal(logits, kept), "the logits are left alone"
-    assert_chosen_alike(got, choose(logits.clone(), rows, **limits))
-    once = choose_gpu(logits, rows, **limits, splits=1, tile=TILE)
+    given_logits, rows = logits.to(DEVICE), move(host, moved)
+    kept = given_logits.clone()
+    got = choose_gpu(given_logits, rows, **limits, splits=splits, tile=TILE)
+    assert torch.equal(given_logits, kept), "the logits are left alone"
+    assert_chosen_alike(got, choose(logits, host, tables=tables, **limits))
+    assert torch.equal(got.token_R.cpu(), choose_cpu(logits.clone(), host, **limits).token_R)
+    once = choose_gpu(given_logits, rows, **limits, splits=1, tile=TILE)
     for name in ("token_R", "entropy_R", "logprob_R"):
         assert torch.equal(getattr(once, name), getattr(got, name)), "the split changes no bit"
     i = seed % count  # and it knows nothing of the other rows
-    alone = choose_gpu(logits[i : i + 1], rows.take(torch.tensor([i], device=DEVICE)), **limits, tile=TILE)
+    alone = choose_gpu(given_logits[i : i + 1], rows.take(torch.tensor([i], device=DEVICE)), **limits, tile=TILE)
     for name in ("token_R", "entropy_R", "logprob_R"):
         assert torch.equal(getattr(alone, name)[0], getattr(got, name)[i])
 
 
-def test_a_large_vocabulary_at_every_temperature() -> None:
-    """Enough tokens and tiles that most tiles end before their logarithms."""
-    vocab = 20_011
-    logits = torch.randn(8, vocab, generator=torch.Generator().manual_seed(5), device="cpu").mul(3).to(DEVICE)
-    rows = sampling_rows(8, 3, suppressing=True)
+@pytest.mark.parametrize(("vocab", "filtering", "tile"), [(20_011, False, 1024), (151_936, True, 8192)])
+def test_a_large_vocabulary_at_every_temperature(vocab: int, filtering: bool, tile: int) -> None:
+    """Enough tokens and tiles that most tiles end before their logarithms, and that edges are looked for in steps."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(8, vocab, generator=generator).mul(3)
+    tables = random_tables(vocab, generator) if filtering else None
+    rows = sampling_rows(8, 3, suppressing=True, filtering=filtering, tables=tables)
     limits = {"mask_token_id": 7, "vocab_limit": vocab - 11}
     assert set(rows.temperature_R.tolist()) >= {0.0, 1.0}
-    assert_chosen_alike(choose_gpu(logits, rows, **limits), choose(logits, rows, **limits))
+    moved = None if tables is None else on_device(tables)
+    got = choose_gpu(logits.to(DEVICE), move(rows, moved), **limits, tile=tile)
+    assert_chosen_alike(got, choose(logits, rows, tables=tables, **limits), atol=1e-5 if vocab < 100_000 else 5e-5)
 
 
 def test_no_rows_and_rows_that_are_not_contiguous() -> None:
-    wide = torch.randn(40, 6, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    wide = torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
     limits = {"mask_token_id": 1, "vocab_limit": 40}
     rows = sampling_rows(6, 9, suppressing=False)
-    assert_chosen_alike(choose_gpu(wide.t(), rows, **limits), choose(wide.t(), rows, **limits))
-    none = rows.take(torch.zeros(0, dtype=torch.int64, device=DEVICE))
-    assert choose_gpu(wide.t()[:0], none, **limits).token_R.shape == (0,)
+    assert_chosen_alike(choose_gpu(wide.to(DEVICE).t(), move(rows), **limits), choose(wide.t(), rows, **limits))
+    none = move(rows.take(torch.zeros(0, dtype=torch.int64)))
+    assert choose_gpu(wide.to(DEVICE).t()[:0], none, **limits).token_R.shape == (0,)
 
 
 def test_which_form_serves_which_device() -> None:
-    assert chooser(torch.device("cpu"), cpu_kernels=True) is choose_cpu
-    assert chooser(torch.device("cpu")) is choose
-    assert chooser(torch.device("cuda")) is choose_gpu
+    assert chooser(torch.device("cpu")) is choose_cpu
+    if DEVICE.type == "cuda":
+        assert chooser(DEVICE) is choose_gpu
+    else:
+        with pytest.raises(ConfigError, match=r"^device='cuda': a Triton kernel chooses tokens there, and [^\n]*$"):
+            chooser(torch.device("cuda"))
