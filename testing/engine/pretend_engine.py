@@ -27,7 +27,8 @@ from testing import pretend
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine import Engine, measure
+from wedlm_core.engine import Engine
+from wedlm_core.engine.drafting import measure
 from wedlm_core.engine.forward import step_graphs
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
 from wedlm_core.engine.forward.step_graphs import AllowedBuffers, StepGraphs
