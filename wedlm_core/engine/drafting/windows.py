@@ -1,13 +1,7 @@
-"""Windows with drafts from history: texts go in, drafts come out and are written into the slots. Torch-free.
-
-While no arm with history is on, texts are only remembered: those of the sequences that run, and the last of those that
-ended. The history reads them when such an arm begins.
-"""
+"""Windows with drafts from history: texts go in, drafts come out and are written into the slots. Torch-free."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,13 +12,11 @@ from wedlm_core.engine.drafting.history import History
 from wedlm_core.engine.drafting.report import StepReport
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.kernels.cpu.draft_windows import Columns, Windows, count_worth, write_drafts
-from wedlm_core.kernels.cpu.history import follow
 from wedlm_core.statistics import DraftSource
 
 __all__ = ["HistoryWindows", "Suggestions", "WindowState"]
 
 _MOST_DRAFTS = 32  # of a sequence in a forward
-_MOST_ENDED = 512  # texts that wait for the history: the last ones
 
 
 class WindowState(Protocol):
@@ -69,43 +61,31 @@ class HistoryWindows:
     """
 
     def __init__(self, table: SlotTable, max_window: int, max_bytes: int, constants: DraftingConstants) -> None:
-        self._table, self._places, self._constants = table, 2 * max_window, constants
-        self._max_bytes, self._history = max_bytes, _none()
-        self._prompts: dict[int, tuple[int, ...]] = {}  # of slots that get drafts
-        self._waiting = set[int]()  # slots whose text the history does not have
-        self._ended = deque[tuple[tuple[int, ...], tuple[int, ...]]](maxlen=_MOST_ENDED)
-        self._reads = False  # the history has the texts of the slots that do not wait
+        self._table, self._constants = table, constants
+        drafts = min(_MOST_DRAFTS, 2 * max_window)
+        self._history = History(len(table.limit), drafts, max_bytes=max_bytes, constants=constants)
         self.is_on, self.placed = False, False
 
-    def open(self, prompts: Iterable[tuple[int, tuple[int, ...]]]) -> None:
-        """Remember prompts of new sequences, by slot."""
-        for slot, prompt in prompts:
-            self._table.recalls[slot] = True
-            self._prompts[slot] = prompt
-            self._waiting.add(slot)
+    def open(self, slot: int, prompt: tuple[int, ...]) -> None:
+        """Begin the text of a new sequence, which may get drafts from now on."""
+        self._table.recalls[slot] = True
+        self._history.open(slot, np.array(prompt, dtype=np.int64))
 
-    def close(self, slot: int, output: tuple[int, ...] | None) -> None:
-        """Keep the text of a sequence that ended for others; an output of None is forgotten."""
-        prompt = self._prompts.pop(slot, None)
-        if prompt is None:
-            return
+    def close(self, slot: int, *, keep: bool) -> None:
+        """End the text of a sequence; with ``keep`` others may draw on it."""
+        if self._table.recalls[slot] and keep:
+            self._history.close(slot)
         self._table.recalls[slot], self._table.source[slot] = False, DraftSource.MASK
-        if slot not in self._waiting:
-            assert self._history is not None
-            self._history.close(slot, keep=output is not None)
-        elif output:
-            self._ended.append((prompt[-self._constants.orders[-1] :], output))
-        self._waiting.discard(slot)
 
     @property
     def waits(self) -> bool:
         """Whether the next forward has to wait for the outcome of the one before, which drafts follow."""
-        return bool(self._prompts) and (self.is_on or self.placed)
+        return (self.is_on or self.placed) and bool(self._table.recalls.any())
 
     def suggest(
         self, report: StepReport, by_masks_2SW: np.ndarray, price: float, state: WindowState
     ) -> Suggestions | None:
-        """Read what a forward committed, and find drafts for the sequences that go on; None if there are none.
+        """Read what a forward committed, and find drafts for the sequences that go on; None where none are wanted.
 
         Args:
             report: of the forward.
@@ -113,34 +93,18 @@ class HistoryWindows:
             price: commits that a row has to gain.
             state: windows.
         """
-        if not self._prompts or not (self.is_on or self._reads):
+        table, slots_D, history = self._table, report.slots_D, self._history
+        recalls_D = table.recalls[slots_D]
+        history.append(slots_D, report.outcome.token_DC, report.emit_D * recalls_D)
+        if not (self.is_on and report.can_draft):
             return None
-        slots_D, wanted = report.slots_D, self.is_on and report.can_draft
-        fresh = self._take_in() if self.is_on else set[int]()
-        history = self._history
-        assert history is not None
-        emit_D = report.emit_D  # the table has the tokens of this forward already, and so have texts just read
-        if fresh:
-            emit_D = np.where([slot in fresh for slot in slots_D.tolist()], 0, emit_D)
-        lives_D = ~report.ended_D if wanted else np.zeros_like(report.ended_D)
-        shape = len(slots_D), history.most_drafts
-        token_DP, acceptance_DP = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
-        columns = self._columns()
-        while True:
-            grows = follow(
-                history.memory, columns, slots_D, lives_D, report.outcome.token_DC, emit_D, token_DP, acceptance_DP
-            )
-            if grows < 0:
-                break
-            history.grow(int(slots_D[grows]), int(emit_D[grows]))
-        if not self.is_on:
-            self._put_away()
-        if not wanted:
-            return None
+        lives_D = recalls_D & ~report.ended_D
+        most_D = np.minimum(2 * table.widest[slots_D], table.limit[slots_D] - table.generated[slots_D])
+        token_DP, acceptance_DP = history.propose(slots_D, most_D * lives_D)
         windows, take_D = state.windows_of(slots_D), np.empty(len(slots_D), dtype=np.int64)
         count_worth(
             slots_D, lives_D, acceptance_DP, report.outcome.next_valid_D, windows.lead[windows.place], by_masks_2SW,
-            max(price, self._constants.least_acceptance), self._table.recalls, take_D,
+            max(price, self._constants.least_acceptance), take_D,
         )  # fmt: skip
         return Suggestions(token_DP=token_DP, take_D=take_D)
 
@@ -148,50 +112,16 @@ class HistoryWindows:
         """Write the next windows of sequences without a grammar."""
         if not report.can_draft or not (self.placed or (found is not None and found.take_D.any())):
             return
-        slots_D, outcome = report.slots_D, report.outcome
+        table, slots_D, outcome = self._table, report.slots_D, report.outcome
         if found is None:
-            found = Suggestions(
-                token_DP=np.zeros((len(slots_D), 0), np.int32), take_D=np.zeros(len(slots_D), dtype=np.int64)
-            )
+            nothing_D = np.zeros(len(slots_D), dtype=np.int64)
+            found = Suggestions(token_DP=np.zeros((len(slots_D), 0), np.int32), take_D=nothing_D)
         windows = state.windows_of(slots_D)
-        _, wrote = write_drafts(
-            slots_D, ~report.ended_D, outcome.count_D, outcome.offered_D, found.token_DP, found.take_D,
-            self._columns(), windows, state.mask_token_id,
-        )  # fmt: skip
-        if wrote:
+        lives_D = table.recalls[slots_D] & ~(report.ended_D | table.constrained[slots_D])
+        columns = Columns(*(getattr(table, name) for name in Columns._fields))
+        if write_drafts(
+            slots_D, lives_D, outcome.count_D, outcome.offered_D, found.token_DP, found.take_D, columns, windows,
+            state.mask_token_id,
+        ):  # fmt: skip
             state.set_windows_of(slots_D, windows)
-        self.placed = bool((self._table.source == DraftSource.HISTORY).any())
-
-    def _columns(self) -> Columns:
-        table = self._table
-        return Columns(*(getattr(table, name) for name in Columns._fields))
-
-    def _take_in(self) -> set[int]:
-        """Let the history read the texts that wait; the slots among them."""
-        if self._history is None:
-            drafts = min(_MOST_DRAFTS, self._places)
-            self._history = History(
-                len(self._table.limit), drafts, max_bytes=self._max_bytes, constants=self._constants
-            )
-        self._reads = True
-        if not self._waiting and not self._ended:
-            return self._waiting
-        self._history.remember(self._ended)
-        self._ended.clear()
-        for slot in sorted(self._waiting):
-            output = self._table.tokens_of(slot)
-            self._history.open(slot, np.array((*self._prompts[slot], *output), dtype=np.int64), output=len(output))
-        fresh, self._waiting = self._waiting, set()
-        return fresh
-
-    def _put_away(self) -> None:
-        """Forget the texts of running sequences: they are read again when drafts are wanted."""
-        assert self._history is not None
-        for slot in self._prompts.keys() - self._waiting:
-            self._history.close(slot, keep=False)
-            self._waiting.add(slot)
-        self._reads = False
-
-
-def _none() -> History | None:
-    return None
+        self.placed = bool((table.source == DraftSource.HISTORY).any())

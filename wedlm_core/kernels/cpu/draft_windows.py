@@ -26,8 +26,6 @@ class Columns(NamedTuple):
     generated: Array
     rows: Array
     masks: Array
-    constrained: Array
-    recalls: Array
 
 
 class Windows(NamedTuple):
@@ -49,24 +47,23 @@ class Windows(NamedTuple):
 
 
 @kernel
-def count_worth(slots, lives, acceptance, valid, lead, by_masks, price, recalls, take):  # type: ignore[no-untyped-def]
+def count_worth(slots, lives, acceptance, valid, lead, by_masks, price, take):  # type: ignore[no-untyped-def]
     """Count the drafts of history that are worth their rows, 0 where the drafts of masks are worth more.
 
     Args:
         slots: int64 ``[D]``.
-        lives: bool ``[D]``, sequences that go on.
+        lives: bool ``[D]``, sequences that go on and may have drafts from history.
         acceptance: float32 ``[D, P]``, probability that a draft and all before it are accepted; 0 after the last.
         valid: bool ``[D]``, whether the drafts of masks are.
         lead: int64 ``[D]``, how many of these there are.
         by_masks: float64 ``[2, slots, W]``, probability that drafts of masks up to each offset are accepted (stale
             ones, valid ones).
         price: commits that a row has to gain.
-        recalls: bool ``[slots]``, sequences that may have drafts from history.
         take: int64 ``[D]``, written.
     """
     for d in range(len(slots)):
         take[d] = 0
-        if not lives[d] or not recalls[slots[d]]:
+        if not lives[d]:
             continue
         gained, count = 0.0, 0
         while count < acceptance.shape[1] and acceptance[d, count] >= price:
@@ -80,11 +77,11 @@ def count_worth(slots, lives, acceptance, valid, lead, by_masks, price, recalls,
 
 @kernel
 def write_drafts(slots, lives, committed, offered, token, take, columns, windows, mask):  # type: ignore[no-untyped-def]
-    """Write the next windows of sequences without a grammar whose drafts are from history, or were and are wrong now.
+    """Write the next windows of sequences whose drafts are from history, or were and are wrong now.
 
     Args:
         slots: int64 ``[D]``.
-        lives: bool ``[D]``, sequences that go on.
+        lives: bool ``[D]``, sequences that go on, may have such drafts, and have no grammar.
         committed: int64 ``[D]``, tokens of the forward.
         offered: int64 ``[D]``, drafts of the forward.
         token: int32 ``[D, P]``, drafts of history.
@@ -94,12 +91,12 @@ def write_drafts(slots, lives, committed, offered, token, take, columns, windows
         mask: id of the mask token.
 
     Returns:
-        How many windows have drafts from history now, and whether any window was written.
+        Whether any window was written.
     """
-    placed, wrote = 0, False
+    wrote = False
     for d in range(len(slots)):
         slot = slots[d]
-        if not lives[d] or not columns.recalls[slot] or columns.constrained[slot]:
+        if not lives[d]:
             continue
         at, own, broken = windows.place[d], columns.source[slot], False
         for j in range(committed[d], min(offered[d], len(own))):
@@ -120,9 +117,8 @@ def write_drafts(slots, lives, committed, offered, token, take, columns, windows
             if j >= lead:
                 windows.token[at, j] = mask
         windows.lead[at], windows.length[at], columns.rows[slot] = lead, length, 1 + length
-        placed += lead > 0
         wrote = True
-    return placed, wrote
+    return wrote
 
 
 @kernel

@@ -1,8 +1,7 @@
-"""Drafts from token history: the last proposals tested by what was committed, and new ones. In one pass per sequence.
+"""Drafts from token history: the last drafts tested by what was committed, and new ones. In one pass per sequence.
 
-Matches are found in :mod:`wedlm_core.kernels.cpu.token_logs`; what follows them is weighed by
-:mod:`wedlm_core.kernels.cpu.votes`. The readable twin is ``testing/engine/history_oracle.py``; the two give the same
-drafts and probabilities.
+Matches are found in :mod:`wedlm_core.kernels.cpu.token_rings`. What follows the longest ones votes on the next token,
+and classes of votes learn how often they are right.
 """
 
 from __future__ import annotations
@@ -12,295 +11,191 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.token_logs import Logs, find, hash_tail, read_tail, write
-from wedlm_core.kernels.cpu.votes import (
-    SOURCES,
-    Learned,
-    cell_of,
-    hazard_of,
-    hazard_of_slot,
-    keep_agreeing,
-    learn,
-    vote,
-)
+from wedlm_core.kernels.cpu.token_rings import Rings, find, read_tail, write
 
-__all__ = ["Memory", "Offer", "Search", "append", "follow", "propose"]
+__all__ = ["CLASSES", "Memory", "append", "propose"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_OWN, _RESUMED, _OWN_BEHIND, _OWN_FIRST = 0, 2, 3, 5  # of the sources
-
-
-class Offer(NamedTuple):
-    """The last proposal for each slot, until tokens are appended: B drafts from elsewhere, then D from here.
-
-    ``token`` int32 ``[slots, B + D]``, ``ahead, drafts`` int64 ``[slots]``, ``cell`` int64 and ``hazard`` float64
-    ``[slots, D]``. ``draft_log`` and ``draft_place`` int64 ``[slots, D]``: the log that a draft is from, and where it
-    stands there. ``place`` and ``log`` int64 ``[slots]``: where the next token stands in the log that was followed, if
-    the text goes on as there; a negative ``log`` where none was. ``begins`` bool ``[slots]``: there is no output yet.
-    """
-
-    token: Array
-    ahead: Array
-    drafts: Array
-    cell: Array
-    hazard: Array
-    draft_log: Array
-    draft_place: Array
-    place: Array
-    log: Array
-    begins: Array
-
-
-class Search(NamedTuple):
-    """Limits of a proposal, as in :class:`wedlm_core.engine.drafting.constants.DraftingConstants`."""
-
-    walk: int
-    longest: int
-    least_acceptance: float
-    least_probability: float
-    searches: int
+_SOURCES, _LENGTHS, _EVIDENCE = 2, 6, 6  # the own text and finished rows; of matches; of votes
+CLASSES = _SOURCES * _LENGTHS * _EVIDENCE
 
 
 class Memory(NamedTuple):
     """All of a history.
 
-    ``opened`` bool and ``grows_at`` int64 ``[slots]``: slots with a text, and tokens at which its log needs a larger
-    region.
+    Attributes:
+        rings: the texts.
+        tests: float64 ``[CLASSES, (tested, right)]``, decayed.
+        fail: float64 ``[slots, (failed, expected)]``, decayed.
+        token: int32 ``[slots, P]``, the last drafts of each slot.
+        drafts: int64 ``[slots]``, how many there are, until tokens are appended.
+        cell: int64 ``[slots, P]``, their classes.
+        hazard: float64 ``[slots, P]``, probability by its class that a draft is right.
+        class_kept: share of a class's counts kept per test.
+        slot_kept: share of a slot's counts kept per test.
+        prior: weight of the votes in tests, and of the classes in failures of a slot.
     """
 
-    logs: Logs
-    learned: Learned
-    offer: Offer
-    opened: Array
-    grows_at: Array
-    search: Search
+    rings: Rings
+    tests: Array
+    fail: Array
+    token: Array
+    drafts: Array
+    cell: Array
+    hazard: Array
+    class_kept: float
+    slot_kept: float
+    prior: float
 
 
 @kernel
-def _test(slot, token, row, count, offer, learned):  # type: ignore[no-untyped-def]
-    """Test the last proposal for a slot by the tokens that were committed, whether or not they were drafts."""
-    ahead, drafts = offer.ahead[slot], offer.drafts[slot]
-    if drafts > 0:  # the text goes on where the draft in place of the last of these tokens is from
-        last = min(max(count - 1 - ahead, 0), drafts - 1)
-        offer.log[slot], offer.place[slot] = offer.draft_log[slot, last], offer.draft_place[slot, last] - ahead - last
-    for j in range(min(ahead + drafts, count)):
-        right = offer.token[slot, j] == token[row, j]
-        if j >= ahead:
-            learn(learned, slot, offer.cell[slot, j - ahead], offer.hazard[slot, j - ahead], right)
-        if not right:
-            break
-    offer.ahead[slot] = offer.drafts[slot] = 0
-
-
-@kernel
-def append(logs, slots, token, counts, offer, learned):  # type: ignore[no-untyped-def]
-    """Write the first ``counts[i]`` tokens of row i behind the text of slot ``slots[i]``; learn from them before.
+def append(memory, slots, committed, counts):  # type: ignore[no-untyped-def]
+    """Write the first ``counts[d]`` tokens of row d after the text of a slot; the slot's last drafts are tested by them.
 
     Args:
-        logs: :class:`Logs`.
-        slots: int64 ``[S]``.
-        token: integers ``[S, C]``.
-        counts: int64 ``[S]``.
-        offer: :class:`Offer`; the slots' proposals are consumed.
-        learned: :class:`Learned`.
+        memory: :class:`Memory`, changed.
+        slots: int64 ``[D]``.
+        committed: integers ``[D, C]``.
+        counts: int64 ``[D]``.
     """
-    for i in range(len(slots)):
-        if counts[i] > 0:
-            _test(slots[i], token, i, counts[i], offer, learned)
-            offer.place[slots[i]] += counts[i]
-            offer.begins[slots[i]] = False
-        for j in range(counts[i]):
-            write(logs, slots[i], token[i, j])
-
-
-@kernel
-def _resumes(logs, offer, slot, first):  # type: ignore[no-untyped-def]
-    """Whether the log that was followed last has a token where the next one stands."""
-    log, place = offer.log[slot], offer.place[slot] + first
-    return log >= 0 and max(logs.end[log] - (1 << logs.bits[log]), 0) <= place < logs.end[log]
-
-
-@kernel
-def _best_source(logs, slot, ahead, turn, tail, depth, hashes, learned, offer, found, follows):  # type: ignore[no-untyped-def]
-    """The source whose first draft is most probable, of equals the first.
-
-    Args:
-        logs: :class:`Logs`.
-        slot: of the sequence.
-        ahead: drafts that stand behind its text.
-        turn: how often sources were looked for before; behind the first time they are those behind drafts.
-        tail: tokens of text and drafts, latest first.
-        depth: how many there are.
-        hashes: of its n-grams.
-        learned: :class:`Learned`.
-        offer: :class:`Offer`.
-        found: int64 ``[SOURCES, walk]``, written: places of each source.
-        follows: likewise, what follows them.
-
-    Returns:
-        Source (-1 for none), log, how many places of it were found, length of the match; the first draft, its votes,
-        and all votes.
-    """
-    best, chosen, shared = -1.0, (-1, 0, 0, 0, -1, 0, 0), len(logs.end) - 1
-    sources = range(_OWN, _OWN_BEHIND)
-    if turn > 0:
-        sources = range(_OWN_BEHIND, _OWN_FIRST)
-    elif offer.begins[slot]:
-        sources = range(_OWN_FIRST, SOURCES)
-    for source in sources:
-        log = slot if source in (_OWN, _OWN_BEHIND, _OWN_FIRST) else shared
-        if source != _RESUMED:
-            places, matched = find(logs, log, tail, depth, hashes, found.shape[1], found[source])
-        elif _resumes(logs, offer, slot, ahead):
-            log, places, matched = offer.log[slot], 1, 1
-            found[source, 0] = offer.place[slot] + ahead
-        else:
-            continue
-        token, votes, voters = vote(
-            logs, log, found[source], places, 0, log == slot, offer.token[slot], follows[source]
-        )
-        if voters == 0:
-            continue
-        hazard = hazard_of(learned, cell_of(source, matched, votes, voters), matched, votes, voters)
-        if hazard > best:
-            best, chosen = hazard, (source, log, places, matched, token, votes, voters)
-    return chosen
-
-
-@kernel
-def _follow(logs, slot, first, begin, sure, chosen, places, follows, most, search, learned, offer, token, acceptance):  # type: ignore[no-untyped-def]
-    """Propose what follows the places of a source, up to where it ends or is in doubt.
-
-    Args:
-        logs: :class:`Logs`.
-        slot: of the sequence.
-        first: drafts from elsewhere that stand before those proposed here.
-        begin: drafts proposed so far.
-        sure: probability that these are right.
-        chosen: of :func:`_best_source`.
-        places: of the source, of which those are kept that go on alike.
-        follows: what follows each.
-        most: drafts in all.
-        search: :class:`Search`.
-        learned: :class:`Learned`.
-        offer: :class:`Offer`, written for this slot.
-        token: int32 ``[D]``, written.
-        acceptance: float32 ``[D]``, written.
-
-    Returns:
-        Drafts proposed so far, and the probability that they are right.
-    """
-    source, log, number, length, draft, votes, voters = chosen
-    j = begin
-    while voters > 0:
-        matched = length + j - begin
-        cell = cell_of(source, matched, votes, voters)
-        hazard = hazard_of(learned, cell, matched, votes, voters)
-        right = sure * hazard_of_slot(learned, slot, hazard)
-        if right < search.least_acceptance or (j > begin and hazard < search.least_probability):
-            break
-        sure = right
-        offer.token[slot, first + j] = token[j] = draft
-        acceptance[j] = sure
-        offer.cell[slot, j], offer.hazard[slot, j] = cell, hazard
-        if votes < number:
-            number = keep_agreeing(places, number, follows, draft)
-        offer.draft_log[slot, j], offer.draft_place[slot, j] = log, places[0] + j - begin
-        j += 1
-        if j == most:
-            break
-        draft, votes, voters = vote(logs, log, places, number, j - begin, log == slot, offer.token[slot], follows)
-    return j, sure
-
-
-@kernel
-def propose(logs, slots, budget, given, ahead, search, learned, offer, token, acceptance, counts, match):  # type: ignore[no-untyped-def]
-    """Propose drafts for sequences, behind drafts that they have from elsewhere.
-
-    Where the source that is followed ends, or its next draft is in doubt, sources are looked for again behind the
-    drafts so far: a text may know a name, and finished rows what comes after names.
-
-    Args:
-        logs: :class:`Logs`.
-        slots: int64 ``[S]``.
-        budget: int64 ``[S]``, drafts of each at most.
-        given: integers ``[S, B]``, drafts that stand before those proposed here.
-        ahead: int64 ``[S]``, how many there are.
-        search: :class:`Search`.
-        learned: :class:`Learned`.
-        offer: :class:`Offer`, written for these slots.
-        token: int32 ``[S, D]``, written.
-        acceptance: float32 ``[S, D]``, written: the probability that a draft and all drafts from here before it are
-            right, given that those ahead are.
-        counts: int64 ``[S]``, written: drafts proposed.
-        match: int64 ``[S]``, written: length of the first match, negative in the shared log, 0 for none.
-    """
-    tail, hashes = np.empty(search.longest, np.int64), np.empty(len(logs.order), np.uint64)
-    found, follows = np.empty((SOURCES, search.walk), np.int64), np.empty((SOURCES, search.walk), np.int64)
-    for i in range(len(slots)):
-        slot, first = slots[i], ahead[i]
-        counts[i] = match[i] = 0
-        offer.ahead[slot], offer.drafts[slot] = first, 0
-        for j in range(first):
-            offer.token[slot, j] = given[i, j]
-        most, drafts, sure = min(budget[i], token.shape[1]), 0, 1.0
-        for turn in range(search.searches):
-            if drafts >= most or sure < search.least_acceptance:
-                break
-            depth = read_tail(logs, slot, offer.token[slot], first + drafts, tail)
-            hash_tail(tail, depth, logs.order, hashes)
-            chosen = _best_source(logs, slot, first + drafts, turn, tail, depth, hashes, learned, offer, found, follows)
-            source, log, _, length, _, _, _ = chosen
-            if source < 0:
-                break
-            if turn == 0:
-                match[i] = length if log == slot else -length
-                offer.log[slot], offer.place[slot] = log, found[source, 0] - first
-            begin = drafts
-            drafts, sure = _follow(
-                logs, slot, first, begin, sure, chosen, found[source], follows[source], most, search, learned, offer,
-                token[i], acceptance[i],
-            )  # fmt: skip
-            if drafts == begin:
-                break
-        counts[i] = offer.drafts[slot] = drafts
-
-
-@kernel
-def follow(memory, columns, slots, lives, committed, emit, token, acceptance):  # type: ignore[no-untyped-def]
-    """Take in what D sequences emitted, and propose what follows to those that go on.
-
-    Args:
-        memory: :class:`Memory`.
-        columns: :class:`wedlm_core.kernels.cpu.draft_windows.Columns`.
-        slots: int64 ``[D]``; those that are not open are passed over.
-        lives: bool ``[D]``, which of them go on.
-        committed: integers ``[D, C]``, tokens of the forward.
-        emit: int64 ``[D]``, how many of each are output.
-        token: int32 ``[D, P]``, written: drafts.
-        acceptance: float32 ``[D, P]``, written: probability that a draft and all before it are accepted, 0 for none.
-
-    Returns:
-        The place of a sequence whose log has to grow first, -1 for none: until then nothing is done.
-    """
-    logs = memory.logs
-    own, budget = np.zeros(len(slots), np.int64), np.zeros(len(slots), np.int64)
     for d in range(len(slots)):
         slot = slots[d]
-        if not memory.opened[slot]:
-            continue
-        if logs.end[slot] + emit[d] > memory.grows_at[slot]:
-            return d
-        own[d] = emit[d]
-        if lives[d]:
-            budget[d] = min(2 * columns.widest[slot], columns.limit[slot] - columns.generated[slot])
-    append(logs, slots, committed, own, memory.offer, memory.learned)
-    count, match = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
-    propose(
-        logs, slots, budget, np.empty((0, 0), np.int64), np.zeros(len(slots), np.int64), memory.search, memory.learned,
-        memory.offer, token, acceptance, count, match,
-    )  # fmt: skip
+        for j in range(min(memory.drafts[slot], counts[d])):  # whether or not they were verified
+            right = memory.token[slot, j] == committed[d, j]
+            _learn(memory, slot, j, right)
+            if not right:
+                break
+        memory.drafts[slot] = 0
+        for j in range(counts[d]):
+            write(memory.rings, slot, committed[d, j])
+
+
+@kernel
+def _learn(memory, slot, j, right):  # type: ignore[no-untyped-def]
+    counts, fail = memory.tests[memory.cell[slot, j]], memory.fail[slot]
+    counts[0] = counts[0] * memory.class_kept + 1.0
+    counts[1] = counts[1] * memory.class_kept + (1.0 if right else 0.0)
+    fail[0] = fail[0] * memory.slot_kept + (0.0 if right else 1.0)
+    fail[1] = fail[1] * memory.slot_kept + (1.0 - memory.hazard[slot, j])
+
+
+@kernel
+def propose(memory, slots, most, walk, least, token, acceptance):  # type: ignore[no-untyped-def]
+    """Propose drafts for sequences: what followed the longest suffix of each, from the source that is right more often.
+
+    Args:
+        memory: :class:`Memory`; the drafts are noted in it.
+        slots: int64 ``[D]``.
+        most: int64 ``[D]``, drafts of each at most.
+        walk: occurrences that vote, and tokens of a match that count.
+        least: probability below which no draft is proposed.
+        token: int32 ``[D, P]``, written.
+        acceptance: float32 ``[D, P]``, written: the probability that a draft and all before it are right; 0 for none.
+    """
+    rings = memory.rings
+    tail, hashes = np.empty(walk, np.int64), np.empty(len(rings.order), np.uint64)
+    found, follows = np.empty((_SOURCES, walk), np.int64), np.empty(walk, np.int64)
     for d in range(len(slots)):
-        acceptance[d, count[d] :] = 0.0
-    return -1
+        slot = slots[d]
+        memory.drafts[slot] = 0
+        acceptance[d] = 0.0
+        if most[d] <= 0:
+            continue
+        depth = read_tail(rings, slot, tail, hashes)
+        best, chosen, number, length = 0.0, 0, 0, 0
+        for source in range(_SOURCES):
+            ring = slot if source == 0 else len(rings.end) - 1
+            places, matched = find(rings, ring, tail, depth, hashes, found[source])
+            _, votes, voters = _vote(memory, slot, ring, found[source], places, 0, follows)
+            if voters:
+                hazard = _hazard(memory, _cell(source, matched, votes, voters), matched, votes, voters)
+                if hazard > best:
+                    best, chosen, number, length = hazard, source, places, matched
+        if number:
+            _follow(memory, slot, chosen, found[chosen], number, length, follows, most[d], least, token[d], acceptance[d])
+
+
+@kernel
+def _follow(memory, slot, source, found, number, length, follows, most, least, token, acceptance):  # type: ignore[no-untyped-def]
+    """Propose what follows the ``number`` places ``found`` of a source, after a match of so many tokens."""
+    ring = slot if source == 0 else len(memory.rings.end) - 1
+    failed, expected = memory.fail[slot]
+    ratio = (failed + memory.prior) / (expected + memory.prior)  # a sequence fails in proportion to its classes
+    sure = 1.0
+    for j in range(min(most, len(token))):
+        draft, votes, voters = _vote(memory, slot, ring, found, number, j, follows)
+        if voters == 0:
+            return
+        cell = _cell(source, length + j, votes, voters)
+        hazard = _hazard(memory, cell, length + j, votes, voters)
+        sure *= 1.0 - min(1.0, (1.0 - hazard) * ratio)
+        if sure < least:
+            return
+        token[j], acceptance[j] = draft, sure
+        memory.token[slot, j], memory.cell[slot, j], memory.hazard[slot, j] = draft, cell, hazard
+        memory.drafts[slot] = j + 1
+        kept = 0
+        for a in range(number):
+            if follows[a] == draft:
+                found[kept] = found[a]
+                kept += 1
+        number = kept
+
+
+@kernel
+def _vote(memory, slot, ring, found, number, j, follows):  # type: ignore[no-untyped-def]
+    """What stands ``j`` tokens after some places most often; the latest of them decides between equals.
+
+    Returns:
+        Token (-1 for none), its votes, all votes. ``follows`` int64 is written: what follows each of the places,
+        negative for nothing.
+    """
+    rings = memory.rings
+    start, size, end = rings.start[ring], 1 << rings.bits[ring], rings.end[ring]
+    token, votes, voters = -1, 0, 0
+    for a in range(number):
+        position = found[a] + j
+        if position < end:
+            follows[a] = rings.token[start + (position & (size - 1))]
+        else:  # after its own text a sequence goes on with its drafts
+            follows[a] = memory.token[slot, position - end] if ring == slot else -1
+        voters += follows[a] >= 0
+    for a in range(number):
+        if votes >= number - a:
+            break  # no other has as many
+        if follows[a] < 0:
+            continue
+        same = 1
+        for b in range(a + 1, number):
+            same += follows[b] == follows[a]
+        if same > votes:
+            token, votes = follows[a], same
+    return token, votes, voters
+
+
+@kernel
+def _cell(source, length, votes, voters):  # type: ignore[no-untyped-def]
+    """The class of a draft: its source, the length of the match that it follows, its votes and all votes.
+
+    Lengths are 1, 2-3, 4-7, 8-15, 16-31, 32 and more. Votes are all of 1, of 2-3, of 4 and more; at least 3/4, at least
+    1/2, fewer.
+    """
+    long = 0
+    while long < _LENGTHS - 1 and length >> (long + 1):
+        long += 1
+    if votes == voters:
+        evidence = 0 if voters == 1 else (1 if voters < 4 else 2)
+    elif 4 * votes >= 3 * voters:
+        evidence = 3
+    else:
+        evidence = 4 if 2 * votes >= voters else 5
+    return (source * _LENGTHS + long) * _EVIDENCE + evidence
+
+
+@kernel
+def _hazard(memory, cell, length, votes, voters):  # type: ignore[no-untyped-def]
+    """Probability that a draft is right given those before it: what its class showed, with the votes as prior."""
+    prior = (votes + 0.5) / (voters + 1.0) * length / (length + 1.0)
+    tested, right = memory.tests[cell]
+    return (right + memory.prior * prior) / (tested + memory.prior)
