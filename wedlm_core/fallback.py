@@ -60,11 +60,10 @@ class Optimisations:
 
     def __init__(self) -> None:
         self.prefixes = Optimisation("the prefix cache", "prompts are computed whole from now on")
-        self.windows = Optimisation("drafting", "tokens come one by one from now on")
-        self.history = Optimisation("drafting from history", "there are no such drafts from now on")
+        self.drafting = Optimisation("drafting", "tokens come one by one from now on")
 
     @property
     def fallbacks(self) -> int:
         """Exceptions of all of them so far."""
-        each: list[Any] = [self.prefixes, self.windows, self.history]
+        each: list[Any] = [self.prefixes, self.drafting]
         return sum(one.fallbacks for one in each)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -80,8 +81,8 @@ def _one_host_time(drafting: Drafting) -> None:
 def _no_stale_drafts(drafting: Drafting) -> None:
     admit, plan, table = drafting.admit, drafting.plan, drafting._table
 
-    def admitted(slots_S: IntArray, running: int) -> None:
-        admit(slots_S, running)
+    def admitted(slots_S: IntArray, *others: Any) -> None:
+        admit(slots_S, *others)
         table.keep_stale[slots_S] = 0
 
     def planned(slots_R: IntArray, spare_tokens: int) -> bool:
@@ -133,7 +134,6 @@ PARTS: Mapping[str, Part] = {
 HISTORY_PARTS: Mapping[str, Part] = {
     "history: n-grams of several lengths": Part(constants={"orders": (3,)}),
     "history: votes of several occurrences": Part(constants={"walk": 1}),
-    "history: another source after a doubtful draft": Part(constants={"least_probability": 0.0}),
     "history: learned acceptance": Part(constants={"class_prior": _ALL}),
 }
 """The same for parts that the simulation does not have."""

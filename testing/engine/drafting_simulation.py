@@ -154,7 +154,7 @@ class Planned:
 
     def admit(self, taken: IntArray) -> None:
         """New sequences get the windows of the last plan."""
-        self.drafting.admit(taken, len(self._every))
+        self.drafting.admit(taken, len(self._every), {})
 
     def plan(self) -> None:
         """Plan where it is time to."""
@@ -162,7 +162,7 @@ class Planned:
 
     def observe(self, step: Step) -> None:
         """Learn how drafts fared."""
-        self.drafting.learn(
+        self.drafting.observe(
             StepReport(
                 slots_D=self._every,
                 rows_D=self._slots.rows.copy(),

@@ -87,8 +87,8 @@ class Engine:
         self._table, self._drafting = parts.table, parts.drafting
         self._constraints = parts.constraints
         self._optimisations = parts.optimisations
-        self._planning, self._recalling = parts.optimisations.windows, parts.optimisations.history
-        self._planning.turn_off, self._recalling.turn_off = self._leave_out_drafting, self._leave_out_history
+        self._attempted = parts.optimisations.drafting
+        self._attempted.turn_off = self._leave_out_drafting
         self._opening = Opening(parts, self._plan_windows)
         self._generations = Generations(self._table, self.tokenizer, model.config.vocab_size)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
@@ -137,7 +137,7 @@ class Engine:
             self._done.append(self._generations.of(sequence, trace=self.config.trace))
             return
         if params.adaptive:
-            self._planning.attempt(self.measure_step_cost)  # here, not inside of a step
+            self._attempted.attempt(self.measure_step_cost)  # here, not inside of a step
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 
@@ -153,8 +153,7 @@ class Engine:
         """Forget an unfinished request and free what it holds; an unknown id is ignored."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
-            self._recalling.attempt(self._drafting.close, sequence.slot)
-            self._scheduler.finish(sequence)
+            self._release(sequence, keep=False)
 
     def scorer(self) -> Scorer:
         """Scores given tokens on this engine's model and pool, between its steps; by the same thread."""
@@ -287,27 +286,21 @@ class Engine:
         """Fill the table and the device state of sequences that just got a slot."""
         self._opening.open(sequences, len(self._scheduler.running))
 
-    def _leave_out_history(self) -> None:
-        """Go on without drafts from history. Those that windows have are dropped, as the last may be half written."""
-        self._drafting.leave_out_history()
+    def _leave_out_drafting(self) -> None:
+        """Go on with the smallest windows. Drafts from history are dropped, as the last may be half written."""
         table = self._table
         slots_D = np.flatnonzero(table.recalls & ~table.constrained)  # grammars write the windows of the others
         table.recalls[:] = False
         if len(slots_D) and not (self._loop is not None and self._loop.is_ahead):
             self._runner.state.empty_windows(slots_D)
             table.rows[slots_D], table.source[slots_D] = table.head[slots_D], DraftSource.MASK
-
-    def _leave_out_drafting(self) -> None:
-        """Go on with the smallest windows, and without drafts, whose price nobody knows."""
-        if self._drafting.history is not None:
-            self._leave_out_history()
-        self._table.make_windows_plain()
-        self._runner.state.set_windows(self._table)
+        table.make_windows_plain()
+        self._runner.state.set_windows(table)
 
     def _plan_windows(self) -> None:
         """Let drafting set the windows of adaptive sequences."""
         spare = self.pages.num_free * self.config.page_size
-        if self._planning.attempt(self._drafting.plan, self._scheduler.running_slots(), spare):
+        if self._attempted.attempt(self._drafting.plan, self._scheduler.running_slots(), spare):
             self._runner.state.set_windows(self._table)
 
     @on_own_device
@@ -377,8 +370,7 @@ class Engine:
         are added to them.
         """
         state = self._runner.state
-        self._planning.attempt(self._drafting.learn, report)
-        found: Suggestions | None = self._recalling.attempt(self._drafting.draft, report, state)
+        found: Suggestions | None = self._attempted.attempt(self._drafting.observe, report)
         failed = self._constraints.accept(
             plan.sequences, report.slots_D, report.rows_D, report.outcome, report.emit_D, over_D, found, state
         )
@@ -449,9 +441,12 @@ class Engine:
     # ---- results --------------------------------------------------------------------------------------
 
     def _finish(self, sequence: Sequence) -> None:
-        done = self._generations.of(sequence, trace=self.config.trace)
-        self._done.append(done)
-        failed = sequence.finish == FinishReason.ERROR
-        self._recalling.attempt(self._drafting.close, sequence.slot, None if failed else done.token_ids)
+        self._done.append(self._generations.of(sequence, trace=self.config.trace))
         del self._sequences[sequence.request.request_id]
+        self._release(sequence, keep=sequence.finish != FinishReason.ERROR)
+
+    def _release(self, sequence: Sequence, *, keep: bool) -> None:
+        """Free what a sequence holds; with ``keep`` later ones may draw drafts from its text."""
+        if sequence.slot >= 0:
+            self._attempted.attempt(self._drafting.close, sequence.slot, keep=keep)
         self._scheduler.finish(sequence)

@@ -48,8 +48,7 @@ class Opening:
         self._table, self._drafting, self._state = parts.table, parts.drafting, parts.runner.state
         self._constraints = parts.constraints
         self._decodings, self._groups, self._eos = parts.decodings, parts.groups, parts.eos_token_ids
-        self._plan_windows, self._planning = plan_windows, parts.optimisations.windows
-        self._recalling = parts.optimisations.history
+        self._plan_windows, self._attempted = plan_windows, parts.optimisations.drafting
         self._shared: dict[tuple[Hashable, ...], _Shared] = {}  # by the parameters that it follows from
 
     def open(self, sequences: list[Sequence], running: int) -> None:
@@ -68,11 +67,16 @@ class Opening:
             table.head[slot], table.watched[slot] = sequence.head, sequence.stops is not None
             sequence.started_at = now
         slots = [one.slot for one in sequences]
-        self._planning.attempt(self._drafting.admit, np.array(slots), running)
+        prompts = {
+            one.slot: one.request.prompt_token_ids
+            for one, shared in zip(sequences, known, strict=True)
+            if shared.adaptive and shared.verifies
+        }
+        self._attempted.attempt(self._drafting.admit, np.array(slots), running, prompts)
         if np.any(table.masks[slots] < 0):
             table.make_windows_plain()
         self._plan_windows()
-        if not self._planning.is_on:
+        if not self._attempted.is_on:
             table.make_windows_plain()
         state = self._state
         state.set_windows(table)
@@ -84,13 +88,6 @@ class Opening:
             [one.bad_words for one in sequences],
         )
         self._constraints.open(sequences, state)
-        if self._drafting.history is not None:
-            own = [
-                (one.slot, one.request.prompt_token_ids)
-                for one, shared in zip(sequences, known, strict=True)
-                if shared.adaptive and shared.verifies
-            ]
-            self._recalling.attempt(self._drafting.history.open, own)
 
     def _shared_of(self, params: SamplingParams) -> _Shared:
         key = (params.strategy, params.window_size, params.stop_token_ids, params.ignore_eos)

@@ -19,6 +19,7 @@ from wedlm_core.engine.drafting.drafting import Drafting
 from wedlm_core.engine.drafting.measure import cached_or_measured_cost
 from wedlm_core.engine.drafting.windows import HistoryWindows
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
+from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.overlap import async_launch, overlaps, plain_launch
@@ -111,7 +112,7 @@ def parts_of(
         table, config.max_window, config.max_batch_rows,
         lambda: config.step_cost or cached_or_measured_cost(runner, pages, overlapping_launch),
         is_given=config.step_cost is not None, overlap=overlapping, masks=mask is not None,
-        history=_history(config, table, constants), constants=constants,
+        history=_history(config, table, runner.state, constants), constants=constants,
     )  # fmt: skip
     return Parts(
         pages=pages,
@@ -197,8 +198,10 @@ def _groups(by_strategy: Mapping[str, Decoding], decodings: Sequence[Decoding]) 
     return {name: decodings.index(decoding) for name, decoding in by_strategy.items()}
 
 
-def _history(config: EngineConfig, table: SlotTable, constants: DraftingConstants) -> HistoryWindows | None:
+def _history(
+    config: EngineConfig, table: SlotTable, state: DeviceState, constants: DraftingConstants
+) -> HistoryWindows | None:
     wanted = config.history_drafts if config.history_drafts != "auto" else not config.trace
     if not wanted or not config.max_window:
         return None
-    return HistoryWindows(table, config.max_window, config.history_bytes, constants)
+    return HistoryWindows(table, state, config.max_window, config.history_bytes, constants)

@@ -25,8 +25,8 @@ PERSON = {"type": "object", "required": ["name", "age"], "additionalProperties":
           "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer", "minimum": 0,
                                                                              "maximum": 120}}}  # fmt: skip
 SEAMS = [
-    *((HistoryWindows, name) for name in ("open", "close", "suggest", "write")),
-    *((Drafting, name) for name in ("admit", "plan", "learn", "draft", "close")),
+    *((HistoryWindows, name) for name in ("open", "close", "draft")),
+    *((Drafting, name) for name in ("admit", "plan", "observe", "close")),
     *((Controller, name) for name in ("choose", "record")),
     *((PrefixIndex, name) for name in ("match", "insert", "forget")),
 ]

@@ -120,7 +120,7 @@ def test_drafts_from_history_change_no_token(grammar: bool, temperature: float) 
         run(engine_of("int8", history_drafts=False), some_requests("autoregressive", temperature, **more))
     )
     engine = engine_of("int8", history_drafts=True)  # exact: a product of floats may differ by the rows beside it
-    assert engine._drafting.history is not None
+    assert engine._drafting._history is not None
     drafts = 0
     for _ in range(3):
         found = run(engine, some_requests("verified", temperature, **more))

@@ -23,6 +23,7 @@ from wedlm_core.config.streaming_config import StreamingSwitches
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting.acceptance import Acceptance
 from wedlm_core.engine.drafting.report import StepReport
+from wedlm_core.engine.drafting.windows import Suggestions
 from wedlm_core.engine.forward.outcome import fetch
 from wedlm_core.engine.forward.runner import StepDetail
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
@@ -205,29 +206,29 @@ class Witness:
 
     def __init__(self, engine: Engine) -> None:
         self.counted = engine._drafting._acceptance
-        self.expected = Acceptance(len(engine._table.limit) + 1, MAX_WINDOW)
+        self.expected = Acceptance(len(engine._table.limit), MAX_WINDOW)
         self.mixed = 0  # forwards in which verified adaptive sequences ran beside other strategies
         self._table, self._details = engine._table, list[StepDetail]()
-        forward, observe, clear = engine._runner.forward, engine._drafting.learn, self.counted.clear
+        forward, observe, clear = engine._runner.forward, engine._drafting.observe, self.counted.clear
 
         def keeping_details(plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
             outcome, self._details = forward(plan, table)
             return outcome, self._details
 
-        def observing_too(report: StepReport) -> None:
+        def observing_too(report: StepReport) -> Suggestions | None:
             slots_D, rows_D, ended_D = report.slots_D, report.rows_D, report.ended_D
             if self._details:
                 self._count(slots_D, rows_D, ended_D)
             elif len(slots_D):  # all verified, by the compiled kernel: there is nothing to join
                 self._observe(slots_D, rows_D, ended_D, report.outcome)
-            observe(report)
+            return observe(report)
 
         def clearing_too(slots_S: IntArray, family_S: IntArray) -> None:
             clear(slots_S, family_S)
             self.expected.clear(slots_S, family_S)
 
         engine._runner.forward = keeping_details  # type: ignore[method-assign]
-        engine._drafting.learn = observing_too  # type: ignore[method-assign]
+        engine._drafting.observe = observing_too  # type: ignore[method-assign]
         self.counted.clear = clearing_too  # type: ignore[method-assign]
 
     def _count(self, slots_D: IntArray, rows_D: IntArray, ended_D: BoolArray) -> None:

@@ -296,8 +296,8 @@ def test_forwards_cost_what_their_planned_rows_cost(agreeing_folder: Path, monke
     monkeypatch.setattr(AsyncLaunch, "launch", watched)
     assert engine._loop is not None
     monkeypatch.setattr(engine._loop, "_consume", lambda completed: (seen.append(completed), consume(completed)))
-    learn = engine._drafting.learn
-    monkeypatch.setattr(engine._drafting, "learn", lambda report: (told.append(report.forward_rows), learn(report)))
+    learn = engine._drafting._learn
+    monkeypatch.setattr(engine._drafting, "_learn", lambda report: (told.append(report.forward_rows), learn(report)))
     run(engine, requests_like("verified", seed=3, count=4, max_tokens=30, window_size=4))
     known = [(one, rows) for one, rows in zip(seen, launched, strict=False) if one.rows is not None]
     assert [one.rows for one, _ in known] == [rows for _, rows in known]

@@ -33,7 +33,6 @@ class DraftingConstants:
     orders: tuple[int, ...] = (1, 3, 8)  # tokens; lengths of the n-grams that are indexed: 8 bytes a token each
     walk: int = 32  # occurrences that vote, and tokens of a match that count: more hardly change the vote
     least_acceptance: float = 0.05  # probability below which a draft is not worth its bookkeeping
-    least_probability: float = 0.5  # of a draft given those before it, below which another source is looked for
     class_kept: float = 0.998  # share of a class's counts kept per test: about 500 tests count
     class_prior: float = 8.0  # tests (and failures of a sequence); weight of the votes before anything was tested
 

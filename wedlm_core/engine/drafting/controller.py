@@ -9,7 +9,7 @@ share affords by the loss that is expected.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -109,13 +109,6 @@ class Controller:
         self._usual = Arm.NONE
         self._trial: _Trial | None = None
         self.arm, self.is_due = Arm.NONE, False
-
-    def keep_to(self, arms: Iterable[Arm]) -> None:
-        """Leave out the other arms from now on."""
-        self._arms = self._arms & frozenset(arms)
-        if self.arm not in self._arms:
-            self.arm = self._usual = Arm.NONE
-            self._trial, self.is_due = None, True
 
     @property
     def in_trial(self) -> bool:

@@ -8,7 +8,7 @@ table: ``masks``, ``keep_valid``, ``keep_stale``, and with drafts from history `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.drafting.acceptance import Acceptance
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.controller import Arm, Controller, Measured
-from wedlm_core.engine.drafting.masks import LongRun, allocate, long_run
+from wedlm_core.engine.drafting.masks import allocate, long_run
 from wedlm_core.engine.drafting.report import StepReport
 from wedlm_core.engine.drafting.step_time import MOST_OFF, Load, StepTime
-from wedlm_core.engine.drafting.windows import HistoryWindows, Suggestions, WindowState
+from wedlm_core.engine.drafting.windows import HistoryWindows, Suggestions
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
 __all__ = ["Drafting"]
@@ -53,10 +53,9 @@ class Drafting:
     ) -> None:  # fmt: skip
         self._table, self._most_rows, self._measure, self._constants = table, most_rows, cost, constants
         self._table_of_forwards: StepCost | None = None
-        self._overlap, self._masks, self.history = overlap, masks and widest > 0, history
-        self.by_masks_2SW = np.zeros((2, len(table.limit), max(1, widest)))
-        self._nobody = len(table.limit)  # the last place of the counts: a sequence without a past
-        self._acceptance = Acceptance(self._nobody + 1, max(1, widest), constants)
+        self._overlap, self._masks, self._history = overlap, masks and widest > 0, history
+        self._acceptance = Acceptance(len(table.limit), max(1, widest), constants)
+        self._accepted_2SW = np.zeros((2, len(table.limit), max(1, widest)))  # drafts of masks, as the last plan saw it
         self._step_time = StepTime(constants, is_given=is_given)
         arms = frozenset(
             arm for arm in Arm if (self._masks or not arm.has_masks) and (history is not None or not arm.has_history)
@@ -65,37 +64,35 @@ class Drafting:
         self._commits, self._prefill_rows, self._prefills = _PRIOR_COMMITS, 0.0, 0.0
         self._since, self._interval = 0, 1  # forwards since the last plan, and to the next
         self._planned_for = 0  # sequences
-        self._of_new_2W = np.zeros((2, max(1, widest)))
-        self._new_masks, self._new_stale = -1, 0  # of a new sequence; -1 before the first plan
+        self._new_masks, self._new_stale = 0, 0  # of new sequences: the mean of those that ran
         self._row_price, self._draft_price = 0.0, 0.0
         self.decode_seconds, self.autoregressive_seconds = 0.0, 0.0
-
-    def leave_out_history(self) -> None:
-        """Go on without drafts from history."""
-        self.history = None
-        self.controller.keep_to(arm for arm in Arm if not arm.has_history)
 
     @property
     def waits(self) -> bool:
         """Whether the next forward has to wait for the outcome of the one before, which drafts follow."""
-        return self.history is not None and self.history.waits
+        return self._history is not None and self._history.waits
 
-    def admit(self, slots_S: IntArray, running: int) -> None:
-        """Give new sequences the windows that the last plan has for them.
+    def admit(self, slots_S: IntArray, running: int, prompts: Mapping[int, tuple[int, ...]]) -> None:
+        """Give new sequences the mean of the windows of the last plan.
 
         Args:
             slots_S: their slots.
             running: sequences that run, these included.
+            prompts: by slot, of those that may have drafts from history.
         """
         table = self._table
         self._acceptance.clear(slots_S, table.group[slots_S])
-        if self._new_masks < 0 or running > 2 * self._planned_for:
+        if running > 2 * self._planned_for:
             self._interval = 0  # a plan for far fewer would be lavish with rows
         own_S = slots_S[table.adaptive[slots_S]]
-        masks_S = np.minimum(max(0, self._new_masks), table.widest[own_S])
+        masks_S = np.minimum(self._new_masks, table.widest[own_S])
         table.masks[own_S] = table.keep_valid[own_S] = masks_S
         table.keep_stale[own_S] = np.minimum(self._new_stale, masks_S)
-        self.by_masks_2SW[:, slots_S] = self._of_new_2W[:, None]
+        self._accepted_2SW[:, slots_S] = self._acceptance.by_kind(slots_S)
+        if self._history is not None:
+            for slot, prompt in prompts.items():
+                self._history.open(slot, prompt)
 
     def plan(self, slots_R: IntArray, spare_tokens: int) -> bool:
         """Plan the windows of running slots if it is time to; True if the table's windows were rewritten.
@@ -124,27 +121,24 @@ class Drafting:
             self._table_of_forwards = self._measure()
         return self._table_of_forwards
 
-    def draft(self, report: StepReport, state: WindowState) -> Suggestions | None:
-        """Draft from history after a forward: windows of sequences without a grammar are written.
+    def close(self, slot: int, *, keep: bool) -> None:
+        """Forget a sequence; with ``keep`` later ones may draw drafts from its text."""
+        if self._history is not None:
+            self._history.close(slot, keep=keep)
+
+    def observe(self, report: StepReport) -> Suggestions | None:
+        """Learn from a step, and write drafts from history into the windows of sequences without a grammar.
 
         Returns:
-            Drafts that a grammar may choose from; None where there are none.
+            Drafts from history that a grammar may choose from; None where there are none.
         """
-        history = self.history
-        if history is None:
+        self._learn(report)
+        if self._history is None:
             return None
-        history.is_on = self.controller.arm.has_history
-        found = history.suggest(report, self.by_masks_2SW, self._draft_price, state)
-        history.write(report, found, state)
-        return found
+        self._history.is_on = self.controller.arm.has_history
+        return self._history.draft(report, self._accepted_2SW, self._draft_price)
 
-    def close(self, slot: int, output: tuple[int, ...] | None = None) -> None:
-        """Forget a sequence; with its output, later sequences may draw on its text."""
-        if self.history is not None:
-            self.history.close(slot, output)
-
-    def learn(self, report: StepReport) -> None:
-        """Learn from a step."""
+    def _learn(self, report: StepReport) -> None:
         kept = self._constants.prefill_kept
         tokens = float(np.add.reduce(report.emit_D))
         self._since += 1
@@ -201,33 +195,24 @@ class Drafting:
 
     def _write(self, slots_S: IntArray, load: Load) -> None:
         """Allocate masks, choose the arm, and write its windows to the table."""
-        table, acceptance = self._table, self._acceptance
-        slots_N = np.append(slots_S, self._nobody)
-        acceptance.clear(slots_N[-1:], int(np.bincount(table.group[slots_S]).argmax()))  # decoded as most are
-        stale_NW, valid_NW = acceptance.by_kind(slots_N)
-        run = long_run(valid_NW, stale_NW, acceptance.agreement(slots_N), self._row_price, bounds=self._overlap)
-        most_S = table.widest[slots_S] if self._masks else np.zeros(len(slots_S), dtype=np.int64)
-        own = LongRun(commits_SW=run.commits_SW[:-1], rows_SW=run.rows_SW[:-1], kept_SW=run.kept_SW[:-1])
-        none, masked = allocate(own, most_S, load)
+        table, acceptance, overlap = self._table, self._acceptance, self._overlap
+        stale_SW, valid_SW = self._accepted_2SW[:, slots_S] = acceptance.by_kind(slots_S)
+        run = long_run(valid_SW, stale_SW, acceptance.agreement(slots_S), self._row_price, bounds=overlap)
+        widest_S = table.widest[slots_S] if self._masks else np.zeros(len(slots_S), dtype=np.int64)
+        none, masked = allocate(run, widest_S, load)
         expected = {arm: none.rate for arm in Arm if not arm.has_masks}
         if masked is not None:
             expected |= {arm: masked.rate for arm in Arm if arm.has_masks}
         arm = self.controller.choose(expected, len(slots_S))
         chosen = masked if arm.has_masks and masked is not None else none
-        self._row_price = 0.0 if self._overlap else chosen.row_price
+        self._row_price = 0.0 if overlap else chosen.row_price
         rows = max(chosen.rows, self._step_time.usual_rows)
         rate = max(chosen.commits_per_second, self.controller.rate_of(arm))
         self._draft_price = rate * load.slope(rows, len(slots_S))
-        if self._masks:
-            self.by_masks_2SW[:, slots_S] = stale_NW[:-1], valid_NW[:-1]
-            self._of_new_2W[:] = stale_NW[-1], valid_NW[-1]
-        new = round(float(chosen.masks_S.mean()))  # as those that run have in the mean
-        masks_N = np.append(chosen.masks_S, new)
-        most_N = np.maximum(np.append(table.masks[slots_S], 0), masks_N)  # drafts that are there or to come
-        if self._overlap:  # more drafts than masks would go beyond the rows that were paid for
-            most_N = np.where(masks_N > 0, masks_N, most_N)
-        stale_N = np.minimum(run.kept_SW[np.arange(len(masks_N)), masks_N], most_N)
-        table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = (
-            masks_N[:-1], most_N[:-1], stale_N[:-1]
-        )  # fmt: skip
-        self._new_masks, self._new_stale = int(masks_N[-1]), int(stale_N[-1])
+        masks_S = chosen.masks_S
+        most_S = np.maximum(table.masks[slots_S], masks_S)  # drafts that are there or to come
+        if overlap:  # more drafts than masks would go beyond the rows that were paid for
+            most_S = np.where(masks_S > 0, masks_S, most_S)
+        stale_S = np.minimum(run.kept_SW[np.arange(len(masks_S)), masks_S], most_S)
+        table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = masks_S, most_S, stale_S
+        self._new_masks, self._new_stale = round(float(masks_S.mean())), round(float(stale_S.mean()))

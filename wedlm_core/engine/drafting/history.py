@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wedlm_core.config.engine import least_history_bytes
+from wedlm_core.config.engine_config import least_history_bytes
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.cpu import history as kernels

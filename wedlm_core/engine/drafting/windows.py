@@ -51,6 +51,7 @@ class HistoryWindows:
 
     Args:
         table: slots; ``recalls`` is written, and ``rows`` and ``source`` where windows get drafts.
+        state: windows.
         max_window: of any request.
         max_bytes: of the history.
         constants: of drafting.
@@ -60,8 +61,10 @@ class HistoryWindows:
         placed: some window has drafts from history.
     """
 
-    def __init__(self, table: SlotTable, max_window: int, max_bytes: int, constants: DraftingConstants) -> None:
-        self._table, self._constants = table, constants
+    def __init__(
+        self, table: SlotTable, state: WindowState, max_window: int, max_bytes: int, constants: DraftingConstants
+    ) -> None:
+        self._table, self._state, self._constants = table, state, constants
         drafts = min(_MOST_DRAFTS, 2 * max_window)
         self._history = History(len(table.limit), drafts, max_bytes=max_bytes, constants=constants)
         self.is_on, self.placed = False, False
@@ -82,46 +85,43 @@ class HistoryWindows:
         """Whether the next forward has to wait for the outcome of the one before, which drafts follow."""
         return (self.is_on or self.placed) and bool(self._table.recalls.any())
 
-    def suggest(
-        self, report: StepReport, by_masks_2SW: np.ndarray, price: float, state: WindowState
-    ) -> Suggestions | None:
-        """Read what a forward committed, and find drafts for the sequences that go on; None where none are wanted.
+    def draft(self, report: StepReport, accepted_2SW: np.ndarray, price: float) -> Suggestions | None:
+        """Read what a forward committed, find drafts for the sequences that go on, and write them into windows.
 
         Args:
             report: of the forward.
-            by_masks_2SW: float64, probability that drafts of masks up to each offset are accepted, by slot.
+            accepted_2SW: float64, probability that drafts of masks up to each offset are accepted, by slot.
             price: commits that a row has to gain.
-            state: windows.
+
+        Returns:
+            None where no drafts are wanted. Sequences with a grammar get theirs from elsewhere.
         """
         table, slots_D, history = self._table, report.slots_D, self._history
         recalls_D = table.recalls[slots_D]
         history.append(slots_D, report.outcome.token_DC, report.emit_D * recalls_D)
-        if not (self.is_on and report.can_draft):
+        if not report.can_draft or not (self.is_on or self.placed):
             return None
         lives_D = recalls_D & ~report.ended_D
         most_D = np.minimum(2 * table.widest[slots_D], table.limit[slots_D] - table.generated[slots_D])
-        token_DP, acceptance_DP = history.propose(slots_D, most_D * lives_D)
-        windows, take_D = state.windows_of(slots_D), np.empty(len(slots_D), dtype=np.int64)
+        token_DP, acceptance_DP = history.propose(slots_D, most_D * lives_D if self.is_on else np.zeros_like(most_D))
+        windows, take_D = self._state.windows_of(slots_D), np.empty(len(slots_D), dtype=np.int64)
         count_worth(
-            slots_D, lives_D, acceptance_DP, report.outcome.next_valid_D, windows.lead[windows.place], by_masks_2SW,
+            slots_D, lives_D, acceptance_DP, report.outcome.next_valid_D, windows.lead[windows.place], accepted_2SW,
             max(price, self._constants.least_acceptance), take_D,
         )  # fmt: skip
-        return Suggestions(token_DP=token_DP, take_D=take_D)
+        found = Suggestions(token_DP=token_DP, take_D=take_D)
+        if self.placed or take_D.any():
+            self._write(report, found, windows)
+        return found if self.is_on else None
 
-    def write(self, report: StepReport, found: Suggestions | None, state: WindowState) -> None:
+    def _write(self, report: StepReport, found: Suggestions, windows: Windows) -> None:
         """Write the next windows of sequences without a grammar."""
-        if not report.can_draft or not (self.placed or (found is not None and found.take_D.any())):
-            return
         table, slots_D, outcome = self._table, report.slots_D, report.outcome
-        if found is None:
-            nothing_D = np.zeros(len(slots_D), dtype=np.int64)
-            found = Suggestions(token_DP=np.zeros((len(slots_D), 0), np.int32), take_D=nothing_D)
-        windows = state.windows_of(slots_D)
         lives_D = table.recalls[slots_D] & ~(report.ended_D | table.constrained[slots_D])
         columns = Columns(*(getattr(table, name) for name in Columns._fields))
         if write_drafts(
             slots_D, lives_D, outcome.count_D, outcome.offered_D, found.token_DP, found.take_D, columns, windows,
-            state.mask_token_id,
+            self._state.mask_token_id,
         ):  # fmt: skip
-            state.set_windows_of(slots_D, windows)
+            self._state.set_windows_of(slots_D, windows)
         self.placed = bool((table.source == DraftSource.HISTORY).any())

@@ -51,7 +51,7 @@ class Memory(NamedTuple):
 
 @kernel
 def append(memory, slots, committed, counts):  # type: ignore[no-untyped-def]
-    """Write the first ``counts[d]`` tokens of row d after the text of a slot; the slot's last drafts are tested by them.
+    """Write the first ``counts[d]`` tokens of row d after the text of a slot; they test the slot's last drafts.
 
     Args:
         memory: :class:`Memory`, changed.
@@ -113,7 +113,9 @@ def propose(memory, slots, most, walk, least, token, acceptance):  # type: ignor
                 if hazard > best:
                     best, chosen, number, length = hazard, source, places, matched
         if number:
-            _follow(memory, slot, chosen, found[chosen], number, length, follows, most[d], least, token[d], acceptance[d])
+            _follow(
+                memory, slot, chosen, found[chosen], number, length, follows, most[d], least, token[d], acceptance[d]
+            )
 
 
 @kernel
@@ -123,7 +125,7 @@ def _follow(memory, slot, source, found, number, length, follows, most, least, t
     failed, expected = memory.fail[slot]
     ratio = (failed + memory.prior) / (expected + memory.prior)  # a sequence fails in proportion to its classes
     sure = 1.0
-    for j in range(min(most, len(token))):
+    for j in range(most):
         draft, votes, voters = _vote(memory, slot, ring, found, number, j, follows)
         if voters == 0:
             return

@@ -95,13 +95,3 @@ def test_a_difference_below_the_least_gain_switches_nothing() -> None:
     machine = Machine({Arm.NONE: 1000.0, Arm.MASKS: 1010.0})
     machine.run(5000)
     assert machine.spent[Arm.NONE] > 0.9 * machine.seconds
-
-
-def test_arms_that_are_left_out_are_not_run_again() -> None:
-    machine = Machine({Arm.NONE: 1000.0, Arm.HISTORY: 2000.0})
-    machine.run(500)
-    assert machine.controller.arm == Arm.HISTORY
-    machine.controller.keep_to([Arm.NONE])
-    before = machine.spent[Arm.HISTORY]
-    machine.run(500)
-    assert machine.spent[Arm.HISTORY] == before
