@@ -90,7 +90,7 @@ def _no_stale_drafts(drafting: Drafting) -> None:
         table.keep_stale[slots_R] = 0
         return found
 
-    drafting.admit, drafting.plan = admitted, planned  # type: ignore[method-assign]
+    drafting.admit, drafting.plan = admitted, planned  # type: ignore[method-assign, assignment]
 
 
 @dataclass(frozen=True, kw_only=True)

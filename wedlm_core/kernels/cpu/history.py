@@ -125,7 +125,7 @@ def _follow(memory, slot, source, found, number, length, follows, most, least, t
     failed, expected = memory.fail[slot]
     ratio = (failed + memory.prior) / (expected + memory.prior)  # a sequence fails in proportion to its classes
     sure = 1.0
-    for j in range(most):
+    for j in range(min(most, len(token))):
         draft, votes, voters = _vote(memory, slot, ring, found, number, j, follows)
         if voters == 0:
             return

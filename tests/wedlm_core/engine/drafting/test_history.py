@@ -97,6 +97,7 @@ def test_a_text_with_a_period_goes_on_for_ever() -> None:
     one = history(drafts=8)
     one.open(0, np.array([5, 6, 7, 5, 6]))
     assert propose(one, 0, 8) == [7, 5, 6, 7, 5, 6, 7, 5]
+    assert propose(one, 0, 100) == [7, 5, 6, 7, 5, 6, 7, 5], "the tables have no room for more"
 
 
 def test_most_votes_decide_and_then_the_latest() -> None:
