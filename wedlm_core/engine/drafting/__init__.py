@@ -1,1 +1,1 @@
-"""Drafting: how many drafts each sequence gets, and from which source (docs/design/drafting.md)."""
+"""Drafting: chooses the number and the source of each sequence's drafts (docs/design/drafting.md)."""

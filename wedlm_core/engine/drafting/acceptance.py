@@ -1,12 +1,12 @@
-"""Estimate acceptance: how likely a draft at each offset of each sequence is to be accepted. Torch-free.
+"""Estimate acceptance: the probability that a draft at each offset of each sequence is accepted. Torch-free.
 
-What is estimated is the hazard: the probability that draft j is right given that the drafts before it were.
-A forward that verifies d drafts and accepts a of them tells of offsets 1 .. min(a + 1, d) only; the rest is
-censored, not failed. Acceptance of draft j is the product of the hazards up to it.
+The estimate is of the hazard: the probability that draft j is accepted if the drafts before it were. A forward that
+verifies d drafts and accepts a of them tests offsets 1 .. min(a + 1, d); the others were not tested, and are not
+counted. The probability that drafts 1 .. j are all accepted is the product of their hazards.
 
-Estimates are kept apart for two kinds of drafts: *valid* ones, proposed behind accepted drafts by masks the first of
-which agreed with the verifier, and *stale* ones, which were proposed behind a token that turned out wrong. Strategies
-accept drafts by rules of their own, so the job's estimates are kept apart by *family*: sequences that share a decoding.
+There are separate estimates for two kinds of drafts. *Valid* drafts were proposed after accepted drafts, by masks whose
+first one agreed with the verifier. *Stale* drafts were proposed after a token that turned out wrong. Strategies accept
+drafts by different rules, so the job has separate estimates by *family*: the sequences that share a decoding.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Acceptance:
     def __init__(self, slots: int, widest: int, constants: DraftingConstants = CONSTANTS) -> None:
         self._constants = constants
         self._offset_W = np.arange(1, widest + 1)
-        # [stale or valid, slot, (tested, right), offset]; the last offset is "then the first mask agreed".
+        # [stale or valid, slot, (tested, right), offset]; the last offset counts agreements of the first mask.
         self._counts = np.zeros((2, slots, 2, widest + 1))
         self._job = np.zeros((len(Strategy), 2, 2, widest + 1))  # the same by family instead of slot
         self._family_S = np.zeros(slots, dtype=np.int64)
 
     def clear(self, slots_S: IntArray, family_S: IntArray | int = 0) -> None:
-        """Forget the past of slots, which are of these families now; the job keeps its share of it."""
-        for slot in slots_S.tolist():  # they come by ones and twos
+        """Clear the counts of slots for new sequences of these families; the counts of the job stay."""
+        for slot in slots_S.tolist():  # there are one or two at a time
             self._counts[:, slot] = 0
         self._family_S[slots_S] = family_S
 
@@ -61,18 +61,18 @@ class Acceptance:
     ) -> None:
         """Count the outcome of a forward with masks or drafts.
 
-        A draft of another source among those of masks tells nothing of masks; where it is the first that is wrong, the
-        test of those behind it is censored.
+        Drafts of other sources are not counted. If the first wrong draft is one of these, the drafts after it were not
+        tested.
 
         Args:
-            slots_D: the sequences.
-            valid_D: the kind of their drafts.
-            drafts_D: how many were verified.
-            agreed_D: how many of these, from the first, were accepted.
-            next_valid_D: the kind of what is left.
-            continues_D: whether the output has not ended: what masks propose behind an end tells nothing.
-            source_DC: int8, where the drafts come from (:class:`wedlm_core.statistics.DraftSource`); None: from masks.
-            own_D: sequences that count; None: all.
+            slots_D: int64, slot of each sequence.
+            valid_D: bool, whether its drafts were valid.
+            drafts_D: int64, number of verified drafts.
+            agreed_D: int64, number of accepted drafts, from the first on.
+            next_valid_D: bool, whether the remaining drafts are valid.
+            continues_D: bool, whether the output goes on: proposals of masks after its end are not counted.
+            source_DC: int8, source of each draft (:class:`wedlm_core.statistics.DraftSource`); None: all from masks.
+            own_D: bool, sequences that count; None: all.
         """
         count = len(slots_D)
         learn(
@@ -91,9 +91,9 @@ class Acceptance:
         )
 
     def job_hazard(self, family: int = 0) -> FloatArray:
-        """``[2, W]`` (stale, valid): hazard over the whole job, of one family.
+        """``[2, W]`` (stale, valid): hazard of one family over the whole job.
 
-        An offset not seen yet is like the one before; stale drafts are like valid ones until they show otherwise.
+        An offset without counts has the hazard of the one before; stale drafts begin with the hazards of valid ones.
         """
         hazard_2W = np.empty((2, len(self._offset_W)))
         job_hazards(self._job[family], self._constants.prior_hazard, self._constants.job_prior, hazard_2W)
@@ -102,8 +102,8 @@ class Acceptance:
     def by_kind(self, slots_S: IntArray) -> FloatArray:
         """``[2, S, W]`` (stale, valid): probability that the drafts up to each offset are all accepted.
 
-        A sequence fails in proportion to the job's profile over offsets (proportional hazards), but for offsets that it
-        has shown otherwise often enough.
+        The failures of a sequence are in proportion to those of the job at each offset (proportional hazards), until
+        the sequence has enough counts of its own at an offset.
         """
         constants, out_2SW = self._constants, np.empty((2, len(slots_S), len(self._offset_W)))
         weights = constants.failure_prior, constants.sequence_prior
@@ -112,7 +112,7 @@ class Acceptance:
         return out_2SW
 
     def agreement(self, slots_S: IntArray) -> FloatArray:
-        """``[2, S]`` (stale, valid): how often the first mask agrees once all drafts were accepted."""
+        """``[2, S]`` (stale, valid): probability that the first mask agrees if all drafts were accepted."""
         constants = self._constants
         tested, agreed = self._job[self._family_S[slots_S], :, :, -1].transpose(2, 1, 0)
         job = (agreed + constants.job_prior * constants.prior_hazard) / (tested + constants.job_prior)

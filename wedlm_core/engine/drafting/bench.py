@@ -1,4 +1,4 @@
-"""Real forwards on scratch state and scratch pages, for measuring what they cost."""
+"""Run real forwards on scratch state and scratch pages, to time them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from wedlm_core.kv.pages import SequencePages
 __all__ = ["IN_FLIGHT", "Bench"]
 
 IN_FLIGHT = 4
-"""Forwards of one run where the engine's loop does not wait for them."""
+"""Forwards of one run, where forwards overlap."""
 
 
 class Bench:
     """Runs synthetic decode forwards of a strategy that verifies drafts.
 
     Attributes:
-        forwards: of one run.
-        clock: by which runs that wait for their forward are timed, and how long the measurement lasts.
+        forwards: number of forwards in one run.
+        clock: times the measurement, and runs that wait for their forward.
     """
 
     def __init__(self, runner: Runner, table: SlotTable, overlapping: AsyncLaunch | None) -> None:
@@ -41,13 +41,16 @@ class Bench:
         self.clock = step_clock(runner.device) if overlapping is None else time.perf_counter
 
     def run(self, rows: int, sequences: int, context: int, *, before: int = 0) -> float:
-        """Seconds of one forward, or where they overlap, from the end of one to the end of the next.
+        """Time one forward; where forwards overlap, the seconds from the end of one to the end of the next.
 
         Args:
-            rows: of the forward.
-            sequences: that have these.
-            context: cached tokens of each.
-            before: forwards of the kind that are run first, where forwards do not overlap.
+            rows: rows of the forward.
+            sequences: number of sequences that share these rows.
+            context: cached tokens of each sequence.
+            before: untimed forwards of the same kind before it, where forwards do not overlap.
+
+        Returns:
+            Seconds.
         """
         own_S = np.full(sequences, rows // sequences, dtype=np.int64)
         own_S[: rows % sequences] += 1
@@ -76,7 +79,7 @@ class Bench:
                 flights.append(launch.start(self._runner, plan, self._table))
         for flight in flights:
             flight.wait()
-        # Two forwards with a capture between them say nothing; a run of captures only is rare, and clipped.
+        # A capture between two forwards is not their cost; a run of captures only is rare, and clipped.
         steady = [b.copy.seconds_since(a.copy) for a, b in pairwise(flights) if not b.captured]
         return statistics.median(steady or [flights[-1].copy.seconds_since(flights[-2].copy)])
 
@@ -97,7 +100,7 @@ class Bench:
     ) -> Bench:
         """The runner over windows and page tables of the measurement's own.
 
-        Sequences share pages only where there are too few: of what all read, caches would keep a copy.
+        Sequences share pages only if there are too few, since CPU caches would hold the pages that all of them read.
         """
         config = replace(runner.config, trace=False, max_num_seqs=sequences)
         decodings, positions = runner.decodings, runner.state.tokens_SL.shape[1]

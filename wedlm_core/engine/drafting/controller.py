@@ -1,9 +1,9 @@
-"""The controller: which arm is on, and when another one is tried. Torch-free.
+"""Choose the arm, and the time of trials. Torch-free.
 
-An arm is a set of draft sources. The model of costs and acceptance expects a rate of each arm (tokens per second); the
-correction of an arm is the rate that was measured over the rate that was expected. The controller runs the arm whose
-corrected rate is highest. Other arms are tried now and then, for a few tokens of each sequence, as often as the trial
-share affords by the loss that is expected.
+An arm is a set of draft sources. The model of step time and acceptance gives each arm an expected rate (tokens per
+second); the correction of an arm is its measured rate divided by its expected rate. The controller runs the arm with
+the highest corrected rate. It tries another arm, for a few tokens of each sequence, when the expected loss of the trial
+is within its budget.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from wedlm_core.engine.drafting.step_time import StepTime
 
 __all__ = ["Arm", "Controller", "Measured"]
 
-_LEAST_LOSS = 0.1  # share of its time that a trial is thought to lose at least: it disturbs plans, too
+_LEAST_LOSS = 0.1  # least expected loss of a trial, as a share of its time: it disturbs plans, too
 _FIRST_TRIALS = 2  # of each arm that is near the best at the start of a job
-_TOO_LONG = 3.0  # times the seconds that a trial is expected to take, after which it ends
+_TOO_LONG = 3.0  # a trial ends after its expected seconds times this
 
 
 class Arm(IntEnum):
@@ -44,14 +44,14 @@ class Arm(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A step as it is compared.
+    """The measurement of a step.
 
     Attributes:
-        tokens: of output.
-        seconds: of the step without its prefill.
-        rows: of the forward.
-        expected: seconds of the forward by the corrected table; 0 if not known.
-        off: logarithm of the forward's seconds over those; 0 if not known.
+        tokens: output tokens.
+        seconds: seconds of the step, the share of its prefill left out.
+        rows: rows of the forward.
+        expected: expected seconds of the forward by the corrected table; 0 if not known.
+        off: natural logarithm of measured over expected seconds of the forward; 0 if not known.
     """
 
     tokens: float
@@ -63,7 +63,7 @@ class Measured:
 
 @dataclass(slots=True)
 class _Record:
-    """Of an arm in an octave of sequences: tokens measured and promised, trials, and when the last one was, if ever."""
+    """Results of an arm in an octave: tokens (decayed), measured and expected; trials, and the seconds at the last."""
 
     tokens: float = 0.0
     promised: float = 0.0
@@ -73,7 +73,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that goes on: sums over its forwards that count."""
+    """A trial in progress: sums over its counted forwards."""
 
     arm: Arm
     tokens_left: float
@@ -91,12 +91,12 @@ class Controller:
 
     Args:
         constants: of drafting.
-        arms: that there are; one of them is ``NONE``.
-        step_time: whose table a trial may correct.
+        arms: the arms to choose from; one of them is ``NONE``.
+        step_time: owner of the table that a trial may correct.
 
     Attributes:
-        arm: that is on; in a trial, the one that is tried.
-        is_due: a trial has ended, so that windows are to be planned at once.
+        arm: the arm that is on; during a trial, the one that is tried.
+        is_due: a trial has ended, so windows have to be planned at once.
     """
 
     def __init__(self, constants: DraftingConstants, arms: frozenset[Arm], step_time: StepTime) -> None:
@@ -105,7 +105,7 @@ class Controller:
         self._expected: Mapping[Arm, float] = {}
         self._octave, self._sequences = 0, 1
         self._seconds, self._forwards = 0.0, 0
-        self._is_known = False  # the last plan knew the speed and the host's seconds
+        self._is_known = False  # the last plan had seen enough forwards to know the step time
         self._usual = Arm.NONE
         self._trial: _Trial | None = None
         self.arm, self.is_due = Arm.NONE, False
@@ -116,10 +116,10 @@ class Controller:
         return self._trial is not None
 
     def rate_of(self, arm: Arm) -> float:
-        """Corrected tokens per second of an arm at the load of the last choice; 0 before."""
+        """Corrected tokens per second of an arm at the load of the last choice; 0 before the first choice."""
         record, expected = self._record(arm), self._expected.get(arm, 0.0)
         if record.tried_at is None and arm == Arm.HISTORY and self._usual == Arm.HISTORY_AND_MASKS:
-            return self.rate_of(self._usual)  # history pays with masks: it may pay without them
+            return self.rate_of(self._usual)  # it pays together with masks, so it may pay alone
         prior = self._constants.trial_tokens
         return expected * (record.tokens + prior) / (record.promised + prior)
 
@@ -127,8 +127,8 @@ class Controller:
         """Choose the arm by expected tokens per second, or begin a trial.
 
         Args:
-            expected: of each arm that there is, without corrections.
-            sequences: that run.
+            expected: arm -> expected tokens per second, uncorrected.
+            sequences: number of running sequences.
         """
         self._expected, self._sequences, self.is_due = expected, max(1, sequences), False
         self._is_known = self._forwards >= 2 * self._constants.uncounted
@@ -143,7 +143,7 @@ class Controller:
         if best != usual and rates[best] > (1 + self._constants.least_gain) * rates.get(usual, 0.0):
             usual = best
         self._usual = self.arm = usual
-        self._record(usual).trials = _FIRST_TRIALS  # it is known now
+        self._record(usual).trials = _FIRST_TRIALS  # a usual arm needs no first trials
         self._begin_trial(rates)
         return self.arm
 
@@ -170,7 +170,7 @@ class Controller:
             self._end_trial(trial)
 
     def _begin_trial(self, rates: Mapping[Arm, float]) -> None:
-        """Begin the trial that waits longest of those that are affordable."""
+        """Begin the trial of the arm that has waited longest, among those within their budgets."""
         constants, usual = self._constants, self._usual
         if not self._is_known:
             return
@@ -180,7 +180,8 @@ class Controller:
             record = self._record(arm)
             lost = tokens / rate * max(_LEAST_LOSS, 1 - rate / best)
             since = self._seconds - (record.tried_at or 0.0)
-            thought = rate if record.tried_at is None else self._expected[arm]  # a first trial loads code, too
+            # The first trial also loads code, so its rate is too low.
+            thought = rate if record.tried_at is None else self._expected[arm]
             new = record.trials < _FIRST_TRIALS and thought >= constants.near * best
             if arm != usual and (new or lost <= constants.trial_share * since):
                 waits[arm] = float("inf") if new else since
@@ -191,7 +192,7 @@ class Controller:
         self.arm = arm
 
     def _end_trial(self, trial: _Trial) -> None:
-        """Correct the table at the rows of the trial, and the arm by the rest; plan at once."""
+        """Correct the table at the rows of the trial, then the arm by the remaining difference; a plan is due."""
         self._trial, self.is_due = None, True
         record = self._record(trial.arm)
         record.tried_at, record.trials = self._seconds, record.trials + 1
@@ -200,13 +201,13 @@ class Controller:
         promised = trial.seconds * self._expected.get(trial.arm, 0.0)
         if trial.expected:
             off, rows = trial.off / trial.expected, trial.rows / (trial.forwards - self._constants.uncounted)
-            if self._step_time.correct(rows, off):  # from now on less is promised where forwards took longer
+            if self._step_time.correct(rows, off):  # the table now explains this part of the difference
                 promised *= max(0.0, 1 - trial.expected * (math.exp(off) - 1) / trial.seconds)
-        kept = 0.5 if record.trials > _FIRST_TRIALS else 0.0  # the second takes the place of the first
+        kept = 0.5 if record.trials > _FIRST_TRIALS else 0.0  # the second replaces the first
         record.tokens, record.promised = kept * record.tokens + trial.tokens, kept * record.promised + promised
 
     def _record(self, arm: Arm) -> _Record:
-        """The record of an arm in the octave of sequences that run; at first that of the nearest octave."""
+        """The record of an arm in the present octave; a new one begins as a copy of the nearest octave's."""
         found = self._records.get((self._octave, arm))
         if found is None:
             near = min((key for key in self._records if key[1] == arm), key=lambda k: abs(k[0] - self._octave),

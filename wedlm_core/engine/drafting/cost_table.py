@@ -1,8 +1,7 @@
-"""What a forward costs, as a function of its rows and of the KV it reads. Torch-free.
+"""Fit, keep and load the seconds of a forward as a function of its rows and its KV. Torch-free.
 
-The table is measured once per model, device, dtype and thread count (:mod:`wedlm_core.engine.drafting.measure`), kept
-in the user's cache folder, and read by the allocation, which spends rows where expected commits per second
-rise (``docs/design/drafting.md``).
+The table is measured once per model, device, dtype and thread count (:mod:`wedlm_core.engine.drafting.measure`), and
+kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ class CostSample:
 
 
 _PRIOR = 0.1
-"""Weight, in samples, of "rows explain it all": samples tell sequences from rows only where both vary."""
+"""Weight, in samples, of slopes of 0: samples separate rows from sequences only where both vary."""
 
 
 def fit(samples: Sequence[CostSample]) -> StepCost:
-    """The cost that explains the samples best, in relative least squares: a knot per row count, three slopes.
+    """Fit the samples by relative least squares: a knot per row count, and three slopes.
 
-    What the samples leave open is put down to rows. Slopes that come out negative are noise and are left out; the
-    table over rows is made never to fall.
+    Time that the samples cannot separate is counted for rows. Negative slopes are noise and are left out. The table
+    over rows never falls.
 
     Raises:
         ValueError: no samples.
@@ -82,9 +81,9 @@ def fit(samples: Sequence[CostSample]) -> StepCost:
 
 
 def misfit(cost: StepCost, samples: Sequence[CostSample]) -> float:
-    """By which factor the ratios of the samples to what ``cost`` says of them differ at most; 1 without samples.
+    """Largest over smallest ratio of measured to tabulated seconds of the samples; 1 without samples.
 
-    Windows depend on these ratios only: a cost that is twice too high everywhere misleads nobody.
+    A table that is twice too high everywhere has a misfit of 1: windows depend on relative costs alone.
     """
     ratios = [
         sample.seconds / float(cost(np.array([sample.rows]), sample.sequences * sample.context, sample.sequences)[0])
@@ -111,7 +110,7 @@ def cache_key(**facts: object) -> str:
 
 
 def load_cached(key: str) -> StepCost | None:
-    """The table kept under ``key``; None where there is none, or none that can be read."""
+    """Load the table kept under ``key``; None if there is no readable one."""
     for folder in (cache_folder(), temporary_folder(cache_folder().name)):
         if (cost := _load(folder / f"step-cost-{key}.json")) is not None:
             return cost
@@ -135,7 +134,7 @@ def _load(file: Path) -> StepCost | None:
 
 
 def save_cached(key: str, cost: StepCost) -> None:
-    """Keep a table, in a temporary folder if need be; if that fails too, it is measured again the next time."""
+    """Keep a table in the cache folder, or else in a temporary one; if both fail, the next process measures again."""
     folder = writable_cache()
     aside = folder / f"step-cost-{key}.{uuid.uuid4().hex[:8]}"
     try:

@@ -1,4 +1,4 @@
-"""Drafting: decides how many drafts each sequence gets, and from which source. Torch-free.
+"""Decide the number and the source of each sequence's drafts. Torch-free.
 
 The engine calls it in four places: :meth:`Drafting.admit` for new sequences, :meth:`Drafting.plan` before a forward,
 :meth:`Drafting.observe` after it, and :meth:`Drafting.close` when a sequence ends. The output is columns of the slot
@@ -24,26 +24,27 @@ from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
 __all__ = ["Drafting"]
 
-_PRIOR_COMMITS = 500.0  # commits without prefill that the prefill counts begin with: a job begins with many prompts
+_PRIOR_COMMITS = 500.0  # commits that the counts of prefill begin with: a job begins with many prompts
 
 
 class Drafting:
-    """The drafting of one engine.
+    """Drafting of one engine.
 
     Args:
         table: slots.
-        widest: the largest window of any request.
-        most_rows: the engine's row budget.
-        cost: gives the table of forwards; called when the first plan needs it.
-        is_given: the table was given by the user.
-        overlap: a forward is launched before the outcome of the one before is known, so rows are bounds.
+        widest: most masks of any request's window.
+        most_rows: the engine's budget of rows in a forward.
+        cost: returns the step cost; called when the first plan needs it.
+        is_given: the user gave the step cost.
+        overlap: a forward is launched before the outcome of the one before is known, so its rows are an upper bound.
         masks: whether the model has a mask token.
-        history: drafts from history; None where they are not wanted.
+        history: writes drafts from history; None where they are not wanted.
         constants: of drafting.
 
     Attributes:
-        decode_seconds: of steps without prefill, a grammar and fixed windows.
-        autoregressive_seconds: that ``NONE`` was expected to take for the tokens of these steps.
+        decode_seconds: seconds of the steps in which all windows are adaptive and no sequence has a grammar, prefill
+            left out.
+        autoregressive_seconds: expected seconds of the arm ``NONE`` for the tokens of these steps.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Drafting:
         )
         self.controller = Controller(constants, arms, self._step_time)
         self._commits, self._prefill_rows, self._prefills = _PRIOR_COMMITS, 0.0, 0.0
-        self._since, self._interval = 0, 1  # forwards since the last plan, and to the next
+        self._since, self._interval = 0, 1  # forwards since the last plan, and between it and the next
         self._planned_for = 0  # sequences
         self._new_masks, self._new_stale = 0, 0  # of new sequences: the mean of those that ran
         self._row_price, self._draft_price = 0.0, 0.0
@@ -70,21 +71,21 @@ class Drafting:
 
     @property
     def waits(self) -> bool:
-        """Whether the next forward has to wait for the outcome of the one before, which drafts follow."""
+        """Whether the next forward has to wait for the outcome of the one before: drafts follow its tokens."""
         return self._history is not None and self._history.waits
 
     def admit(self, slots_S: IntArray, running: int, prompts: Mapping[int, tuple[int, ...]]) -> None:
         """Give new sequences the mean of the windows of the last plan.
 
         Args:
-            slots_S: their slots.
-            running: sequences that run, these included.
-            prompts: by slot, of those that may have drafts from history.
+            slots_S: int64, their slots.
+            running: number of running sequences, the new ones included.
+            prompts: slot -> prompt tokens, of the new sequences that may have drafts from history.
         """
         table = self._table
         self._acceptance.clear(slots_S, table.group[slots_S])
         if running > 2 * self._planned_for:
-            self._interval = 0  # a plan for far fewer would be lavish with rows
+            self._interval = 0  # the last plan was for fewer sequences, and its windows are too wide for these
         own_S = slots_S[table.adaptive[slots_S]]
         masks_S = np.minimum(self._new_masks, table.widest[own_S])
         table.masks[own_S] = table.keep_valid[own_S] = masks_S
@@ -95,11 +96,14 @@ class Drafting:
                 self._history.open(slot, prompt)
 
     def plan(self, slots_R: IntArray, spare_tokens: int) -> bool:
-        """Plan the windows of running slots if it is time to; True if the table's windows were rewritten.
+        """Plan the windows of running slots, if a plan is due.
 
         Args:
-            slots_R: all running slots.
-            spare_tokens: KV entries that are free.
+            slots_R: int64, all running slots.
+            spare_tokens: free KV entries.
+
+        Returns:
+            Whether the table's windows were rewritten.
         """
         due = self._since >= self._interval or self.controller.is_due or 2 * len(slots_R) <= self._planned_for
         slots_S = slots_R[self._table.adaptive[slots_R]] if due else slots_R[:0]
@@ -116,13 +120,13 @@ class Drafting:
 
     @property
     def cost(self) -> StepCost:
-        """The table of forwards, measured with the first call."""
+        """The step cost; the first call measures it."""
         if self._table_of_forwards is None:
             self._table_of_forwards = self._measure()
         return self._table_of_forwards
 
     def close(self, slot: int, *, keep: bool) -> None:
-        """Forget a sequence; with ``keep`` later ones may draw drafts from its text."""
+        """Forget a sequence; with ``keep`` its text stays in history for later ones."""
         if self._history is not None:
             self._history.close(slot, keep=keep)
 
@@ -130,7 +134,8 @@ class Drafting:
         """Learn from a step, and write drafts from history into the windows of sequences without a grammar.
 
         Returns:
-            Drafts from history that a grammar may choose from; None where there are none.
+            Drafts from history, for sequences with a grammar to choose from; None while history is off, or the
+            next forward is in flight.
         """
         self._learn(report)
         if self._history is None:
@@ -157,7 +162,7 @@ class Drafting:
             self._time(report, tokens, drafts=drafts)
 
     def _time(self, report: StepReport, tokens: float, *, drafts: bool) -> None:
-        """Count the seconds of a step."""
+        """Count the seconds of a step, without the share of its prefill."""
         rows, sequences, forward = report.forward_rows, len(report.slots_D), report.forward_seconds
         assert report.seconds is not None
         seconds, expected, off = report.seconds, 0.0, 0.0
@@ -170,7 +175,7 @@ class Drafting:
                 seconds *= 1 - forward / report.seconds * (1 - expected / every)
             off = math.log(forward / every)
             usual = expected + self._step_time.host_seconds(drafts=drafts)
-            seconds = min(seconds, math.exp(MOST_OFF) * usual)  # by more, the step was disturbed
+            seconds = min(seconds, math.exp(MOST_OFF) * usual)  # a longer step was disturbed
             if not self.controller.in_trial:
                 self._step_time.record(rows, off)
             if not self._step_time.is_given:
@@ -210,8 +215,8 @@ class Drafting:
         rate = max(chosen.commits_per_second, self.controller.rate_of(arm))
         self._draft_price = rate * load.slope(rows, len(slots_S))
         masks_S = chosen.masks_S
-        most_S = np.maximum(table.masks[slots_S], masks_S)  # drafts that are there or to come
-        if overlap:  # more drafts than masks would go beyond the rows that were paid for
+        most_S = np.maximum(table.masks[slots_S], masks_S)  # the next window may hold the present masks' drafts
+        if overlap:  # more drafts than masks would exceed the rows that the plan counted
             most_S = np.where(masks_S > 0, masks_S, most_S)
         stale_S = np.minimum(run.kept_SW[np.arange(len(masks_S)), masks_S], most_S)
         table.masks[slots_S], table.keep_valid[slots_S], table.keep_stale[slots_S] = masks_S, most_S, stale_S

@@ -23,18 +23,18 @@ _MOST_POSITIONS = 1 << 30  # positions are int32
 class History:
     """Texts of the sequences in engine slots, and of finished rows, in bounded memory. Not thread safe.
 
-    The longest suffix of a sequence is looked up in its own text and in the finished rows. What followed there most
-    often is proposed, token by token, from the source that has shown to be right more often with such matches and
-    votes. The drafts are tested by the tokens that are appended next, whether or not they were verified, so
-    probabilities are learned without any draft being bought.
+    The longest suffix of a sequence is looked up in its own text and in the finished rows. The places where it occurs
+    vote on the next token, token by token. The source whose first draft is more probable, by the results of its earlier
+    drafts with such matches and votes, proposes. The tokens that are appended next test the drafts, whether or not a
+    forward verified them, so probabilities are learned while history is off, too.
 
-    Half of the memory is for running sequences, in equal parts, half for finished rows. Of a text that does not fit the
-    latest part is kept; finished rows are forgotten from the oldest token on.
+    Half of the memory is for running sequences, in equal parts, half for finished rows. A full ring forgets its oldest
+    tokens.
 
     Args:
         slots: engine slots.
-        most_drafts: P, drafts of one sequence at most.
-        max_bytes: of all tables; they take the largest power of two of tokens that fits.
+        most_drafts: P, most drafts of one sequence.
+        max_bytes: most bytes of all tables; they hold the largest power of two of tokens that fits.
         constants: of drafting.
 
     Raises:
@@ -74,7 +74,7 @@ class History:
             slot_kept=constants.speed_kept,
             prior=constants.class_prior,
         )
-        self._prompt = np.zeros(slots, np.int64)  # tokens of it
+        self._prompt = np.zeros(slots, np.int64)  # tokens of each slot's prompt
         self._constants = constants
 
     @property
@@ -95,21 +95,21 @@ class History:
         extend(self._rings, slot, np.ascontiguousarray(prompt, dtype=np.int32))
 
     def append(self, slots_D: IntArray, token_DC: TokenArray, count_D: IntArray) -> None:
-        """Take in what a forward committed, and learn from it how right the last drafts were.
+        """Append the tokens that a forward committed, and learn from them which of the last drafts were right.
 
         Args:
-            slots_D: int64, different ones.
+            slots_D: int64, different slots.
             token_DC: int64, committed tokens, as ``StepOutcome.token_DC``.
-            count_D: int64, how many of each row count.
+            count_D: int64, number of tokens of each row that count.
         """
         kernels.append(self._memory, slots_D, token_DC, count_D)
 
     def propose(self, slots_D: IntArray, most_D: IntArray) -> tuple[np.ndarray, np.ndarray]:
-        """Drafts for sequences.
+        """Propose drafts for sequences.
 
         Args:
-            slots_D: int64, different ones.
-            most_D: int64, drafts of each at most.
+            slots_D: int64, different slots.
+            most_D: int64, most drafts of each sequence.
 
         Returns:
             int32 and float32 ``[D, P]``: tokens, and the estimated probability that a draft and all before it are
@@ -124,7 +124,7 @@ class History:
         return token_DP, acceptance_DP
 
     def close(self, slot: int) -> None:
-        """Let the output of a sequence, and the end of its prompt before it, join the finished rows."""
+        """Copy the output of a sequence, and the last tokens of its prompt, to the finished rows."""
         rings, shared = self._rings, len(self._rings.end) - 1
         first = int(rings.begin[slot] + self._prompt[slot])
         if rings.end[slot] > first:
@@ -133,7 +133,7 @@ class History:
             copy_text(rings, slot, max(int(rings.begin[slot]), first - self._constants.orders[-1]), shared)
 
     def _start(self, ring: int) -> None:
-        """Begin a text: positions go on, and are counted anew before they overflow."""
+        """Begin a text. Positions continue those of the text before, and restart at 1 before they overflow."""
         rings = self._rings
         if rings.end[ring] > _MOST_POSITIONS:
             rings.end[ring] = 1

@@ -1,9 +1,9 @@
-"""Masks: which numbers of masks bring the most commits per second. Pure functions, torch-free.
+"""Find the numbers of masks with the most commits per second. Pure functions, torch-free.
 
-:func:`long_run` gives each sequence and window its expected commits and rows per forward. :func:`allocate` spends rows
-where commits come cheapest. For any price of a row, the best windows are corners of the sequences' upper hulls of
-commits over rows. So all windows grow along their hulls, the steepest first: this chain passes the best windows at
-every price, and the allocation is its link with the highest rate.
+:func:`long_run` gives each sequence and window its expected commits and rows per forward. :func:`allocate` gives rows
+to the sequences that gain most from them. For any price of a row, the best windows are corners of the sequences' upper
+hulls of commits over rows. So all windows grow along their hulls, the steepest first: this chain passes the best
+windows at every price, and the allocation is its link with the highest rate.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["Allocation", "LongRun", "allocate", "long_run"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
-_NEAR_BEST = 0.999  # share of the best rate at which fewer rows are taken
-_TELLING = 1.5  # rows over those without masks, from which on a trial tells the cost of rows
+_NEAR_BEST = 0.999  # the fewest rows with this share of the best rate are chosen
+_TELLING = 1.5  # least rows of a trial over the rows without masks: fewer would not measure the cost of rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongRun:
     """Expected commits and rows per forward, float64 ``[S, W + 1]`` by number of masks; 0 masks is autoregressive.
 
-    ``kept_SW`` int64: stale drafts to keep with so many masks.
+    ``kept_SW`` int64: stale drafts to keep with this number of masks.
     """
 
     commits_SW: FloatArray
@@ -43,7 +43,7 @@ class Allocation:
     Attributes:
         masks_S: int64, masks of each sequence.
         rate: expected commits per second, prefill included.
-        commits_per_second: the same without prefill, which takes as long whatever drafts gain.
+        commits_per_second: the same without prefill, whose time does not depend on drafts.
         rows: expected rows of a forward.
         row_price: commits that one more row has to gain to be worth its time.
     """
@@ -61,16 +61,16 @@ def long_run(
     """Solve a two-state chain per sequence and window: the drafts of a forward are valid or stale.
 
     With w masks, valid drafts are the w - 1 proposals after the one that the verifier decided. They stay valid if all
-    are accepted and the next first mask agrees with the verifier; otherwise the left-over drafts are stale. Stale
-    drafts may be accepted, but masks after a wrong draft propose in vain. The number of stale drafts to keep is the one
-    that pays best in the long run.
+    are accepted and the next first mask agrees with the verifier; otherwise the remaining drafts are stale. Stale
+    drafts may be accepted, but the proposals of masks after a wrong draft are of no use. The number of stale drafts to
+    keep is the best one in the long run.
 
     Args:
         valid_SW: float64, probability that valid drafts up to offset 1 .. W are all accepted.
-        stale_SW: the same for stale drafts.
-        agree_2S: probability that the first mask agrees after all (stale, valid) drafts were accepted.
-        row_price: commits that a row has to gain, by which numbers of stale drafts are compared.
-        bounds: forwards are padded to their most rows: a head, as many drafts as masks, the masks.
+        stale_SW: float64, the same for stale drafts.
+        agree_2S: float64, probability that the first mask agrees after all (stale, valid) drafts were accepted.
+        row_price: commits that a row has to gain; decides the number of stale drafts.
+        bounds: forwards are padded to the most rows that they may have: a head, w drafts and w masks.
     """
     count, width = valid_SW.shape
     commits_SW, rows_SW = np.empty((2, count, width + 1))
@@ -82,21 +82,21 @@ def long_run(
 
 
 def allocate(run: LongRun, widest_S: IntArray, load: Load) -> tuple[Allocation, Allocation | None]:
-    """Find the rates without masks and with the best masks, of about equal ones those with the fewest rows.
+    """Find the rates without masks and with the best masks; among about equal masks, the fewest rows win.
 
     Args:
         run: commits and rows of each window.
-        widest_S: int64, masks of each sequence at most (0 .. W).
+        widest_S: int64, most masks of each sequence (0 .. W).
         load: the other work of the step, and its seconds.
 
     Returns:
-        Without masks, and with masks; None where no sequence may have any.
+        The allocation without masks, and the best one with masks; None where no sequence may have any.
     """
     count = len(widest_S)
     masks_SW, rows_SW, commits_SW = _by_rows(run, widest_S)
     density_SW = np.empty((count, rows_SW.shape[1] - 1))
     hull_density(rows_SW, commits_SW, density_SW)
-    own_N, before_N = np.nonzero(density_SW > 0)  # each window that can grow by one place of its hull
+    own_N, before_N = np.nonzero(density_SW > 0)  # each step of a sequence to the next corner of its hull
     order_N = np.argsort(-density_SW[own_N, before_N], kind="stable")  # along a hull the density falls
     own_N, place_N = own_N[order_N], before_N[order_N] + 1
     rows_N, commits_N = (
@@ -120,7 +120,7 @@ def allocate(run: LongRun, widest_S: IntArray, load: Load) -> tuple[Allocation, 
 
     if len(rate_N) < 2 or rate_N[1:].max() <= 0:
         return at(0), None
-    if rate_N[1:].max() < rate_N[0]:  # a trial of a few rows would tell nothing of more rows
+    if rate_N[1:].max() < rate_N[0]:  # masks lose: try them with enough rows to measure the cost of rows
         telling_N = rows_N >= load.other_rows + _TELLING * (rows_N[0] - load.other_rows)
         rate_N[1:][~telling_N[1:] & telling_N.any()] = -np.inf
     return at(0), at(1 + int((rate_N[1:] >= _NEAR_BEST * rate_N[1:].max()).argmax()))

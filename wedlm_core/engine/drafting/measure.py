@@ -1,4 +1,4 @@
-"""Measure what forwards cost: real ones, through the runner, on scratch state and scratch pages."""
+"""Measure the seconds of real forwards, on scratch state and scratch pages."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ __all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
 _VERSION = 18  # of the measurement: raise it when steps change so much that kept tables mislead
-_CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, shallow KV is read too fast to tell what it costs
+_CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, the time to read shallow KV is too short to measure
 _FIRST_JUMP = 64  # rows of a tile of products on a GPU
 _LARGE = 1024  # rows of forwards that are measured last
 _CPU = torch.device("cpu")
 _SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
 _SHORT, _BEFORE = 2e-3, 2  # seconds of forwards after so many of their kind, which are not timed
-_OFF = 4.0  # by so much a table may be off from what it was made of, on a busy machine, before that is worth a warning
-_WARP = 2.0  # by so much the ratios of forwards of today to a kept table may differ from each other
+_OFF = 4.0  # misfit of a table to its own samples above which a warning is logged: the machine was busy
+_WARP = 2.0  # misfit of a kept table to forwards of today above which it is measured again
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Effort:
-    """What a measurement may take.
+    """The limits of a measurement.
 
     Attributes:
-        rounds: over all points, at most.
-        seconds: its time limit: so long at least and at most, one forward may run over it.
-        forwards: in between, the limit is the time of so many of the smallest forward.
-        points: so many kinds of forwards are measured, whatever they take.
+        rounds: most rounds over all points.
+        seconds: least and most seconds of its time limit; one forward may exceed the limit.
+        forwards: between these two, the limit is the time of this number of the smallest forwards.
+        points: number of points that are measured whatever their time.
     """
 
     rounds: int
@@ -69,18 +69,18 @@ def _contexts(device: torch.device) -> tuple[int, ...]:
 
 
 def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None = None) -> StepCost:
-    """The cost of this engine's forwards, from the cache or measured now.
+    """Load the cost of this engine's forwards from the cache, or measure it now.
 
-    That takes 3 seconds at most where forwards take a few milliseconds, about 10 where they take many, compilation of
-    kernels apart. A table from the cache is checked against a few forwards, once per process: one that was measured on
-    a machine that did something else as well would mislead every later run. It is safe in the middle of a run: it takes
-    pages of its own (and fewer points where few are free) and leaves the engine's windows alone.
+    Measuring takes 3 seconds if forwards take a few milliseconds, and about 10 if they are slow; compilation of kernels
+    is not included. Each process checks a table from the cache against a few forwards, since it may have been measured
+    on a busy machine. It is safe in the middle of a run: it uses free pages (and measures fewer points if few are
+    free), and does not touch the engine's windows.
 
     Args:
         runner: the engine's.
         pages: its page manager.
-        overlapping: its launch strategy, if its loop is a step ahead of the device: forwards are measured one after
-            the other then, for what the host does in between costs nothing.
+        overlapping: its launch, if its loop is a step ahead of the device. Then forwards are measured back to back,
+            since the host's work between them costs nothing.
     """
     key = _key(runner)
     cost = load_cached(key)
@@ -204,7 +204,7 @@ def _scratch(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None
 
 
 def _open(pages: PageManager, tokens: int, most: int) -> list[SequencePages]:
-    """As many scratch sequences of so many tokens as there is room for, at most ``most``."""
+    """Open up to ``most`` scratch sequences of this number of tokens, until no pages are free."""
     found: list[SequencePages] = []
     while len(found) < most:
         scratch = pages.open([], 0)
@@ -218,7 +218,7 @@ def _open(pages: PageManager, tokens: int, most: int) -> list[SequencePages]:
 def _points(
     quantum: int, config: EngineConfig, deepest: int, device: torch.device = _CPU
 ) -> Iterator[tuple[int, int, int]]:
-    """``(rows, sequences, context)``, the most telling first: all row counts, then more sequences, then depth.
+    """``(rows, sequences, context)``, the most important first: all row counts, then more sequences, then depth.
 
     All are forwards that the engine itself could run: no more sequences, rows, and rows of a sequence than it allows.
 
@@ -268,15 +268,15 @@ def _beyond(quantum: int, counts: list[int], most: int) -> list[int]:
 def _timed(bench: Bench, points: list[tuple[int, int, int]], effort: _Effort) -> list[CostSample]:
     """Rounds over the points until the time is up; points that would take too much of it are left out.
 
-    What the first forward of a process compiles counts neither as its time nor as the measurement's: it may take longer
-    than all the others.
+    Compilation in the first forward of a process counts neither as its time nor for the limit: it may take longer than
+    all the others.
     """
     seconds: dict[tuple[int, int, int], list[float]] = {}
     bench.run(*points[0])
     first = bench.forwards * bench.run(*points[0])
     limit = min(max(effort.forwards * first, effort.seconds[0]), effort.seconds[1])
     begin = bench.clock()
-    slowest = 0.0  # seconds per row so far: what a larger forward will take at about
+    slowest = 0.0  # seconds per row so far, to guess the time of a larger forward
     for turn in range(effort.rounds):
         for point in points:
             spent = bench.clock() - begin
@@ -285,8 +285,8 @@ def _timed(bench: Bench, points: list[tuple[int, int, int]], effort: _Effort) ->
             if spent + guess > limit and len(seconds) >= effort.points:
                 continue
             if turn == 0 and guess < limit / 50:
-                bench.run(*point)  # first touches of memory are not what steps cost
-            # Short ones come after others of their kind in a run, and find caches and threads as these left them.
+                bench.run(*point)  # steps do not pay for first touches of memory
+            # In a job, short forwards follow others of their kind, with warm caches and threads.
             before = _BEFORE if guess < _SHORT else 0
             seconds.setdefault(point, []).append(bench.run(*point, before=before))
             slowest = statistics.median(seconds[point]) / point[0]

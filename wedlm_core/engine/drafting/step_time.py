@@ -18,24 +18,24 @@ from wedlm_core.kernels.cpu.planning import forward_seconds
 
 __all__ = ["MOST_OFF", "Load", "StepTime"]
 
-_LEAST_HOST = 1e-7  # seconds; clocks tell no less
-MOST_OFF = math.log(3.0)  # by more, a forward was disturbed: the logarithm of a time over what was expected is clipped
+_LEAST_HOST = 1e-7  # seconds; below the resolution of clocks
+MOST_OFF = math.log(3.0)  # bound on log(measured / expected seconds): a forward beyond it was disturbed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What a step has besides the rows that are being allocated.
+    """The work of a step in addition to the rows that are allocated, and its times.
 
     Attributes:
         cost: seconds of a forward, corrected.
-        host_seconds: of a step besides its forward; 0 where the host's work overlaps with forwards.
-        spared_alone: less of them in a step without drafts and masks.
+        host_seconds: seconds of a step besides its forward; 0 where the host's work overlaps with forwards.
+        spared_alone: seconds that the host saves in a step without drafts and masks.
         kv_tokens: cached tokens of all sequences.
         other_rows: rows of sequences with fixed windows.
         most_rows: the row budget.
-        prefill_rows: rows of prompts that come with each commit.
-        burst_rows: rows of prompts in a forward that has any.
-        are_bounds: rows are bounds that a forward is padded to, not means.
+        prefill_rows: mean rows of prompts per commit.
+        burst_rows: mean rows of prompts in a forward that has any.
+        are_bounds: rows are upper bounds, to which forwards are padded; otherwise they are means.
     """
 
     cost: StepCost
@@ -49,7 +49,7 @@ class Load:
     are_bounds: bool = False
 
     def seconds(self, rows_N: FloatArray, sequences: int) -> FloatArray:
-        """Seconds of steps of ``rows_N`` rows in the mean; padding to the quantum costs half of one on average."""
+        """Mean seconds of steps of ``rows_N`` rows; padding to the quantum adds half a quantum of rows on average."""
         cost, out_N = self.cost, np.empty(len(rows_N))
         if self.are_bounds:
             rows_N = np.ceil(rows_N / cost.quantum) * cost.quantum - cost.quantum / 2
@@ -60,7 +60,7 @@ class Load:
         return out_N
 
     def prefill_seconds(self, rows_N: FloatArray, commits_N: FloatArray, sequences: int) -> FloatArray:
-        """Seconds of the prefill that comes with ``commits_N`` commits and joins forwards of ``rows_N`` rows."""
+        """Seconds of the prefill for ``commits_N`` commits, in forwards that have ``rows_N`` decode rows."""
         if not self.prefill_rows:
             return np.zeros(len(rows_N))
         burst_N = self.seconds(rows_N + self.burst_rows, sequences) - self.seconds(rows_N, sequences)
@@ -69,7 +69,8 @@ class Load:
     def slope(self, rows: float, sequences: int) -> float:
         """Seconds of one more row: the mean over the next 8 rows, an eighth of the rows, or a quantum.
 
-        Where rows are bounds the mean is over as many rows again: a jump in the table is paid once, not by each row.
+        Where rows are bounds, the mean is over twice the rows, so that all of them share the cost of a jump in the
+        table.
         """
         step = max(8.0, rows if self.are_bounds else rows / 8, float(self.cost.quantum))
         here, there = self.seconds(np.array([rows, rows + step]), sequences)
@@ -77,24 +78,24 @@ class Load:
 
 
 class StepTime:
-    """The seconds of steps, learned from the steps that were.
+    """Seconds of steps, learned from past steps.
 
     Args:
         constants: of drafting.
-        is_given: the table was given by the user, who is taken at their word: trials do not correct it.
+        is_given: the user gave the table, so trials do not correct it.
     """
 
     def __init__(self, constants: DraftingConstants, *, is_given: bool = False) -> None:
         self._constants = constants
         self._speed = 0.0  # logarithm of a forward's seconds over those of the table
-        self._host_2 = [0.0, 0.0]  # seconds of a step besides its forward: of heads alone, and of others
-        self._hosts_2 = [0, 0]  # steps that those are from
-        self._knots: dict[int, float] = {}  # logarithm of the same at half octaves of rows, without the speed
-        self._rows, self._forwards = 0.0, 0  # rows of the usual forwards, and how many there were
+        self._host_2 = [0.0, 0.0]  # seconds of a step besides its forward: without drafts, and with drafts
+        self._hosts_2 = [0, 0]  # steps that these means are of
+        self._knots: dict[int, float] = {}  # half octave of rows -> log(measured / expected seconds), without the speed
+        self._rows, self._forwards = 0.0, 0  # mean rows of the usual forwards, and their number
         self.is_given = is_given
 
     def expected(self, cost: StepCost, rows: float, kv_tokens: float, sequences: int) -> float:
-        """Seconds of a forward by the corrected table."""
+        """Expected seconds of a forward by the corrected table."""
         table = float(cost(np.array([rows]), kv_tokens, sequences)[0])
         return table * math.exp(self._speed + self._knot(rows))
 
@@ -113,12 +114,12 @@ class StepTime:
     def record_host(self, seconds: float, *, drafts: bool, is_usual: bool) -> None:
         """Count the seconds of a step besides its forward.
 
-        The mean is one of logarithms, so that a first step of fifty times the usual seconds is soon forgotten.
+        The mean is of logarithms, so that a first step of fifty times the usual seconds is soon outweighed.
 
         Args:
             seconds: of the step without its forward.
-            drafts: the step had drafts or masks; otherwise heads alone.
-            is_usual: no prompt was read and no output ended; otherwise a usual step takes these seconds at most.
+            drafts: whether the step had drafts or masks.
+            is_usual: no prompt was read and no output ended. Other steps take longer, so they may only lower the mean.
         """
         before, seconds = self._host_2[drafts], max(seconds, _LEAST_HOST)
         if before and not is_usual and seconds >= before:
@@ -128,11 +129,14 @@ class StepTime:
         self._host_2[drafts] = before**kept * seconds ** (1 - kept) if before else seconds
 
     def correct(self, rows: float, off: float) -> bool:
-        """Set a knot by a trial; False where its forwards have about as many rows as the usual ones.
+        """Set a knot by a trial.
 
         Args:
-            rows: of the trial's forwards.
+            rows: mean rows of the trial's forwards.
             off: mean logarithm of their seconds over :meth:`expected`.
+
+        Returns:
+            Whether it was set; False for a given table, or about the usual number of rows.
         """
         usual, place = _half_octave(self._rows), _half_octave(rows)
         if usual == place or self.is_given:
@@ -150,15 +154,15 @@ class StepTime:
 
     @property
     def usual_rows(self) -> float:
-        """Rows of the forwards of the usual arm."""
+        """Mean rows of the forwards of the usual arm."""
         return self._rows
 
     def host_seconds(self, *, drafts: bool) -> float:
-        """Seconds of a step besides its forward; those of the other kind of step while this kind was not seen."""
+        """Seconds of a step besides its forward, with or without drafts; those of the other kind while unknown."""
         return self._host_2[drafts] or self._host_2[not drafts]
 
     def corrected(self, cost: StepCost) -> StepCost:
-        """The table times the speed, with the knots' corrections; it gets knots where corrections are."""
+        """The table times the speed and the corrections at knots, with a row count added for each knot."""
         speed = math.exp(self._speed)
         others = {name: getattr(cost, name) * speed for name in ("per_sequence", "per_kv", "per_row_kv")}
         if not self._knots:

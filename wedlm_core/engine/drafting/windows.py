@@ -1,4 +1,4 @@
-"""Windows with drafts from history: texts go in, drafts come out and are written into the slots. Torch-free."""
+"""Keep the texts of sequences in history, and write drafts from it into their windows. Torch-free."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _MOST_DRAFTS = 32  # of a sequence in a forward
 
 
 class WindowState(Protocol):
-    """The windows on the device, as :class:`wedlm_core.engine.forward.device_state.DeviceState` has them."""
+    """The windows on the device; :class:`wedlm_core.engine.forward.device_state.DeviceState` implements it."""
 
     mask_token_id: int
 
     def windows_of(self, slots_D: IntArray) -> Windows:
-        """Windows of these slots, to be changed."""
+        """Host copies of the windows of these slots, to be changed."""
         ...
 
     def set_windows_of(self, slots_D: IntArray, windows: Windows) -> None:
-        """Bring changed windows to the device."""
+        """Copy changed windows to the device."""
         ...
 
 
@@ -38,8 +38,8 @@ class Suggestions:
     """Drafts from history for the D sequences of a forward.
 
     Attributes:
-        token_DP: int32.
-        take_D: int64, how many of them a sequence should take; 0 where the proposals of masks are better.
+        token_DP: int32, proposed tokens.
+        take_D: int64, number of them that a sequence should take; 0 where the drafts of masks are better.
     """
 
     token_DP: np.ndarray
@@ -50,15 +50,15 @@ class HistoryWindows:
     """Keeps the texts of sequences, and writes drafts that follow from them into windows.
 
     Args:
-        table: slots; ``recalls`` is written, and ``rows`` and ``source`` where windows get drafts.
-        state: windows.
-        max_window: of any request.
-        max_bytes: of the history.
+        table: slots; ``recalls`` is written, and ``rows`` and ``source`` of windows that get drafts.
+        state: windows on the device.
+        max_window: most masks of any request's window.
+        max_bytes: memory of the history.
         constants: of drafting.
 
     Attributes:
-        is_on: drafts are wanted.
-        placed: some window has drafts from history.
+        is_on: whether the arm that is on has history.
+        placed: whether any window has drafts from history.
     """
 
     def __init__(
@@ -75,26 +75,28 @@ class HistoryWindows:
         self._history.open(slot, np.array(prompt, dtype=np.int64))
 
     def close(self, slot: int, *, keep: bool) -> None:
-        """End the text of a sequence; with ``keep`` others may draw on it."""
+        """End the text of a sequence; with ``keep`` it joins the finished rows."""
         if self._table.recalls[slot] and keep:
             self._history.close(slot)
         self._table.recalls[slot], self._table.source[slot] = False, DraftSource.MASK
 
     @property
     def waits(self) -> bool:
-        """Whether the next forward has to wait for the outcome of the one before, which drafts follow."""
+        """Whether the next forward has to wait for the outcome of the one before: drafts follow its tokens."""
         return (self.is_on or self.placed) and bool(self._table.recalls.any())
 
     def draft(self, report: StepReport, accepted_2SW: np.ndarray, price: float) -> Suggestions | None:
-        """Read what a forward committed, find drafts for the sequences that go on, and write them into windows.
+        """Append the committed tokens, propose drafts for the sequences that go on, and write them into windows.
 
         Args:
-            report: of the forward.
+            report: the step report.
             accepted_2SW: float64, probability that drafts of masks up to each offset are accepted, by slot.
             price: commits that a row has to gain.
 
         Returns:
-            None where no drafts are wanted. Sequences with a grammar get theirs from elsewhere.
+            The drafts, for sequences with a grammar to choose from: their windows are written by
+            :class:`wedlm_core.engine.constraints.Constraints`. None while history is off, or the next
+            forward is in flight.
         """
         table, slots_D, history = self._table, report.slots_D, self._history
         recalls_D = table.recalls[slots_D]
