@@ -37,7 +37,7 @@ class ConfigError(PipelineError, CoreConfigError):
 
 
 class SourceError(PipelineError, ValueError):
-    """The input cannot be read, lacks a column, or is not what an earlier run of this output read."""
+    """The input cannot be read, lacks a column, or differs from the input of an earlier run of this output."""
 
 
 class OutputError(PipelineError):
@@ -52,11 +52,11 @@ class DamagedError(OutputError):
     """A file of the output is missing, cut or altered, and is not replaced unless the user asks for it.
 
     Attributes:
-        fault: what is damaged and how; the message without the remedy.
+        fault: the damaged object and its damage; the message without the remedy.
     """
 
     def __init__(self, fault: str, remedy: str = "") -> None:
-        """``remedy``: what to do, as sentences; appended to the message."""
+        """``remedy``: sentences that are appended to the message."""
         super().__init__(f"{fault}. {remedy}" if remedy else fault)
         self.fault = redact(fault)
 
@@ -66,7 +66,7 @@ class LeaseError(OutputError):
 
 
 class LeaseLostError(PipelineError):
-    """Another run took this output over while this one was writing; what was committed stays, a re-run continues."""
+    """Another run took this output over while this one was writing; committed rows stay, a re-run continues."""
 
 
 class SinkError(PipelineError):
@@ -74,23 +74,23 @@ class SinkError(PipelineError):
 
 
 class StoppedError(PipelineError):
-    """The run was asked to stop, and did; what was committed stays, a re-run continues."""
+    """The run was asked to stop, and did; committed rows stay, a re-run continues."""
 
 
 class ResourceError(PipelineError):
-    """The cluster does not have what the actors ask for."""
+    """The cluster lacks resources that the actors ask for."""
 
 
 class ClusterLostError(PipelineError):
-    """The head of the Ray cluster is gone; what was committed stays, a re-run on a new head continues."""
+    """The head of the Ray cluster is gone; committed rows stay, a re-run on a new head continues."""
 
 
 class EngineDiedError(PipelineError):
-    """Generate actors died more often than allowed; what was committed stays, a re-run continues."""
+    """Generate actors died more often than allowed; committed rows stay, a re-run continues."""
 
 
 class TooManyFailuresError(PipelineError):
-    """More rows failed than ``max_failed_fraction`` allows; what was committed stays, a re-run continues."""
+    """More rows failed than ``max_failed_fraction`` allows; committed rows stay, a re-run continues."""
 
 
 def log_failure(log: logging.Logger, what: str, error: Exception) -> None:

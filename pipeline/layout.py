@@ -147,7 +147,7 @@ def count_of(key: str) -> int:
 
 
 def usage(epoch: int) -> str:
-    """Key of the record of what actors have used; the one with the highest epoch counts."""
+    """Key of the record of the actors' resource use; the one with the highest epoch counts."""
     return f"{USAGE}/{epoch:08d}.json"
 
 
@@ -170,7 +170,7 @@ class Segment:
 
 
 def discard_mark(epoch: int) -> str:
-    """Key of the mark with which the holder of a lease begins to discard an output, or of the fence in its place."""
+    """Key of the mark that begins the discard of an output by the holder of a lease, or of the fence in its place."""
     return f"{DISCARDED}/{epoch:08d}"
 
 
@@ -204,7 +204,7 @@ def snapshot(epoch: int, entries: int, since: int, sha256: str) -> str:
     Args:
         epoch: of the lease.
         entries: of the ledger that it holds.
-        since: the epoch in which the run began.
+        since: epoch at the begin of the run.
         sha256: of the snapshot.
     """
     return f"{SNAPSHOTS}/{epoch:08d}-{entries:012d}-{since:08d}-{sha256}.sqlite"
@@ -217,12 +217,12 @@ def snapshot_of(key: str) -> tuple[int, str] | None:
 
 
 def publishing(number: int, epoch: int) -> str:
-    """Folder in which the holder of a lease assembles a publication before the publication gets its visible name."""
+    """Folder where the holder of a lease assembles a publication before it gets its visible name."""
     return f"{PUBLISH}/{publication(number)}.{epoch:08d}"
 
 
 def publication_record(number: int, epoch: int) -> str:
-    """Key of the record with which the holder of a lease decides a publication, or of the fence in its place."""
+    """Key of the record of the lease's holder that decides a publication, or of the fence in its place."""
     return f"{PUBLICATIONS}/{publication(number)}.{epoch:08d}.json"
 
 

@@ -1,8 +1,8 @@
 """The stages of a run's start and end: how long each took, told to the log as it happens.
 
 Each stage is one line on the logger ``pipeline.stages`` when it is over; one that may take long is announced as well.
-The command lines print these lines, with the seconds since the command. A process keeps what its own stages took, so
-that an actor can tell the driver.
+The command lines print these lines, with the seconds since the command. A process keeps the seconds of its own stages,
+so that an actor can tell the driver.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def announce(text: str) -> None:
 
 @contextmanager
 def announced_to(listen: Callable[[str], None]) -> Iterator[None]:
-    """A block in which ``listen`` is called with what is announced in this process; whatever thread announces it."""
+    """Context in which ``listen`` is called with each announcement of this process, from any thread."""
     _ON_ANNOUNCE.append(listen)
     try:
         yield
@@ -56,7 +56,7 @@ def stage(name: str) -> Iterator[None]:
 
 
 def taken() -> dict[str, float]:
-    """Seconds of the stages that ended in this process, by name, in the order in which they did."""
+    """Seconds of the stages that ended in this process, by name, in the order of their ends."""
     return dict(_TAKEN)
 
 
@@ -66,7 +66,7 @@ def seconds_since_start() -> float:
 
 
 def _age() -> float:
-    """Seconds for which this process has run."""
+    """Seconds that this process has run."""
     try:
         with open("/proc/self/stat", encoding="utf-8") as file:
             begun = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
-"""A request to stop a run: its units in flight get a few seconds to finish, and what finishes is committed.
+"""A request to stop a run: its units in flight get a few seconds to finish, and finished units are committed.
 
 The first SIGTERM or SIGINT (Ctrl-C) is such a request, while units are in flight. The handler that was there before
-runs when the run has stopped: its exception or exit status is what the caller sees. A second signal, or one at any
+runs when the run has stopped: the caller sees its exception or exit status. A second signal, or one at any
 other moment, goes to that handler at once. A run that is killed anywhere continues, too.
 """
 
@@ -97,7 +97,7 @@ class Stop:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """A block in which SIGTERM and SIGINT ask to stop. In other threads than the main one it changes nothing.
+        """Context in which SIGTERM and SIGINT ask to stop. In other threads than the main one it changes nothing.
 
         Raises:
             StoppedError: the run stopped at a request, and the handler that was there before neither raised nor exited.
@@ -141,7 +141,7 @@ class Stop:
             self._deliver(number, frame)
 
     def _deliver(self, number: int, frame: FrameType | None) -> None:
-        """Do what the signal would have done without us."""
+        """Do as the signal would have done without this handler."""
         handler = self._handlers.get(number, signal.SIG_DFL)
         if callable(handler):
             handler(number, frame)

@@ -1,10 +1,10 @@
-"""Statistics of one generation: what a forward reports, what a slot adds up, what a finished generation shows.
+"""Statistics of one generation: of a forward, of a slot, and of a finished generation.
 
 Three tables, one for each step; everything that handles statistics follows from them:
 
 1. :class:`StepOutcome`: the columns that a forward reports. The copy from the device, the join of groups and the
    output of the CPU step kernel have exactly these columns.
-2. :data:`ACCUMULATORS`: what a slot adds up, forward by forward. The slot table has exactly these columns.
+2. :data:`ACCUMULATORS`: sums of a slot, forward by forward. The slot table has exactly these columns.
 3. :data:`STATISTICS`: how the values of :class:`CommitStats` follow, and the Arrow types of the pipeline's ``stats``.
 
 A leaf: imports no torch.
@@ -102,7 +102,7 @@ class TopTokens:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOutcome:
-    """What a forward committed for its D decoding sequences, on the host.
+    """Commits of a forward for its D decoding sequences, on the host.
 
     Columns ``_D`` have one value per sequence, columns ``_DC`` one for each of C places, of which the first
     ``count_D`` count. A column is named as the field of :class:`wedlm_core.decoding.strategies.Commit` that it comes
@@ -168,13 +168,13 @@ class ForwardFacts:
     """One forward of D decoding sequences, as accumulators read it.
 
     Attributes:
-        outcome: what the forward reported.
+        outcome: of the forward.
         emit_D: int64, committed tokens that are output.
         rows_D: int64, decode rows of the forward.
         kept_DC: bool, places that are output.
         entropy_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
         logprob_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
-        source_DC: int8, where the draft at each place came from (:class:`DraftSource`); any value behind the drafts.
+        source_DC: int8, where the draft at each place came from (:class:`DraftSource`); any value after the drafts.
     """
 
     outcome: StepOutcome
@@ -270,7 +270,7 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
 """Every total of a slot, and how it follows; :func:`wedlm_core.kernels.cpu.account.keep` is the fast form."""
 
 COUNTS = tuple(a.name for a in ACCUMULATORS if a.how != "histogram" and a.dtype == np.int64)
-"""Totals that are integers, in the order in which :class:`Totals` has them."""
+"""Totals that are integers, in the order of :class:`Totals`."""
 NATS = tuple(a.name for a in ACCUMULATORS if a.dtype == np.float64)
 """Totals in nats, likewise."""
 
@@ -412,7 +412,7 @@ class CommitStats:
 
 
 class HostCounts(Protocol):
-    """What the scheduler counts of a sequence."""
+    """The scheduler's counts of a sequence."""
 
     cached_prompt_tokens: int
     preemptions: int
@@ -426,7 +426,7 @@ class Finished:
         total: the slot's totals by name, as Python numbers; a histogram is a list.
         counted: tokens that the totals are over.
         tokens: N_gen, after any cut by a stop string.
-        host: what the scheduler counted.
+        host: the scheduler's counts.
     """
 
     total: Mapping[str, Any]
@@ -490,7 +490,7 @@ STATISTICS: tuple[Statistic, ...] = (
 
 
 def _number(value: float | None) -> float | None:
-    """None for what is no number: strategies without a next-token head report NaN."""
+    """None for NaN: strategies without a next-token head report NaN."""
     return value if value is not None and math.isfinite(value) else None
 
 

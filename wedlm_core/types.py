@@ -1,4 +1,4 @@
-"""Frozen values at the border of the engine: what goes in, what comes out. A leaf: imports no torch."""
+"""Frozen values at the border of the engine: requests and generations. A leaf: imports no torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One sample of one prompt, tokenised: what the engine takes.
+    """One sample of one prompt, tokenised: a request of the engine.
 
     Attributes:
         request_id: the caller's key; comes back on the Generation. Unique among unfinished requests.
@@ -72,13 +72,13 @@ class Generation:
 
     Attributes:
         text: decoded ``token_ids`` without special tokens, cut at the first stop string.
-        token_ids: generated ids; a stop token is kept, what follows it is dropped.
+        token_ids: generated ids; a stop token is kept, tokens after it are dropped.
         finish_reason: see :class:`FinishReason`.
         error: message when ``finish_reason`` is ``error``, else None.
         logprobs: nats per token when asked for, else None.
         top_logprobs: where ``logprobs=k`` asked for them, for each token the k most likely ones there, as pairs of
             token id and nats, most likely first; one alone where ``structured_outputs`` forces it; else None.
-        prompt_token_ids: what was generated from.
+        prompt_token_ids: ids of the prompt.
         prompt: its text, where ``LLM`` was given text or a chat.
         trace: one mapping per decode forward when ``EngineConfig(trace=True)``, else None.
     """
@@ -101,7 +101,7 @@ class Generation:
 
     @property
     def evidence(self) -> Evidence:
-        """What speaks for or against it."""
+        """Evidence for or against it."""
         truncated = self.finish_reason is FinishReason.LENGTH
         return evidence_of(self.stats, self.token_ids, self.text, truncated=truncated)
 
@@ -112,7 +112,7 @@ class Generation:
 
     @property
     def finished(self) -> bool:
-        """Always True, for code that asks: what is returned has finished."""
+        """Always True, for code that asks: a returned generation has finished."""
         return True
 
 
@@ -126,7 +126,7 @@ class Logprob:
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """A generation under the names of vLLM's ``CompletionOutput``; what it shows is the generation's."""
+    """A generation under the names of vLLM's ``CompletionOutput``; its values are the generation's."""
 
     generation: Generation
 

@@ -68,10 +68,10 @@ def start_pool(
 
 
 class ActorPool:
-    """The generate actors of all pools, numbered in the order in which they are asked for.
+    """The generate actors of all pools, numbered in the order of their requests.
 
     Attributes:
-        resources: what the actors of each pool reserve.
+        resources: resources of an actor of each pool.
         bisection: records which units run in which process, and its deaths.
         seconds: how long the actors live.
         metrics: of the driver; it is told the dispatcher.
@@ -104,7 +104,7 @@ class ActorPool:
         # Ray warns of references among an actor's arguments: they may be lost before a restart. We pickle them
         # ourselves. The job then lives as long as the driver, the bisection's actor as long as the handle above.
         self._shared = ray.cloudpickle.dumps((ray.put(job), bisection))
-        # The pool is made before the units are planned. What an actor is given at once is up to the dispatcher.
+        # The pool is made before the units are planned. The dispatcher limits the units of an actor.
         groups = {"units": job.config.most_units_in_flight(), "control": _CONTROL_CALLS, "watch": 1}
         self._kind: Any = ray.remote(concurrency_groups=groups)(GenerateActor)  # type: ignore[call-overload]  # which Ray's stubs lack
         self._options = {name: _options(own) for name, own in resources.items()}
@@ -134,7 +134,7 @@ class ActorPool:
         return number
 
     def end(self, actor: int) -> None:
-        """Kill an actor, or withdraw the request for it. What it reserved is free then."""
+        """Kill an actor, or withdraw the request for it. Its resources are free then."""
         import ray
 
         self.seconds.ended(actor)
@@ -143,7 +143,7 @@ class ActorPool:
         if handle is not None:
             with contextlib.suppress(Exception):  # the session may be gone
                 ray.kill(handle, no_restart=True)
-                # After that: what it was running has not killed it.
+                # After that: its units have not killed it.
                 self.bisection.end_process(self._worker(actor))
 
     def close(self) -> None:
@@ -185,20 +185,20 @@ class ActorPool:
     # --- calls ------------------------------------------------------------------------------------------
 
     def watch(self, actor: int, known: str) -> Any:
-        """A reference to what :meth:`GenerateActor.watch` returns; that of its next process, should this one die."""
+        """A reference to the result of :meth:`GenerateActor.watch`, of the actor's next process if this one dies."""
         return self.actors[actor].watch.options(concurrency_group="watch").remote(known)
 
     def engine_load(self, actor: int) -> Any:
-        """A reference to what :meth:`GenerateActor.engine_load` returns."""
+        """A reference to the result of :meth:`GenerateActor.engine_load`."""
         return self.actors[actor].engine_load.options(concurrency_group="control", max_task_retries=0).remote()
 
     def run(self, given: Assignment, unit: PreparedUnit) -> Any:
-        """A reference to what :meth:`GenerateActor.run` returns."""
+        """A reference to the result of :meth:`GenerateActor.run`."""
         method = self.actors[given.actor].run.options(concurrency_group="units")
         return method.remote(unit.unit.to_json(), given.execution, unit.block)
 
     def trace(self, actor: int, rows: pa.Table) -> Any:
-        """A reference to what :meth:`GenerateActor.trace` returns."""
+        """A reference to the result of :meth:`GenerateActor.trace`."""
         # Not retried: nobody needs it enough to start a process anew.
         return self.actors[actor].trace.options(concurrency_group="control", max_task_retries=0).remote(rows)
 
@@ -222,7 +222,7 @@ def _options(resources: ActorResources) -> dict[str, Any]:
         "resources": custom,
         "accelerator_type": resources.accelerator_type,
         "max_restarts": -1,
-        "max_task_retries": -1,  # the crash bisection ends what cannot succeed
+        "max_task_retries": -1,  # the crash bisection ends tasks that cannot succeed
     }
 
 
@@ -231,7 +231,7 @@ def _announce(job: Job, pool: ActorPool, *, alone: bool) -> None:
     count = f"{first} actor{'s' * (first != 1)}" + (f" of up to {most}" if most > first else "")
     devices = {run.device for run in job.config.runs_of_pools().values()}
     on_cpu = not any(own.gpus for own in pool.resources.values()) and devices <= {"auto", "cpu"}
-    # On nodes of a cluster, what is kept here says nothing.
+    # This node's cache says nothing about other nodes of a cluster.
     cold = on_cpu and alone and not are_kept()
     once = "; it compiles its kernels for this CPU, once, in 15 to 80 s" if cold else ""
     stages.announce(f"starting {count} with {job.config.model_name}{once}")

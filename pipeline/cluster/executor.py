@@ -56,7 +56,7 @@ _ROWS_PER_SLOT = 3
 
 
 class Executor(Protocol):
-    """What a command needs to run units and write part files; tests implement it without Ray."""
+    """The operations that a command needs to run units and write part files; tests implement it without Ray."""
 
     @property
     def starts(self) -> Sequence[Mapping[str, float]]:
@@ -64,11 +64,11 @@ class Executor(Protocol):
         ...
 
     def session(self) -> AbstractContextManager[None]:
-        """A block in which the other calls get what they need, when they first need it."""
+        """Context in which Ray resources are created lazily."""
         ...
 
     def prepare(self, job: Job) -> None:
-        """Begin to start, in the background, what :meth:`run_units` of this job will need. Returns at once."""
+        """Begin to start the actors for :meth:`run_units` of this job, in the background. Returns at once."""
         ...
 
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
@@ -76,7 +76,7 @@ class Executor(Protocol):
         ...
 
     def used(self) -> ResourceSeconds:
-        """What the actors of all calls of :meth:`run_units` have used so far."""
+        """Resource use of the actors of all calls of :meth:`run_units` so far."""
         ...
 
     def traced(self) -> Traced | None:
@@ -141,7 +141,7 @@ class RayExecutor:
                 self._background.close()
 
     def prepare(self, job: Job) -> None:
-        """See :class:`Executor`: the session, the actors, and in them the engines. What fails is raised when needed.
+        """See :class:`Executor`: the session, the actors, and in them the engines. Errors are raised at first use.
 
         Only as many units are counted as there may be actors. For an input of no rows nothing is started.
         """
@@ -164,7 +164,7 @@ class RayExecutor:
         self._background.wait()
         self._stop.listen()  # at once: until then a signal meets Ray's handler first
         pool: ActorPool | None = None
-        with suppress(ResourceError):  # units that span files are fewer than was counted: what fits is asked below
+        with suppress(ResourceError):  # units that span files are fewer than was counted: the check below asks again
             pool = self._background.actors()
         pool = pool or self._start_pool(job, work.units)
         if any(
@@ -283,14 +283,15 @@ def _write_part(job: PartJob) -> PartRecord | PartDamage:
 def units_per_actor(config: RunConfig, unit_rows: int, units: int, actors: int | None = None) -> int:
     """Units that an actor may hold at once.
 
-    A single actor holds what keeps its engine full through the longest rows. Several actors each hold at most a
-    sixteenth of their share of the units (but enough to fill the engine), so that fast actors take over from slow ones.
+    A single actor holds enough units to keep its engine full through the longest rows. Several actors each hold at most
+    a sixteenth of their share of the units (but enough to fill the engine), so that fast actors take over from slow
+    ones.
 
     Args:
         config: the run, as the actor's pool sees it.
         unit_rows: rows of a unit.
         units: of all actors.
-        actors: at most, of all pools; None: what ``config`` says.
+        actors: at most, of all pools; None: the number in ``config``.
     """
     actors = config.most_actors if actors is None else actors
     wanted = config.resolved_units_in_flight(unit_rows)

@@ -1,6 +1,6 @@
 """The actors of a run from request to end: carries out the scaler's decisions, and tells the dispatcher. No Ray here.
 
-An actor whose machine goes takes no new unit. It finishes what it can within a budget, and within what its node has
+An actor whose machine goes takes no new unit. It finishes units within a budget, and within the time that its node has
 left; then the rest is handed back. An actor whose node is gone has no time left.
 """
 
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 _EVERY_SECONDS = 1.0
 _FIT_SECONDS = 10.0
 _TELL_SECONDS = 30.0
-"""What is waited for is said after so long, and again each time that it has doubled."""
+"""Seconds of waiting after which its reason is reported, and again each time that they have doubled."""
 _MARGIN_SECONDS = 2.0
 """Kept of the time that a draining node has left, for handing units back."""
 _DRAINED = "the node is being drained"
@@ -35,7 +35,7 @@ STALE_SECONDS = 600.0
 
 
 class Actors(Protocol):
-    """What is needed of :class:`pipeline.cluster.actor_pool.ActorPool`."""
+    """The part of :class:`pipeline.cluster.actor_pool.ActorPool` that members use."""
 
     resources: dict[str, ActorResources]
     names: dict[int, str]
@@ -177,7 +177,7 @@ class Members:
         self._check([actor], now)
 
     def see(self, nodes: NodeTable, now: float) -> None:
-        """Take what the head reports of the nodes."""
+        """Store the head's report of the nodes."""
         self._nodes = nodes
         self._check(list(self._states), now)
 
@@ -290,7 +290,7 @@ class Members:
         ]  # fmt: skip
 
     def _tell(self, now: float) -> None:
-        """Say in one line what is waited for, where it takes long."""
+        """Report in one line the reason of a long wait."""
         starting = {actor for actor, state in self._states.items() if not state.ready}
         if not starting:
             self._said = now

@@ -1,4 +1,4 @@
-"""What the reporter samples in an actor and in the driver. Knows no Ray; read from the reporter's own thread."""
+"""Sources of metrics, sampled in an actor and in the driver. Knows no Ray; read from the reporter's own thread."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ActorSource:
 
 
 def engine_load(snapshot: Any, queue_depth: int, process: str) -> dict[str, Any] | None:
-    """What the metrics of an engine are made of, for the driver.
+    """Counts of an engine that the driver makes metrics of.
 
     Args:
         snapshot: of the engine; None for one that makes none.
@@ -68,7 +68,7 @@ def engine_load(snapshot: Any, queue_depth: int, process: str) -> dict[str, Any]
 
 
 class MemberStates(Protocol):
-    """What is asked of :class:`pipeline.cluster.members.Members`, from any thread."""
+    """The part of :class:`pipeline.cluster.members.Members` that is read here, from any thread."""
 
     @property
     def ready_actors(self) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ class MemberStates(Protocol):
 
 
 class UnitStates(Protocol):
-    """What :class:`DriverSource` asks the dispatcher."""
+    """The part of the dispatcher that :class:`DriverSource` reads."""
 
     @property
     def waiting(self) -> int:

@@ -66,7 +66,7 @@ class Instrument(Protocol):
 
 
 class Reporter:
-    """Samples sources and gives what changed to the instruments.
+    """Samples sources and gives changed values to the instruments.
 
     Args:
         labels: values of :data:`pipeline.progress.metrics.LABELS`.
@@ -87,7 +87,7 @@ class Reporter:
         """Report every metric whose source is among ``sources``.
 
         Args:
-            sources: the first names of ``Metric.source``, and what they stand for.
+            sources: first name of ``Metric.source`` -> source.
             seconds: since the last sample; 0 for the first one, which gives neither ratios nor rates.
         """
         with self._lock:
@@ -120,7 +120,7 @@ class Reporter:
             _LOG.warning("metric %s could not be reported", name, exc_info=True)
 
     def start(self, read: Callable[[], Mapping[str, Any]], seconds: float = SAMPLE_SECONDS) -> None:
-        """Sample what ``read`` returns from now on, in a thread, until :meth:`close`."""
+        """Sample the result of ``read`` from now on, in a thread, until :meth:`close`."""
 
         def run() -> None:
             while not self._stop.wait(seconds):
@@ -171,7 +171,7 @@ def labels_of(config: RunConfig, pool: str) -> dict[str, str]:
 
 
 def label_of(value: str) -> str:
-    """A label's value: the end of a text, in ASCII, as Ray takes no other; what is not is escaped."""
+    """A label's value: the end of a text, in ASCII, as Ray takes no other; other characters are escaped."""
     plain = value.encode("ascii", "backslashreplace").decode()
     return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in plain)[-_MOST:]
 
@@ -186,7 +186,7 @@ def report_actor(config: RunConfig, engine: EngineThread, pool: str, *, restarte
         restarted: whether this process replaces one that died.
 
     Returns:
-        None if nobody serves what would be reported here.
+        None if no process serves metrics here.
     """
     if (reporter := _reporter(config, pool)) is None:
         return None

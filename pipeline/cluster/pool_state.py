@@ -1,4 +1,4 @@
-"""How a pool does, for those who watch the run: which actors there are, what they load, how full their engines are.
+"""How a pool does, for those who watch the run: its actors, their stages, and the load of their engines.
 
 Nothing is asked of anybody unless somebody watches. Then each actor that is ready is asked every few seconds for what
 the metrics of its engine are made of, and the crash bisection, whom every process knows, for the stages that starting
@@ -40,7 +40,7 @@ class _Bisection(Protocol):
 
 
 class _Pool(Protocol):
-    """What is needed of :class:`pipeline.cluster.actor_pool.ActorPool`."""
+    """The part of :class:`pipeline.cluster.actor_pool.ActorPool` that is used here."""
 
     metrics: DriverSource
     actors: dict[int, Any]
@@ -56,7 +56,7 @@ class _Pool(Protocol):
         ...
 
     def engine_load(self, actor: int) -> Any:
-        """A reference to what :meth:`GenerateActor.engine_load` returns."""
+        """A reference to the result of :meth:`GenerateActor.engine_load`."""
         ...
 
 
@@ -69,7 +69,7 @@ class EngineLoads:
         """Counters of processes that are gone."""
 
     def take(self, actor: int, answer: Mapping[str, Any]) -> None:
-        """An actor's answer. One of another process than before does not take back what that one has counted."""
+        """Store an actor's answer. A new process of an actor does not lower the counts of the one before."""
         last = self._last.get(actor)
         if last is not None and last["process"] != answer["process"]:
             self._retire(last)
@@ -175,5 +175,5 @@ def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
 
 
 def _when_answered(reference: Any, take: Callable[[Any], None]) -> None:
-    """Call ``take`` with what ``reference`` resolves to, None if that is an error; in a thread of Ray's."""
+    """Call ``take`` with the value of ``reference``, or None after an error; in a thread of Ray's."""
     reference.future().add_done_callback(lambda future: take(None if future.exception() else future.result()))

@@ -1,4 +1,4 @@
-"""What generate actors reserve, and whether a cluster can hold them. Starts no Ray: asks it only where it runs."""
+"""Resources of generate actors, and whether a cluster can hold them. Starts no Ray: asks it only where it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHARE_FOR_ACTORS = 0.75
 _LEAST_CPUS = 0.25
 """Of an actor without a GPU whose CPUs are "auto": with less of a CPU each, actors only take turns."""
 _KIND = "accelerator_type:"
-"""What the names of Ray's resources for types of accelerators begin with."""
+"""Prefix of the names of Ray's resources for types of accelerators."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -41,7 +41,7 @@ class ActorResources:
 
     Attributes:
         actors, least: how many there are at most, and how many stay while there is work.
-        cpus, gpus, custom, accelerator_type: what each reserves.
+        cpus, gpus, custom, accelerator_type: reserved by each actor.
         per_node: of them on one node at most; None lets resources decide.
         threads: of each engine.
         idle_seconds: an actor above ``least`` that has had no unit for so long is ended.
@@ -60,7 +60,7 @@ class ActorResources:
     grows: bool = False
 
     def describe(self) -> str:
-        """What an actor reserves, in words."""
+        """Describe the resources of an actor."""
         wants = [
             f"{self.cpus:g} CPU",
             f"{self.gpus:g} GPU",
@@ -117,7 +117,7 @@ def _local_gpus() -> int:
 
 
 def surplus_actors(config: RunConfig, units: int) -> str | None:
-    """What to say if there are more actors than units: the surplus would have nothing to do, and is not started."""
+    """The message if there are more actors than units: the surplus would have nothing to do, and is not started."""
     runs = config.runs_of_pools()
     numbers = {name: run.actors for name, run in runs.items() if not isinstance(run.actors, ActorRange)}
     name = next((name for name, actors in numbers.items() if actors > max(1, units)), None)
@@ -185,7 +185,7 @@ def _fit(
         run: the run as the pool sees it.
         whole: the run of all pools.
         nodes: of the cluster.
-        left: what earlier pools leave of them; what this pool takes is taken away.
+        left: free resources after earlier pools; those of this pool are subtracted.
         units: see :func:`fit_pools`.
         private: see :func:`fit_pools`.
         others: actors of other runs beside these.
@@ -296,7 +296,7 @@ def _no_room(
 
 
 def _take(left: list[dict[str, float]], wanted: ActorResources) -> int:
-    """Place actors on nodes, as many as are wanted and fit; what they reserve is taken away from ``left``."""
+    """Place actors on nodes, as many as are wanted and fit; their resources are subtracted from ``left``."""
     placed = 0
     for node in left:
         count = min(_room(node, wanted), wanted.actors - placed)

@@ -71,7 +71,7 @@ _INIT_LOGGER = "ray._private.worker"
 
 
 def _is_not_about_signals(record: logging.LogRecord) -> bool:
-    """Ray warns where it leaves the handler of SIGTERM to the caller, as it does in a thread; that is what we want."""
+    """Ray warns where it leaves the handler of SIGTERM to the caller, as it does in a thread: as wanted here."""
     return "SIGTERM handler is not set" not in record.getMessage()
 
 
@@ -102,19 +102,19 @@ def _ensure_ray() -> bool:
     logging.getLogger(_INIT_LOGGER).addFilter(_is_not_about_signals)
     handler = signal.getsignal(signal.SIGTERM)
     if address:
-        # What workers print stays in Ray's log files; it would come with escape codes. What ends a run, the run says.
+        # Output of workers stays in Ray's log files; it would come with escape codes. The run reports its own end.
         _join(address, logging_level=logging.WARNING, log_to_driver=False)
     else:
         with on_loopback():
             _init_private(
                 address="local",
-                num_cpus=local_cpus(),  # what actors were checked against, before there was a session
+                num_cpus=local_cpus(),  # the number that actors were checked against, before the session
                 include_dashboard=False,
                 logging_level=logging.WARNING,
                 log_to_driver=False,
                 _node_ip_address=LOOPBACK,
                 _temp_dir=private_folder(),
-                _system_config=dict(PRIVATE_SYSTEM_CONFIG),  # Ray adds to it what holds for one session only
+                _system_config=dict(PRIVATE_SYSTEM_CONFIG),  # Ray adds entries for one session to it
             )
         warn_unless_on_loopback()
     if callable(handler) and threading.current_thread() is threading.main_thread():
@@ -169,7 +169,7 @@ def _logs() -> str:
 
 
 def stays_on_this_machine() -> bool:
-    """Whether what is sent to workers reaches processes of this machine alone, which this process began.
+    """Whether all workers are processes of this machine, started by this process.
 
     So it is of a private session, and of one that the caller began by ``ray.init()``, while it has one node.
     """
@@ -182,7 +182,7 @@ def stays_on_this_machine() -> bool:
 
 @contextmanager
 def ray_session() -> Iterator[None]:
-    """:func:`ensure_ray` for a block; ends only what it started."""
+    """:func:`ensure_ray` for a block; ends only a session that it started."""
     import ray
 
     started = ensure_ray()

@@ -1,7 +1,7 @@
 """The units that wait for an actor, and which of them goes to whom. Plain logic; knows no Ray.
 
 An actor gets the unit that fits its prefix cache best. With thousands of actors, thousands of units wait; so only some
-are compared: the oldest ones, and the oldest of those that begin like what the actor was given last.
+are compared: the oldest ones, and the oldest of those that begin like the actor's last units.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["OLDEST", "WaitingUnits"]
 OLDEST = 32
 """Units that are compared for their age."""
 _ALIKE = 32
-"""Prefixes of what an actor was given last by which units are looked up."""
+"""Most prefixes of an actor's last units that are used to look up units."""
 _INDEXED = 8
-"""Prefixes of a unit by which it can be looked up: those whose caching saves most."""
+"""The prefixes of a unit that it can be looked up by: those whose caching saves most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class _Waiting:
     given: int
     before: int
     age: int
-    """Smaller is older; what was put first is older than anything else."""
+    """Smaller is older; a unit that was put first is older than all others."""
 
 
 class WaitingUnits:
@@ -45,7 +45,7 @@ class WaitingUnits:
         self._alike: dict[int, OrderedDict[str, None]] = {}
         """Prefix -> the waiting units that have it, oldest first."""
         self._last: dict[int, deque[int]] = {}
-        """Actor -> prefixes of what it was given last."""
+        """Actor -> prefixes of its last units."""
         self._given = 0
         self._newest = self._oldest = 0
 

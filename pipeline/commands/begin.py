@@ -40,7 +40,7 @@ _LOG = logging.getLogger(__name__)
 class Begun:
     """A run that is ready to generate: its job, and the ledger and manifest of its output.
 
-    ``scheduled``: what a scheduled run adds; None for other runs. ``only``: ids of the units that a retry with
+    ``scheduled``: intake of a scheduled run; None for other runs. ``only``: ids of the units that a retry with
     corrected rows does; None for other runs. ``retries``: those that differed from the run.
     """
 
@@ -69,11 +69,11 @@ def begin(
         config: the run's configuration.
         storage: the output.
         lease: the caller's lease on it.
-        index: filled with what is planned, committed and published.
+        index: filled with the planned, committed and published units.
         origin: of the run that is there or begins now.
         resolved: called with the job of a new run, before its units are planned: there will be work. Whether a run that
             continues has any left shows only when they are.
-        scheduled: what a scheduled run processes; None for a run over all of the input.
+        scheduled: intake of a scheduled run; None for a run over all of the input.
         before: the stage before, if this is a later stage of a chain: its rows are the input, and not there yet.
 
     Raises:
@@ -199,7 +199,7 @@ def _index(
 
 
 def _check_touched(job: Job, index: Index, old: RunState | None) -> None:
-    """Compare the content of input files whose stamp changed, or whose stamp is not known, with what was read.
+    """Compare the content of input files whose stamp changed or is not known with the content that was read.
 
     Raises:
         FingerprintError: rows that were generated for have changed.

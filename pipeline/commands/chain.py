@@ -1,4 +1,4 @@
-"""``chain``: several stages as one job. Each has an ordinary output, and begins with what the one before has committed.
+"""``chain``: several stages as one job. Each has an ordinary output, and begins with the commits of the one before.
 
 All stages run on the same actors, whose engines batch the rows of all of them. The driver commits the units of each
 stage to its own ledger; when a unit is committed, the unit of the next stage that is made of it is read. Outputs are
@@ -184,7 +184,7 @@ def _report(run: StageRun) -> None:
 
 
 def _generate_and_publish(executors: Sequence[Executor], runs: Sequence[StageRun], monitor: Monitor) -> None:
-    """Generate what is due and publish all stages; units that turn out to be damaged are generated again, once.
+    """Generate due units and publish all stages; units that turn out to be damaged are generated again, once.
 
     Raises:
         DamagedError: a unit was damaged twice, or published files are damaged.
@@ -240,7 +240,7 @@ def _revoke(run: StageRun, damages: Sequence[Damage]) -> set[str]:
 
 
 def _generate(executors: Sequence[Executor], runs: Sequence[StageRun], flow: Flow) -> None:
-    """Generate and commit what is marked, stage beside stage."""
+    """Generate and commit the marked units, all stages at once."""
     begin = time.monotonic()
     for run in runs:
         run.begin_pass()

@@ -1,4 +1,4 @@
-"""A stage of a chain while the chain runs: its output, and what it has still to do. Knows no Ray."""
+"""A stage of a chain while the chain runs: its output, and its remaining work. Knows no Ray."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class StageRun:
         return self.monitor.now(self.name)
 
     def begin_pass(self) -> None:
-        """Begin to count what is committed."""
+        """Begin to count commits."""
         units = self.index.units
         self.monitor.plan(
             units.rows, self.index.settled(), units.work_units, stage=self.name, estimated=self.before is not None
@@ -145,7 +145,7 @@ class StageRun:
             self.monitor.add(record, before, stage=self.name)
 
     def end_pass(self, seconds: float) -> None:
-        """Keep what this pass has done."""
+        """Keep the results of this pass."""
         self.seconds += seconds
 
     def save_counts(self) -> None:

@@ -25,8 +25,8 @@ class ChainSummary:
         stages: name of each stage that generates -> its summary, in order.
         filters: name of each filter after them -> its result, in order.
         seconds: wall-clock time of this call's generation.
-        start_up: what the start of this call's actors was made of.
-        used: what this call's actors used.
+        start_up: parts of the start of this call's actors.
+        used: resources of this call's actors.
         price_per_hour: of one accelerator or CPU, if it was given.
     """
 
@@ -46,7 +46,7 @@ class ChainSummary:
     def table(
         self, of_stages: Mapping[str, tuple[Fact, ...]] | None = None, commands: tuple[Fact, ...] = ()
     ) -> SummaryTable:  # fmt: skip
-        """What to say at the end: of the chain, then of each stage.
+        """The text at the end: about the chain, then about each stage.
 
         Args:
             of_stages: name of a stage -> commands about its output that may be typed next.
@@ -74,7 +74,7 @@ class ChainSummary:
         )
 
     def describe(self) -> str:
-        """A few lines for people: what the chain did, and of each stage, rows, failures and files."""
+        """A few lines for people: the chain, then rows, failures and files of each stage."""
         return self.table().plain()
 
 

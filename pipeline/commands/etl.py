@@ -50,7 +50,7 @@ class EtlResult:
 
     Attributes:
         outcome: "done"; "nothing new"; or "busy", if another run is at work on the table.
-        intake: what there was to do; of a run that did it in rounds, the first one.
+        intake: files to process, replace and remove; of a run in rounds, those of the first.
         counts: the numbers of files, over all rounds.
         summary: of the run; None if it had nothing to do.
     """
@@ -71,7 +71,7 @@ class EtlResult:
 
 
 def describe_counts(counts: IntakeCounts, left: int = 0) -> str:
-    """What there is to do, in one line. ``left``: files for further rounds."""
+    """Describe the intake in one line. ``left``: files for further rounds."""
     parts = [f"{_files(counts.new, 'new ')}" if counts.new else "nothing new"]
     if counts.again:
         parts.append(f"{_files(counts.again)} again, in place of the old rows")
@@ -108,7 +108,7 @@ def etl(
     stop it as they stop :func:`pipeline.run`, which has the other arguments too.
 
     Raises:
-        ConfigError, SourceError, OutputError, ResourceError: before anything is generated; the message says what to do.
+        ConfigError, SourceError, OutputError, ResourceError: before anything is generated; the message has the remedy.
         LeaseError: another run was at work for all of ``config.wait``.
         EngineDiedError, SinkError, TooManyFailuresError, LeaseLostError: during the run; the next one continues.
         StoppedError: a signal stopped the run, and its own handler did nothing.
@@ -151,7 +151,7 @@ def etl_on(
 
 
 def plan_etl(config: EtlConfig) -> Intake:
-    """What :func:`etl` would process now (of more than ``max_files``, first); changes nothing, and needs no lease.
+    """The intake of :func:`etl` now (of more than ``max_files``, the first); changes nothing, and needs no lease.
 
     Raises:
         SourceError, OutputError: as :func:`etl`.
@@ -171,7 +171,7 @@ def _run(
     inputs: Inputs,
     monitor: Monitor,
 ) -> EtlResult:
-    """What there is to do, in rounds of ``max_files``: memory holds the files of one, and each is published itself."""
+    """Intakes in rounds of ``max_files``: memory holds the files of one round, and each is published by itself."""
     if config.run.mode == "new":
         check_new_table(config, storage)
     origin = prepare_output(config.run, storage, lease)
@@ -217,7 +217,7 @@ def _round(
     )
     if not intake.gone and not scheduled.has_rows:
         return None
-    # What is to be done again is done as a further version of its files, see _again.
+    # Files to do again become further versions of themselves, see _again.
     run = replace(config.run, retry_failed=False, repair=False)
     return run_held(executor, run, storage, lease, origin, monitor, scheduled)
 

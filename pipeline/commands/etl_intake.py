@@ -1,4 +1,4 @@
-"""What a scheduled run finds when it looks: lists the input, compares it with the watermark, opens what it takes."""
+"""The intake of a scheduled run: lists the input, compares it with the watermark, opens the files to process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LeftOut:
 
 
 def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, head: ManifestHead) -> LeftOut:
-    """Enter the watermark, a listing of the input and what differs in the index.
+    """Enter the watermark, a listing of the input and their differences in the index.
 
     Returns:
         The files that are left out.
@@ -86,7 +86,7 @@ def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: I
 
 
 def _listed(config: EtlConfig) -> tuple[Iterator[ListedFile], Callable[[], LeftOut]]:
-    """The files of the input, and what was left out once all of them are drawn."""
+    """The files of the input, and those that were left out, once all of them are drawn."""
     suffixes = all_suffixes(config.run.input_format)
     left_out = LeftOut()
 

@@ -37,7 +37,7 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaExported:
-    """What an export did.
+    """The result of an export.
 
     Attributes:
         table: path or URL of the table; credentials are masked.
@@ -61,7 +61,7 @@ def export_delta(
     table_storage_options: Mapping[str, Any] | None = None,
     delta_options: Mapping[str, Any] | None = None,
 ) -> DeltaExported:
-    """Bring a Delta table up to what an output has published. Call it after each run, or as often as you like.
+    """Bring a Delta table up to the publications of an output. Call it after each run, or as often as you like.
 
     Args:
         output: the folder or URL of a run with ``output_format="parquet"``.
@@ -217,7 +217,7 @@ def _paths(app: str, publication: Publication) -> list[str]:
 
 
 def _copy(source: Storage, key: str, sha256: str, files: Storage, path: str) -> None:
-    """Copy a file; it appears whole, and only if it is what was published."""
+    """Copy a file; it appears whole, and only if it equals the published one."""
     with files.create(path) as copy:
         hashed = HashedFile(copy)
         try:

@@ -1,4 +1,4 @@
-"""``filter``: makes a new output of the good rows of another one, and says what was dropped and why."""
+"""``filter``: makes a new output of the good rows of another one, and reports the dropped rows with reasons."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def filter(
 
     The new output has the rows in their order, all their columns, and a column that tells score and rank. It becomes
     visible at once, has checksums, and remembers which publications of which output it is of, and how it was made.
-    Called again with the same arguments, it does nothing if it is done, else it begins anew: what a kill left is
-    removed first. Failed rows are dropped always; they stand in the dead letters of ``output``.
+    Called again with the same arguments, it does nothing if it is done, else it begins again: the rest of a killed call
+    is removed first. Failed rows are dropped always; they stand in the dead letters of ``output``.
 
     Args:
         output: the folder or URL of a run, or of a filter.
         to: the folder or URL to write to.
         keep: which rows to keep; this and the next five: see :class:`~pipeline.selection.settings.FilterConfig`.
-        score: what is best.
+        score: name or expression that ranks rows; the highest are best.
         by: columns whose values form groups.
         dedup: whether, and how, to drop near-duplicates.
         outliers: whether, and how, to drop outliers.
         selection_column: name of the column that tells score and rank.
-        mode: "resume"; "new" discards what is in ``to``; "error_if_exists" only starts.
+        mode: "resume"; "new" discards the content of ``to``; "error_if_exists" only starts.
         target_part_bytes: published files are closed when they reach about this size.
         storage_options: keyword arguments of the file system of ``output``, and of ``to`` unless it has its own.
         output_storage_options: of ``to``.

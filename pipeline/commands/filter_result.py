@@ -1,4 +1,4 @@
-"""The result of a filter: what was kept, what was dropped and why, and access to both."""
+"""The result of a filter: kept rows, dropped rows with reasons, and access to both."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FilterResult:
 
     @property
     def rows_dropped(self) -> OutputTable:
-        """One note for each row that was dropped: its id, why, and what it was compared with."""
+        """One note for each row that was dropped: its id, the reason, and the row that it was compared with."""
         return read(self.output, table="dropped", storage_options=self.storage_options)
 
     def to_arrow(self) -> pyarrow.Table:
@@ -79,7 +79,7 @@ class FilterResult:
         return iter(self.rows_kept)
 
     def section(self, title: str, commands: tuple[Fact, ...] = ()) -> SummaryTable:
-        """What to say of it as a stage of a chain."""
+        """Its summary as a stage of a chain."""
         dropped = ", ".join(f"{reason} {count}" for reason, count in self.dropped.items())
         facts = {
             "Rows": f"{self.rows} read, {self.kept} kept, {self.rows - self.kept} dropped",

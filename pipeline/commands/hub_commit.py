@@ -27,7 +27,7 @@ _KIND = "dataset"
 
 @dataclass(frozen=True, kw_only=True)
 class HubContent:
-    """What a repository is to have.
+    """The wanted files of a repository.
 
     Attributes:
         storage: of the output.
@@ -46,7 +46,7 @@ class HubContent:
 
 @dataclass(frozen=True, kw_only=True)
 class Pushed:
-    """What a push did.
+    """The result of a push.
 
     Attributes:
         repo: the repository, as ``user/name``.
@@ -68,11 +68,11 @@ class Pushed:
 
 
 def commit_to_hub(api: HfApi, found: HubContent, repo: str, *, private: bool, revision: str | None) -> Pushed:
-    """Compare with what is there, upload what is not, and commit on top of what was seen.
+    """Compare with the repository, upload missing files, and commit on top of the revision that was compared.
 
     Args:
         api: the hub's client.
-        found: what the repository is to have.
+        found: the wanted files of the repository.
         repo: ``user/name``; it is made if it is not there.
         private: whether it has to be private.
         revision: branch; None is ``main``.
@@ -183,7 +183,7 @@ def _local(storage: Storage, key: str, folder: str) -> str:
 
 
 def _check_sent(found: HubContent, key: str, sha256: str) -> None:
-    """What was sent is content-addressed, and no commit names it yet."""
+    """Uploaded files are content-addressed, and no commit names them yet."""
     if sha256 != found.parts[key].sha256:
         raise DamagedError(f"{found.storage.url}/{key}: not as it was published (its checksum differs)",
                            "Run again with repair, then push.")  # fmt: skip

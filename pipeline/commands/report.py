@@ -1,4 +1,4 @@
-"""``report``: one page about an output, from what is known of it; never disturbs a run that writes to it."""
+"""``report``: one page about an output, from its records; never disturbs a run that writes to it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def report(
         output: the folder or URL of a run; one that was interrupted or goes on at the moment too.
         to: a local file; None writes it to ``__wedlm/report.html`` of the output.
         model: the model that made the output, wherever it is now: some rows are decoded once more with it, in this
-            process, for the player; all rows are read for it. None shows what the last run decoded once more.
+            process, for the player; all rows are read for it. None shows the rows that the last run decoded once more.
         storage_options: keyword arguments of the URL's file system.
 
     Returns:
@@ -123,7 +123,7 @@ def _with_traces(storage: Storage, facts: Facts, model: str, options: Mapping[st
 
 
 def gather(storage: Storage) -> Facts:
-    """What is known of an output.
+    """The facts of an output.
 
     Raises:
         DamagedError, OutputError: see :func:`report`.
@@ -148,7 +148,7 @@ def gather(storage: Storage) -> Facts:
 
 
 def _facts_of_filtered(storage: Storage, state: RunState, manifest: Manifest) -> Facts:
-    """The facts of a filter's output, which has no ledger: its publication says what it holds."""
+    """The facts of a filter's output, which has no ledger: they come from its publication."""
     assert state.derived is not None
     aggregate, _ = published_aggregate(storage, manifest, state)
     dropped = dropped_by_reason(storage, manifest, state.fingerprint["column_prefix"])

@@ -73,8 +73,8 @@ def run(
     everything is done.
 
     In the main thread, SIGTERM and Ctrl-C stop it: no new unit is begun, those in flight get ``stop_seconds``, and
-    what finishes is committed; then the signal has its usual effect (Ctrl-C raises KeyboardInterrupt). A second one has
-    it at once.
+    finished units are committed; then the signal has its usual effect (Ctrl-C raises KeyboardInterrupt). A second one
+    has it at once.
 
     Args:
         dataset: the input, see :class:`~pipeline.config.RunConfig`.
@@ -82,8 +82,8 @@ def run(
         config: a whole configuration; the other arguments then override its fields.
         on_progress: called after each committed unit.
         progress: how the run is shown while it goes on. ``live``: a view in one place of a terminal; ``lines``: lines
-            of ``key=value`` on standard error; ``notebook``; ``none``; ``auto`` takes what fits. Or an observer of your
-            own, an object with ``update(snapshot)`` and ``close(snapshot)``, which gets a
+            of ``key=value`` on standard error; ``notebook``; ``none``; ``auto`` takes one that fits. Or an observer of
+            your own, an object with ``update(snapshot)`` and ``close(snapshot)``, which gets a
             :class:`~pipeline.progress.snapshot.Snapshot` four times a second, in another thread.
         progress_seconds: between two lines.
         **fields: the fields of :class:`~pipeline.config.RunConfig`, by name. Those that people set first are ``model``,
@@ -91,12 +91,12 @@ def run(
             ``id_column``, ``limit``, ``actors``, ``mode`` and ``retry_failed``.
 
     Raises:
-        ConfigError, SourceError, ResourceError: before anything is generated; the message says what to do.
+        ConfigError, SourceError, ResourceError: before anything is generated; the message has the remedy.
         FingerprintError: the output was begun with other settings; each difference is named.
-        DamagedError: published files or state are lost; the message says what to do.
+        DamagedError: published files or state are lost; the message has the remedy.
         LeaseError: another run is writing to this output.
         LeaseLostError: another run took this output over.
-        EngineDiedError, SinkError, TooManyFailuresError: during the run; what is committed stays, a re-run
+        EngineDiedError, SinkError, TooManyFailuresError: during the run; committed rows stay, a re-run
             continues.
         StoppedError: a signal stopped the run, and its own handler did nothing.
     """
@@ -155,7 +155,7 @@ def run_held(
     monitor: Monitor,
     scheduled: ScheduledRun | None = None,
 ) -> RunSummary:
-    """:func:`run_on` by the holder of the lease, on a prepared output; ``scheduled``: what a scheduled run adds."""
+    """:func:`run_on` by the holder of the lease, on a prepared output; ``scheduled``: intake of a scheduled run."""
     monitor.begin(executor.state)
     with Index() as index:
         with executor.session():
@@ -176,7 +176,7 @@ def _run_in_session(
     scheduled: ScheduledRun | None,
     index: Index,
 ) -> RunSummary:
-    """What :func:`run_held` does while the executor's session lasts."""
+    """The part of :func:`run_held` within the executor's session."""
     with stages.stage("units planned"):
         begun = begin(config, storage, lease, index, origin, resolved=executor.prepare, scheduled=scheduled)
     index.units.mark_work(retry_failed=config.retry_failed, only=begun.only)
@@ -263,7 +263,7 @@ def _generate_and_publish(
 
 
 def check_inputs(job: Job, index: Index) -> None:
-    """Check, before anything is published, that the input is still what was planned and read.
+    """Check, before anything is published, that the input has not changed since it was planned and read.
 
     Raises:
         FingerprintError, SourceError: it is not.
@@ -310,7 +310,7 @@ def _generate(
 
 
 def _sampled(job: Job, index: Index) -> SampledUnits | None:
-    """What finds the rows that the report shows step by step; None if it shows none."""
+    """The finder of the rows that the report shows step by step; None if it shows none."""
     if not job.config.report or not job.config.report_traces:
         return None
     most, derived = job.config.report_traces + SPARE, job.rows.derived_ids
@@ -320,10 +320,10 @@ def _sampled(job: Job, index: Index) -> SampledUnits | None:
 def publish_committed(
     executor: Executor, begun: Begun, index: Index, lease: Lease, manifest: Manifest
 ) -> Manifest:  # fmt: skip
-    """Publish what is committed and not visible yet, as revisions and as a new publication; returns the manifest.
+    """Publish committed units that are not visible yet, as revisions and as a new publication; returns the manifest.
 
     Raises:
-        FoundDamageError: staged or published objects are not what was committed.
+        FoundDamageError: staged or published objects differ from the committed ones.
     """
     job = begun.job
     for publication in outdated(manifest, index):

@@ -1,4 +1,4 @@
-"""What ``validate`` reports and the other commands refuse before they start anything dear: one implementation."""
+"""Checks that ``validate`` reports, and the other commands make before they start anything expensive."""
 
 from __future__ import annotations
 

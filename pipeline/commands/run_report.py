@@ -125,13 +125,13 @@ class RunReport:
 def put_page(
     storage: Storage, lease: Lease, index: Index, before: Callable[[Storage], None] = lambda storage: None
 ) -> None:
-    """Write the page of an output whose lease the caller holds; what goes wrong is a warning.
+    """Write the page of an output whose lease the caller holds; an error is a warning.
 
     Args:
         storage: the output.
         lease: on it.
         index: its committed units.
-        before: puts what else the page shows.
+        before: adds the other parts of the page.
     """
     try:
         lease.check()
@@ -151,7 +151,7 @@ def put_page(
 
 
 def _notes(aggregate: Aggregate, totals: Totals, unread: int) -> list[str]:
-    """What a reader of the page has to know."""
+    """Notes for a reader of the page."""
     notes = []
     if unread:
         notes.append(

@@ -1,4 +1,4 @@
-"""What a scheduled run does in place of a run over all of its input: it plans the files of its intake, and publishes.
+"""Plan and publish the intake of a scheduled run, in place of all of the input.
 
 :mod:`pipeline.commands.run` has the rest: the ledger, the generating, the damage that is found and done again.
 """
@@ -38,10 +38,10 @@ _BATCH = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledRun:
-    """The intake of a scheduled run, and what it needs to publish it.
+    """The intake of a scheduled run, and the objects needed to publish it.
 
     Attributes:
-        intake: what to process, replace and remove.
+        intake: files to process, replace and remove.
         source: its files.
         inputs: the index with the watermark.
         revisions: position -> revision that is visible there, for the positions of ``intake.gone``.
@@ -142,7 +142,7 @@ class ScheduledRun:
         lease: Lease,
         write_parts: WriteParts,
     ) -> Manifest:
-        """Publish the intake: a revision for each publication that holds rows of an older version, then what is new.
+        """Publish the intake: a revision for each publication that holds rows of an older version, then the new rows.
 
         Each decision has the watermark with its files; a kill in between leaves the others to the next run. To be
         called again after damage was found.
@@ -216,7 +216,7 @@ def check_scheduled(state: RunState | None, storage: Storage) -> None:
 def _pending(known: Mapping[str, FileIdentity], files: tuple[SourceFile, ...]) -> dict[str, FileIdentity]:
     """What an earlier run recorded of files that are to be processed still, as it was, with all that share their units.
 
-    Others are new: what was committed of them alone does not count.
+    Others are new: units that were committed of them alone do not count.
     """
     there = {file.key for file in files if file.key in known and known[file.key].digest == file.digest}
     torn = {own.unit for key, own in known.items() if own.unit is not None and key not in there}

@@ -1,4 +1,4 @@
-"""What the start of a run's actors was made of, over all of them."""
+"""Parts of the start of a run's actors, over all of them."""
 
 from __future__ import annotations
 

@@ -37,15 +37,15 @@ class RunSummary:
     Attributes:
         output: the folder or URL as it was given, credentials included; :meth:`describe` masks them.
         total: totals over the whole output.
-        session: totals over what this call generated; all zero if everything had been done before.
+        session: totals over the rows that this call generated; all zero if everything had been done before.
         seconds: wall-clock time of this call's generation, start of the actors included.
         generating_seconds: the same without the start: since the first engine was ready.
         publications: folders of the output that hold published parts.
         format: of the published parts.
         unread: files below the input that are not read.
-        start_up: what the start of this call's actors was made of.
-        used: what this call's actors used, from the start of their processes until they were given back.
-        used_by_all: what the actors of all calls used that have worked on this output, as far as it is recorded.
+        start_up: parts of the start of this call's actors.
+        used: resources of this call's actors, from the start of their processes until they were given back.
+        used_by_all: resources of the actors of all calls on this output, as far as recorded.
         gain: how many times faster the actors decoded than autoregressive decoding would at this load; None if unknown.
         uncounted_tokens: committed tokens of the time before it was.
         price_per_hour: of one accelerator or CPU, if it was given.
@@ -75,7 +75,7 @@ class RunSummary:
     corrected_rows: bool = False
 
     def following(self, earlier: RunSummary) -> RunSummary:
-        """The summary of a call that has done ``earlier`` first. What actors used is counted over the call anyway."""
+        """The summary of a call that has done ``earlier`` first. Resources count over the whole call anyway."""
         return replace(
             self,
             session=earlier.session.merged_with(self.session),
@@ -114,7 +114,7 @@ class RunSummary:
         return self.session.rows / self.generating_seconds if self.generating_seconds > 0 else 0.0
 
     def table(self, commands: tuple[Fact, ...] = ()) -> SummaryTable:
-        """What to say at the end. ``commands``: that may be typed next."""
+        """The text at the end of a run. ``commands``: suggestions to type next."""
         total, session = self.total, self.session
         facts = {
             "Output": f"{redact(self.output)} ({', '.join(self.publications) or 'nothing published'})",
@@ -150,7 +150,7 @@ class RunSummary:
         return self._table(facts, commands)
 
     def section(self, title: str, commands: tuple[Fact, ...] = ()) -> SummaryTable:
-        """What to say of a stage of a chain, for which time and cost are not counted."""
+        """The text about a stage of a chain, without time and cost."""
         facts = self._counts()
         if self.session.rows < self.total.rows:
             facts["This run"] = f"{self.session.rows} rows" if self.session.units else "nothing was left to do"

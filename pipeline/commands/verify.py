@@ -87,7 +87,7 @@ def verify(
     input_storage_options: Mapping[str, Any] | None = None,
     dataset_options: Mapping[str, Any] | None = None,
 ) -> Verification:
-    """Check that an output is what its run committed, and, with ``input``, that it is that input's.
+    """Check that an output equals the commits of its run, and, with ``input``, that it belongs to that input.
 
     An output of :func:`pipeline.filter` is checked likewise: its files against their checksums, its counts, and with
     ``input``, the output that it was made of, that each row there is kept unchanged and in order, or noted as dropped.
@@ -97,11 +97,11 @@ def verify(
     checksum of the data columns that the ledger has; row ids follow from the source's file and row numbers, and
     samples are numbered from 0; dead letters are the failed rows, in order. With ``input`` also: each unit of the
     input is there, in input order, the passed-through columns (and ids from a column) equal the input's, and all
-    columns of its rows, prompts among them, have the checksum of what was read when they were generated.
+    columns of its rows, prompts among them, have the checksum of the input at their generation.
 
     Args:
         output: the folder or URL of a run.
-        input: what the run read, as given to :func:`pipeline.run`.
+        input: the run's input, as given to :func:`pipeline.run`.
         storage_options: keyword arguments of the file system of ``output``, and of ``input`` unless it has its own.
         input_storage_options: of ``input``.
         dataset_options: as in ``RunConfig``.

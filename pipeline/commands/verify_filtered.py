@@ -21,8 +21,8 @@ def check_filtered(output: FilteredOutput, source: FilteredOutput | None, found:
     """Check the published files; with the source also that each of its rows is kept, unchanged, or dropped, in order.
 
     Args:
-        output: what the filter wrote.
-        source: what it read; None if it is not given.
+        output: the filter's output.
+        source: the output that it read; None if not given.
         found: takes counts and problems.
     """
     whole = _check_files(output, found)
@@ -45,7 +45,7 @@ def check_filtered(output: FilteredOutput, source: FilteredOutput | None, found:
 
 
 def proved_of_filtered(*, against_source: bool) -> tuple[str, ...]:
-    """What holds if no problem was found."""
+    """Sentences that hold if no problem was found."""
     every = (
         "the published files are, byte for byte, those that were published",
         "as many rows are kept or dropped as were read",
@@ -55,7 +55,7 @@ def proved_of_filtered(*, against_source: bool) -> tuple[str, ...]:
 
 
 def not_proved_of_filtered(*, against_source: bool) -> tuple[str, ...]:
-    """What could not be proved."""
+    """Sentences that could not be proved."""
     choice = "that the filter drops these rows: filter the source once more, to another folder, and compare"
     return (choice,) if against_source else (choice, "that the rows are those of the source: give it as --input")
 

@@ -60,7 +60,7 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the rows of a publication are compared with.
+    """The values that the rows of a publication are compared with.
 
     ``corrected``: see :func:`~pipeline.commands.verify_inputs.correction_faults`.
     """
@@ -138,7 +138,7 @@ def _rows_of(inputs: Iterator[tuple[str, pa.Table]], unit_id: str) -> pa.Table:
 
 
 def check_bytes(storage: Storage, key: str, part: PartRecord, found: Findings) -> bool | None:
-    """Whether the file is byte for byte what was published; None if it is missing."""
+    """Whether the file equals the published one byte for byte; None if it is missing."""
     digest, size = hashlib.sha256(), 0
     try:
         with storage.open(key) as file:

@@ -1,4 +1,4 @@
-"""Reads what is committed in an output: published rows, and the staged rows of units that are not published yet."""
+"""Reads the committed rows of an output: published rows, and the staged rows of units that are not published yet."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Publishes rows that were made from another output: no units and no ledger, one publication, all of it or nothing.
 
-The steps are those of :mod:`pipeline.commit.publish`, and so is what a kill leaves: files without a visible name, which
+The steps are those of :mod:`pipeline.commit.publish`, and a kill leaves the same: files without a visible name, which
 the next run removes, or a decided publication, which it completes. In the list of units each part with rows is one.
 """
 
@@ -53,7 +53,7 @@ def publish_derived(
     Args:
         storage: the output.
         manifest: its publications so far.
-        tables: what to publish.
+        tables: rows to publish.
         fingerprint: hash of everything that the rows follow from.
         index: an empty index.
         lease: the caller's lease.

@@ -205,7 +205,7 @@ class Ledger:
     """
 
     def __init__(self, storage: Storage, records: CommittedUnits, lease: Lease) -> None:
-        """``records``: table of the index with what the ledger holds already."""
+        """``records``: table of the index with the ledger's records."""
         self._storage = storage
         self._lease = lease
         self._segments = 0

@@ -52,7 +52,7 @@ def load_snapshot(storage: Storage, records: CommittedUnits, since: int, notes: 
     Args:
         storage: the output.
         records: table of the index.
-        since: the epoch in which the run began; snapshots of other runs do not count.
+        since: epoch at the begin of the run; snapshots of other runs do not count.
         notes: a line is added for each snapshot that is damaged.
     """
     for key in sorted(storage.keys(layout.SNAPSHOTS), reverse=True):

@@ -43,10 +43,11 @@ class Publication:
     """A publication: units that became visible at once, as part files in one folder.
 
     Attributes:
-        number: running number of publications and revisions, in the order in which they were decided.
-        position: place of its rows in the output, counted from 0; a revision has the position of what it replaces.
+        number: running number of publications and revisions, in the order of their decisions.
+        position: place of its rows in the output, counted from 0; a revision has the position of the publication that
+            it replaces.
         revision: 0, or how many publications were at this position before.
-        epoch: epoch of the lease under which it was decided.
+        epoch: epoch of the lease that decided it.
         format: format of its files, see :data:`pipeline.sinks.FORMATS`.
         schema, dead_schema: schemas of the two tables; the files may hold less exact types.
         parts: its part files, in input order.
@@ -148,7 +149,7 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All publications and revisions, in the order in which they were decided.
+    """All publications and revisions, in the order of their decisions.
 
     ``first``: the number from which publications and positions are counted.
     """

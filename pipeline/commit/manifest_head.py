@@ -23,7 +23,7 @@ __all__ = ["ManifestHead", "ranges_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestHead:
-    """What scheduled runs need of a manifest.
+    """The part of a manifest that scheduled runs need.
 
     Attributes:
         inputs: the lists of input files that make up the watermark, see :mod:`pipeline.commit.watermark`.

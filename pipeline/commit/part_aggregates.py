@@ -35,7 +35,7 @@ class PartAggregator:
         self._aggregator: Aggregator | None = Aggregator(prefix)
 
     def add(self, table: pa.Table) -> None:
-        """Count rows. What fails is logged, and the part gets no aggregate."""
+        """Count rows. An error is logged, and the part gets no aggregate."""
         try:
             if self._aggregator is not None:
                 self._aggregator.add(table)

@@ -81,7 +81,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputTables:
-    """What publishing needs of a run: its storage and its two tables.
+    """The part of a run that publishing needs: its storage and its two tables.
 
     Attributes:
         storage: the output.
@@ -173,7 +173,7 @@ def write_rows(storage: Storage, rows: Rows, key: str, pieces: Callable[[], Iter
     """Write one file from any number of pieces; ``pieces`` is called again for every attempt.
 
     Raises:
-        FoundDamageError: a piece is not what was committed; no file is written.
+        FoundDamageError: a piece differs from the committed one; no file is written.
         SinkError: it failed repeatedly.
     """
     return with_retries(lambda: _write(storage, rows, key, pieces()), _what(storage, key))

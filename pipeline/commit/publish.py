@@ -10,7 +10,7 @@ A revision (:mod:`pipeline.commit.revise`) replaces a publication some of whose 
 publication too; its step (3) begins with removing the folder of the one before. A reader of the folder never sees
 both, but may list the folder in between and see neither.
 
-What readers see: :func:`pipeline.read` follows the manifest, so it always sees all of a publication or nothing of it. A
+Visibility: :func:`pipeline.read` follows the manifest, so it always sees all of a publication or nothing of it. A
 plain reader that lists the folder sees the same on a local file system. On an object store, between (2) and the end of
 (3), it sees some parts of the publication: each one complete, none twice, and no other files.
 
@@ -97,7 +97,7 @@ def publish(
         write_inputs: writes the watermark; None leaves it as it is.
 
     Raises:
-        FoundDamageError: staged units are not what was committed; nothing is published.
+        FoundDamageError: staged units differ from the committed ones; nothing is published.
         LeaseLostError: another run took over.
         SinkError: the parts could not be written.
     """
@@ -195,7 +195,7 @@ def write_dead_letters(
     """Write the dead-letter table of a publication; None if there are no failed rows.
 
     Raises:
-        FoundDamageError: pieces are not what was committed; names all of them.
+        FoundDamageError: pieces differ from the committed ones; names all of them.
         SinkError: it failed repeatedly.
     """
     if next(pieces(), None) is None:
@@ -245,7 +245,7 @@ def make_visible(storage: Storage, manifest: Manifest, decided: tuple[Publicatio
 
 
 def put_card(storage: Storage, format: str, schema: pa.Schema) -> None:
-    """Put what readers need beside the parts, unless a file of somebody else has its name."""
+    """Write the files that readers need next to the parts, unless a foreign file has the name."""
     card = FORMATS[format].card(schema)
     if card is not None and (not storage.exists(NAME) or is_card(storage.read(NAME))):
         storage.put(NAME, card)

@@ -35,7 +35,7 @@ __all__ = ["Replacement", "replace_files"]
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """What takes the place of what in a publication.
+    """Rows that are replaced in a publication, and their replacements.
 
     Attributes:
         publication: a visible one.
@@ -87,14 +87,14 @@ def replace_files(
         output: the output and its tables.
         manifest: the publications so far.
         index: committed and published units.
-        replacement: what takes the place of what.
+        replacement: replaced rows and their replacements.
         lease: the caller's lease; without it nothing is published.
         write_inputs: writes the watermark.
         write_parts: writes the parts; None writes them one by one in this process.
 
     Raises:
         DamagedError: the ledger lacks published units, so their files are not known.
-        FoundDamageError: published parts or staged units are not what was committed; nothing is published.
+        FoundDamageError: published parts or staged units differ from the committed ones; nothing is published.
         LeaseLostError: another run took over.
         SinkError: the parts could not be written.
     """
@@ -171,7 +171,7 @@ def _part_jobs(output: OutputTables, replacement: Replacement, index: Index, fol
 
 
 def _filled(pieces: Iterable[_Piece], target_bytes: int) -> Iterator[tuple[tuple[int, int], _Piece]]:
-    """Each piece with its place: the old part, and how often that was closed for what came as it had become large."""
+    """Each piece with its place: the old part, and how often that was closed as too large."""
     part, closed, size = -1, 0, 0
     for piece in pieces:
         if piece.part != part:

@@ -21,7 +21,7 @@ class Retry:
         files: key of each input file whose failed rows were corrected -> digest of the corrected file.
         rows: name of an input of corrected rows, which take the place of failed rows by row id; else empty.
         rows_key, rows_sha256: key of a copy of these rows in the output, and the checksum of its columns; else empty.
-        number: from 1, in the order in which they were first made.
+        number: from 1, in the order of the first attempts.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -48,7 +48,7 @@ def revise(
         write_parts: writes the parts; None writes them one by one in this process.
 
     Raises:
-        FoundDamageError: published parts or staged units are not what was committed; nothing is published.
+        FoundDamageError: published parts or staged units differ from the committed ones; nothing is published.
         LeaseLostError: another run took over.
         SinkError: the parts could not be written.
     """

@@ -91,7 +91,7 @@ class RunState:
     """The content of a run record.
 
     Attributes:
-        begun: epoch in which the run began; files of earlier epochs belong to a discarded run.
+        begun: epoch at the begin of the run; files of earlier epochs belong to a discarded run.
         first: number from which its publications and positions are counted: a sleeping writer of a discarded run may
             still write lower ones.
         fingerprint: setting -> plain value, for everything that changes the output.
@@ -107,7 +107,7 @@ class RunState:
             watermark (see :mod:`pipeline.commit.watermark`) has the others.
         schema_version: version of the output's columns, see :mod:`pipeline.schema`; a continuation keeps it.
         derived: of an output that was made from another one: by what, and from where; None for generated ones. Then
-            ``fingerprint`` says what it was made of, and how.
+            ``fingerprint`` holds its origin and settings.
         sampled: of a later stage of a chain, how often a number of a sample was added to the id of an input row, with
             ``#`` before it; the same of what is made of its output.
         retries: retries of failed rows that differed from the run, in the order of their numbers.
@@ -332,7 +332,7 @@ class RunState:
         return replace(rows or Retry(), settings=changed, files=self._corrected(new.files))
 
     def _corrected(self, files: Mapping[str, FileIdentity]) -> dict[str, str]:
-        """Key of each file whose content is not that with which the run began -> its digest now."""
+        """Key of each file whose content has changed since the run began -> its digest now."""
         known = ((key, file.digest, self.files.get(key, file)) for key, file in files.items())
         return {key: digest for key, digest, own in known if digest != own.first_digest}
 
@@ -463,7 +463,7 @@ def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:
-    """Two texts; of long ones, such as schemas, what stands around the place where they begin to differ."""
+    """Two texts; of long ones, such as schemas, the text around their first difference."""
     place = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return _around(one, place), _around(other, place)
 

@@ -1,6 +1,6 @@
-"""What the actors of a run have used in all of its calls: kept beside the ledger, so that a run that continues knows.
+"""Resource use of a run's actors in all of its calls, kept next to the ledger for the calls to come.
 
-The record of a call holds what the calls before it used, and its own. It is written now and then while units are
+The record of a call holds the use of the calls before it, and its own. It is written now and then while units are
 committed, and at the end; of a driver that is killed the last half minute may be missing. As with all state, its name
 holds the epoch of the lease, and the highest one counts.
 """
@@ -25,18 +25,18 @@ _EVERY_SECONDS = 30.0
 
 
 class Usage:
-    """What earlier calls have used, and the record of this one.
+    """Resource use of earlier calls, and the record of this one.
 
     Attributes:
-        before: what earlier calls used.
+        before: use of earlier calls.
         uncounted_tokens: tokens that were committed before anything was recorded, by a version that did not.
 
     Args:
         storage: the output.
         epoch: of this call's lease.
-        since: the epoch in which the run began; earlier records do not count.
+        since: epoch at the begin of the run; earlier records do not count.
         tokens: that are committed now.
-        used: what this call has used up to now.
+        used: use of this call up to now.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Usage:
 
 
 def read_usage(storage: Storage, since: int = 0) -> ResourceSeconds:
-    """What the actors of all calls have used, as far as it is recorded."""
+    """Resource use of the actors of all calls, as far as recorded."""
     found = _latest(storage, since)
     return ResourceSeconds() if found is None else _sum(found[1], "before", "own")
 

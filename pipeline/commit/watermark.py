@@ -50,7 +50,7 @@ def load_watermark(storage: Storage, head: ManifestHead, inputs: Inputs) -> None
         inputs: tables of an index, to be filled.
 
     Raises:
-        DamagedError: a list is missing or not what was decided.
+        DamagedError: a list is missing, or differs from the decided one.
     """
     for number, part in enumerate(head.inputs):
         key = layout.named_inputs(part.name)

@@ -1,4 +1,4 @@
-"""What a scheduled run has to do: compares a listing of the input with the watermark.
+"""Find the work of a scheduled run: compare a listing of the input with the watermark.
 
 Plain logic over the index: knows neither storages nor models. Both are in the index, on disk, and so is what
 :func:`compare` finds; :func:`draw_intake` takes of it what one publication is to hold, so that memory does not grow
@@ -57,7 +57,7 @@ class IntakeCounts:
     unread: Unread = field(default_factory=Unread)
 
     def plus(self, later: Intake) -> IntakeCounts:
-        """With what a later round of the same run has done."""
+        """Add the work of a later round of the same run."""
         own = later.counts
         return replace(
             self, new=self.new + own.new, again=self.again + own.again, removed=self.removed + own.removed
@@ -116,7 +116,7 @@ def compare(
     Args:
         inputs: the index with both.
         within: partitions that the listing shows; files outside of them are left alone.
-        on_changed: what to do about files that were processed and are another content now, or gone.
+        on_changed: treatment of processed files whose content has changed, or that are gone.
         same: whether each of these files, whose stamps have changed, has the content that was processed.
         redo: keys of processed files whose rows are made again in any case, if the listing shows them.
 
@@ -145,7 +145,7 @@ def compare(
 def draw_intake(
     inputs: Inputs, *, within: PartitionRange, on_changed: OnChanged, most: int, after: str = ""
 ) -> Intake:  # fmt: skip
-    """What to process at once: replacements first, one publication after the other, then new files by key.
+    """Files to process at once: replacements first, one publication after the other, then new files by key.
 
     A file that has not settled is left for a later run; if it was processed before, its rows stay until then. Where a
     changed or vanished file shares a unit with others (small files are done together), these are done again with it:

@@ -1,4 +1,4 @@
-"""What a later stage of a chain is made of: the units of the stage before, one for one.
+"""The input of a later stage of a chain: the units of the stage before, one for one.
 
 A unit's id follows from the settings of its stage and the id of the unit that it is made of, so it is the same on every
 run, whatever has been committed. What the rows of that unit were is recorded with the results (``made_of`` in the
@@ -30,7 +30,7 @@ def stage_unit_id(fingerprint: str, unit_id: str) -> str:
     """The id of a unit of a later stage.
 
     Args:
-        fingerprint: hash of what changes the stage's output.
+        fingerprint: hash of the settings that change the stage's output.
         unit_id: of the unit that it is made of.
     """
     return hashlib.blake2b(f"{fingerprint}\x1f{unit_id}".encode(), digest_size=10).hexdigest()
@@ -116,7 +116,7 @@ class StageBefore:
 
     @property
     def fingerprint(self) -> Mapping[str, str]:
-        """What the next stage's record says of its input."""
+        """The input in the next stage's record."""
         own = {"stage_before": f"{self.name}@{self.settings}"}
         return own if self.where is None else {**own, "where": self.where}
 

@@ -1,4 +1,4 @@
-"""Follows a run: counts what is committed, knows its stage, and makes the snapshots that observers are shown.
+"""Follows a run: counts its commits, knows its stage, and makes the snapshots for observers.
 
 A chain is followed by one monitor, too: it counts each of its stages for itself, and a snapshot has the sums.
 """
@@ -20,13 +20,13 @@ from pipeline.types import CommitRecord, Totals
 
 __all__ = ["Monitor"]
 _NOTE_SECONDS = 60.0
-"""What was announced is news for so long."""
+"""Seconds for which an announcement is shown."""
 _ONLY = ""
 """Name of the stage of a run that is no chain."""
 
 
 class Monitor:
-    """What is known of a run so far. Thread-safe: the run tells it, a thread of its own shows it.
+    """The counts and the stage of a run so far. Thread-safe: the run updates it, a thread of its own shows it.
 
     Args:
         observers: are shown snapshots, for as long as :meth:`shown` lasts.
@@ -69,7 +69,7 @@ class Monitor:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """A block in which the observers are shown snapshots. They are closed at its end, whatever ends it."""
+        """Context in which observers get snapshots. They are closed at its end, whatever ends it."""
         self._pulse.start()
         try:
             with announced_to(self._take_note):
@@ -105,7 +105,7 @@ class Monitor:
             done: totals over the units that need not be done.
             units: to be done now.
             stage: of a chain.
-            estimated: ``total_rows`` is the most that there may be; what there is follows from the units so far.
+            estimated: ``total_rows`` is an upper bound; the number itself follows from the units so far.
         """
         with self._lock:
             self._counts[stage].plan(total_rows, done, units, estimated=estimated)
@@ -178,7 +178,7 @@ class Monitor:
         return sum(known) if len(known) == len(self._counts) else 0.0
 
     def _ahead(self, state: ExecutorState, session: Totals) -> float | None:
-        """Work that is done in units not committed yet, by what the engines count; None if they do not say."""
+        """Finished work in units that are not committed yet, as the engines count it; None if they do not."""
         if state.load is None or not session.completion_tokens:
             return None
         tokens = state.load.counters.get("tokens", 0) - session.completion_tokens

@@ -1,4 +1,4 @@
-"""What is known of a run at one moment. Plain numbers; any thread may keep them."""
+"""The state of a run at one moment. Plain numbers; any thread may keep them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class Stage(StrEnum):
-    """What a run does at the moment. They come in this order; a run may go back to generating if it finds damage.
+    """The stage of a run. They come in this order; a run may go back to generating if it finds damage.
 
     Only a chain with filters at its end is ``filtering``. The stages of a chain are others: :class:`ChainStage`.
     """
@@ -85,7 +85,7 @@ class Eta:
 
     Attributes:
         seconds: from the snapshot on.
-        low, high: bounds that the end lies between in 8 of 10 runs whose rates stay what they are.
+        low, high: bounds that the end lies between in 8 of 10 runs whose rates stay the same.
     """
 
     seconds: float
@@ -95,7 +95,7 @@ class Eta:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Rates of what was committed lately.
+    """Rates of the latest commits.
 
     Attributes:
         seconds: how far back "lately" reaches; 0 before anything was committed.
@@ -125,7 +125,7 @@ class Actors:
     Attributes:
         ready: have loaded their model and take units.
         starting: asked for, and not ready yet; those that wait for a node included.
-        leaving: finish what they hold and take no new unit.
+        leaving: finish their units and take no new one.
         most: that there may be at once: the number given, or the top of the range.
     """
 
@@ -203,12 +203,12 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorState:
-    """What an executor knows of a run at one moment.
+    """The executor's view of a run at one moment.
 
     Attributes:
         actors: by state.
         waiting, running: units that no actor holds, and that some actor holds.
-        phase: what the actors do that are not ready yet: the latest of starting, loading, compiling that one reached.
+        phase: of the actors that are not ready yet: the latest of starting, loading, compiling that any has reached.
         load: of the engines; None if nothing is known.
         used: by the actors so far.
     """
@@ -269,21 +269,21 @@ class ChainFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(Progress):
-    """A run at one moment: what is committed, and what is going on. Of a chain, the sums over its stages.
+    """A run at one moment: its commits, and the work in progress. Of a chain, the sums over its stages.
 
     Attributes:
         output: where it writes, without credentials.
         model: its name.
         at: seconds since the run was called.
-        stage: what it does.
-        stages: seconds in each stage so far, in the order in which they began, the present one included.
+        stage: its stage.
+        stages: seconds in each stage so far, in the order of their begin, the present one included.
         recent: rates of the last commits.
         units: of this session, by state.
         actors: by state.
         load: of the engines; None if nothing is known.
         used: GPU-seconds or CPU-seconds of the actors so far.
         price_per_hour: of one accelerator or CPU, if it was given.
-        note: what was announced lately (:func:`pipeline.stages.announce`), such as what is waited for; mostly empty.
+        note: the latest announcement (:func:`pipeline.stages.announce`), such as the reason of a wait; mostly empty.
         eta: None before enough is committed, and when nothing is left.
         chain: of a chain, its stages that generate, in order.
         filters: of a chain, the filters at its end, in order.
@@ -307,7 +307,7 @@ class Snapshot(Progress):
 
     @property
     def cost(self) -> float | None:
-        """Price of what the actors used so far, in the currency of ``price_per_hour``; None if that was not given."""
+        """Price of the actors' resources so far, in the currency of ``price_per_hour``; None if that was not given."""
         return None if self.price_per_hour is None else self.used.cost(self.price_per_hour)
 
     @property

@@ -1,8 +1,8 @@
 """Parameters of a request's body, as OpenAI names them, as sampling parameters. Plain logic.
 
-Three kinds: those that mean what a sampling parameter means (vLLM's additions and ours are among them); those that only
+Three kinds: those that equal a sampling parameter (vLLM's additions and ours are among them); those that only
 bear on billing, storage or speed, which are ignored; and those that would change the answer in a way that is not done
-here, which are refused by name. What they mean: https://platform.openai.com/docs/api-reference/chat/create
+here, which are refused by name. Reference: https://platform.openai.com/docs/api-reference/chat/create
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ refused."""
 
 @dataclass(frozen=True, kw_only=True)
 class _Refused:
-    """A parameter that is not honoured. ``harmless``: its values that ask for what is done anyway."""
+    """A parameter that is not honoured. ``harmless``: its values that change nothing."""
 
     rule: str
     remedy: str
@@ -60,17 +60,15 @@ REFUSED: Mapping[str, _Refused] = {
     "web_search_options": _NOT_HERE,
     "moderation": _NOT_HERE,
     "echo": _Refused(rule="an answer does not repeat its prompt", remedy="Leave it out.", harmless=(False,)),
-    "suffix": _Refused(
-        rule="text is generated behind a prompt, not around one", remedy="Leave it out.", harmless=("",)
-    ),
+    "suffix": _Refused(rule="text is generated after a prompt, not around one", remedy="Leave it out.", harmless=("",)),
 }
-"""Parameters that are refused, unless they ask for what is done anyway."""
+"""Parameters that are refused, unless their value changes nothing."""
 
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 """vLLM's earlier names -> those of ``StructuredOutputs``."""
 _WHITESPACE = "guided_whitespace_pattern"
 STRUCTURED = frozenset({"response_format", "structured_outputs", *_GUIDED, _WHITESPACE})
-"""Parameters that say what the answer has to be."""
+"""Parameters for the form of the answer."""
 _CHAT_ONLY = frozenset({"max_completion_tokens", "top_logprobs"})
 _COMPLETIONS_ONLY = frozenset({"best_of"})
 
@@ -109,7 +107,7 @@ def _check_known(name: str, value: Any, *, chat: bool) -> None:
 
 
 def _structure(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the answer has to be, under whichever name; one of them at most."""
+    """The form of the answer, under whichever name; at most one of them."""
     names = sorted(STRUCTURED & given.keys() - {_WHITESPACE})
     whitespace = given.get(_WHITESPACE)
     if len(names) > 1:

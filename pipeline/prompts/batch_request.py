@@ -26,7 +26,7 @@ _IN_COMPLETIONS = frozenset({"model", "prompt"})
 
 @dataclass(frozen=True, kw_only=True)
 class RowRequest:
-    """What a line asks for.
+    """The request of a line.
 
     Attributes:
         prompt: text to encode, token ids, or why there is none.

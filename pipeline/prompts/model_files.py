@@ -115,7 +115,7 @@ def check_same_model(config: RunConfig, wanted: str) -> None:
 
 
 def check_model(config: RunConfig) -> Checkpoint:
-    """Check that the model's folder has what the run needs; quick, as it loads neither weights nor tokenizer.
+    """Check that the model's folder has the files that the run needs; quick, as it loads neither weights nor tokenizer.
 
     Raises:
         WeightsError: the model cannot be found, or its weights are not those of its configuration.

@@ -1,4 +1,4 @@
-"""What a run's model takes of an actor's memory: weights in each dtype, keys and values, and what fits. No torch."""
+"""Memory of a run's model in an actor: weights in each dtype, keys and values, and whether they fit. No torch."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _compiler(tokenizer: Tokenizer, folder: Path) -> Callable[[StructuredOutputs
             rule = f"takes more than {exceeded} to compile"
             value = getattr(wanted, wanted.kind)
             error = RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, "Simplify it."))
-        except OSError as unstarted:  # its engine will compile it, and say what is wrong with it
+        except OSError as unstarted:  # its engine will compile it, and report its error
             announce(f"a row's grammar is compiled by its engine alone, without limits: {unstarted!r}")
             return None
         return None if error is None else Failure.of(error)

@@ -41,7 +41,7 @@ class BlankPrompt(str):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatCells:
-    """What a row gives to the chat template beside its messages, as its cells have it: tools and variables."""
+    """Values of a row for the chat template in addition to its messages, as in its cells: tools and variables."""
 
     tools: Any = None
     variables: Any = None

@@ -25,7 +25,7 @@ def render_prompt(template: PromptTemplate, row: Mapping[str, Any]) -> str:
 
     Raises:
         TemplateLimitError: its text is too long, or takes too long or too much memory.
-        Exception: what :meth:`PromptTemplate.render` raises.
+        Exception: any of :meth:`PromptTemplate.render`.
     """
     try:
         return _render("prompt", template.text, row)
@@ -38,7 +38,7 @@ def render_chat(template: ChatTemplate, variables: Mapping[str, Any]) -> str:
 
     Raises:
         TemplateLimitError: its text is too long, or takes too long or too much memory.
-        Exception: what :meth:`ChatTemplate.render` raises.
+        Exception: any of :meth:`ChatTemplate.render`.
     """
     return _render("chat", template.text, variables)
 

@@ -1,4 +1,4 @@
-"""Why prepared rows would fail before anything is generated: their prompts, and what an engine refuses. No torch."""
+"""Find prepared rows that would fail before anything is generated: by their prompts, or in an engine. No torch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _most_pool_tokens(config: RunConfig, model: ModelConfig) -> int:
 
 
 def _limits(config: RunConfig) -> Limits:
-    """What the run's engines will ask of a request, as far as it is known without one."""
+    """Limits of the run's engines on a request, as far as they are known without an engine."""
     model, engine = load_config(model_folder(config)), config.engine
     return Limits(
         vocab_size=model.vocab_size,

@@ -1,4 +1,4 @@
-"""What rows and requests ask their outputs to be, as fields of ``StructuredOutputs``; and whether that compiles."""
+"""Forms of outputs that rows and requests ask for, as fields of ``StructuredOutputs``; and whether they compile."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def of_response_format(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def check_structure(config: RunConfig) -> None:
-    """Check that what all outputs of a run have to be can be compiled for its model.
+    """Check that the form of all outputs of a run can be compiled for its model.
 
     Raises:
         ConfigError: it cannot; or ``parsed`` could not be read after ``after``.

@@ -129,7 +129,7 @@ def _check_previous(unit: Unit, job: Job) -> None:
     """Check that the rows are there that corrected rows join.
 
     Raises:
-        DamagedError: they were revoked, or are not what was committed.
+        DamagedError: they were revoked, or differ from the committed ones.
     """
     if unit.previous is None:
         raise DamagedError(f"unit {unit.unit_id}: its rows were revoked", REPAIR_FIRST)

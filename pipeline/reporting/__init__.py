@@ -1,4 +1,4 @@
-"""The report of an output: what is aggregated of its rows while they are written, and the page that shows it.
+"""The report of an output: aggregates of its rows, made while they are written, and the page that shows them.
 
 Knows the columns of the output, histograms, SVG and HTML; does not know where rows are stored, how they are committed,
 Ray or the engine. An aggregate has a fixed size, whatever the number of rows, and aggregates of parts of a table merge,

@@ -43,7 +43,7 @@ class Chart:
         name: unique on the page.
         title: of the chart.
         about: a sentence for readers who look at it, and for those who cannot.
-        x, y: what the axes count, with units.
+        x, y: quantities of the axes, with units.
         bars: from the left to the right.
         note: a line above the bars, for example their mean.
     """

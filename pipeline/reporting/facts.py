@@ -65,7 +65,7 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of an output.
+    """The facts of an output.
 
     Attributes:
         output: its name, without credentials.
@@ -81,7 +81,7 @@ class Facts:
         sessions: the runs that wrote it, the oldest first.
         traces: rows that were decoded once more, step by step.
         trace_note: why there are none of these, or fewer than asked for.
-        notes: what a reader has to know about these numbers.
+        notes: sentences that a reader needs for these numbers.
         dropped: rows that a filter dropped; None of an output that a run generated.
         scheduled: whether scheduled runs keep the output.
     """

@@ -1,4 +1,4 @@
-"""The decode player: what its script needs of each trace, and the sentences that explain it."""
+"""The decode player: the values of each trace for its script, and the sentences that explain it."""
 
 from __future__ import annotations
 

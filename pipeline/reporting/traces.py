@@ -1,6 +1,6 @@
-"""Traces of rows for the player: what each forward held, proposed and committed, as compact plain values.
+"""Traces of rows for the player: tokens held, proposed and committed by each forward, as compact plain values.
 
-Positions are counted from the first generated token. Tokens are ids; what they look like is in ``vocabulary``, and the
+Positions are counted from the first generated token. Tokens are ids; their texts are in ``vocabulary``, and the
 pieces of text that committed tokens added, in order, are in ``pieces``: joined they are ``text``.
 """
 
@@ -69,14 +69,14 @@ class RowTrace:
         run_drafts: the row's drafts by source in the run, as in ``stats``.
         tokens: that the row has in the output.
         text: of the tokens that are traced.
-        pieces: what each of these added to the text.
+        pieces: text added by each of these.
         token_ids: these tokens.
         whole: whether they are all of the row's.
         same: whether they are those that the output has; None where it does not hold them.
         forwards: by the row's strategy.
         plain_ids: tokens of autoregressive decoding, one a forward.
-        plain_pieces: what each of these added to its text.
-        vocabulary: token id -> what it looks like by itself.
+        plain_pieces: text added by each of these.
+        vocabulary: token id -> its text by itself.
     """
 
     row_id: str
@@ -117,12 +117,12 @@ class RowTrace:
 
 
 def pieces_of(token_ids: Sequence[int], push: Callable[[Sequence[int]], str], text: str | None) -> tuple[str, ...]:
-    """What each token adds to a text.
+    """The piece of text that each token adds.
 
     Args:
         token_ids: the tokens.
         push: an incremental detokeniser: gives the characters that are whole with these tokens.
-        text: where the text ends; None: with the last token. What a stop string cut off is in no piece.
+        text: where the text ends; None: with the last token. Text that a stop string cut off is in no piece.
     """
     pieces, left = [], text
     for token in token_ids:

@@ -33,7 +33,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was decided about a row.
+    """The decision about a row.
 
     Attributes:
         reason: why it is dropped; None if it is kept.
@@ -85,12 +85,12 @@ class Candidates:
         self.scratch.write("INSERT INTO texts VALUES (?, ?)", texts)
 
     def count(self, condition: str = "reason IS NULL") -> int:
-        """Rows for which an SQL condition holds; those that are not dropped, by default."""
+        """Rows that meet an SQL condition; those that are not dropped, by default."""
         row = self.scratch.one(f"SELECT count(*) FROM rows WHERE {condition}")
         return 0 if row is None else int(row[0])
 
     def drop(self, reason: Reason, detail: str, condition: str, params: Sequence[Any] = ()) -> None:
-        """Drop the rows for which an SQL condition holds; ``detail`` is an SQL expression."""
+        """Drop the rows that meet an SQL condition; ``detail`` is an SQL expression."""
         self.scratch.run(
             f"UPDATE rows SET reason = ?, detail = {detail} WHERE reason IS NULL AND ({condition})", (reason, *params)
         )
@@ -102,7 +102,7 @@ class Candidates:
         )
 
     def keep_best(self, keep: Keep, reason: Reason) -> None:
-        """Rank what is left within groups, and drop what is not among the best.
+        """Rank the remaining rows within groups, and drop those that are not among the best.
 
         Args:
             keep: how many are kept.
@@ -128,7 +128,7 @@ class Candidates:
         )
 
     def best_first(self) -> Iterator[tuple[int, str]]:
-        """Ordinal and text of what is left, from the best to the worst."""
+        """Ordinal and text of the remaining rows, from the best to the worst."""
         self.scratch.run("CREATE TEMP TABLE places (place INTEGER PRIMARY KEY, ordinal INTEGER)")
         self.scratch.run(
             f"INSERT INTO places SELECT row_number() OVER (ORDER BY {_ORDER}), ordinal FROM rows WHERE reason IS NULL"

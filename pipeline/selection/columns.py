@@ -31,7 +31,7 @@ def find_column(schema: pa.Schema, path: Sequence[str], setting: str) -> tuple[s
     Args:
         schema: of the table.
         path: a column, and fields of structs inside it.
-        setting: what names it, for the message.
+        setting: name of its setting, for the message.
 
     Raises:
         ConfigError: there is none; the message has the names most like it.

@@ -53,7 +53,7 @@ class Expression:
         Args:
             text: the expression, in DuckDB's SQL.
             schema: of the tables that it is evaluated on.
-            setting: what it is the value of, for messages.
+            setting: name of its setting, for messages.
 
         Raises:
             ConfigError: it is no expression over one row of these columns.

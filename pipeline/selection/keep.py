@@ -21,7 +21,7 @@ _LOOKS_LIKE_BEST = re.compile(r"\s*best\b(?!\s*[=<>(.!])", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """What to keep.
+    """The rule for the rows to keep.
 
     Attributes:
         share: of the candidates, above 0 and at most 1; or None.

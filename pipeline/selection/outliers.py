@@ -16,7 +16,7 @@ _LEAST = 0.1
 
 
 def drop_outliers(candidates: Candidates, config: OutlierConfig) -> None:
-    """Drop them from what is left."""
+    """Drop them from the remaining rows."""
     left = "reason IS NULL"
     if config.length is not None:
         # Both ends follow from the logarithm, which is monotonic: no logarithm is needed in the database.

@@ -30,7 +30,7 @@ SELECTION_TYPE = pa.struct([
     pa.field("candidates", pa.int64()),
     pa.field("scores", pa.list_(pa.float64())),
 ])  # fmt: skip
-"""What a kept row tells of its choice: its score; its rank among how many candidates (null where none were ranked);
+"""Columns of a kept row about its choice: its score; its rank among how many candidates (null where none were ranked);
 and, with ``best N per row``, the scores of all candidates of its row, from the best on."""
 
 DROPPED_FIELDS: tuple[pa.Field, ...] = (
@@ -68,7 +68,7 @@ class Selection:
         """Check that the filter fits the table.
 
         Args:
-            config: what to keep.
+            config: rules for the rows to keep.
             schema: of the table.
             prefix: of its result columns.
             sampled: how often a number of a sample was added to the id of an input row, with ``#`` before it.

@@ -24,7 +24,7 @@ def card_of(schema: pa.Schema, pattern: str) -> bytes:
 
 
 def card_fields(schema: pa.Schema | None, pattern: str) -> dict[str, Any]:
-    """What ``datasets`` reads: the names of the files, and the types of JSON values where files do not say them.
+    """The fields that ``datasets`` reads: names of the files, and types of JSON values that files do not state.
 
     Args:
         schema: of JSON Lines; None for files that hold their schema.

@@ -1,8 +1,8 @@
-"""A Delta table, as far as an export needs it: what it holds, and commits that apply wholly or not at all.
+"""A Delta table, as far as an export needs it: its content, and commits that apply wholly or not at all.
 
 Every commit sets numbers under names of ours (``txn`` actions of the protocol). The table keeps the last number of each
-name, so whoever tries again finds what is done; and of two commits on top of one version, the second is refused. The
-only module that imports ``deltalake``.
+name, so a second try finds the commits that are done; and of two commits on top of one version, the second is refused.
+The only module that imports ``deltalake``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DeltaFile:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaCommit:
-    """What one commit does.
+    """The changes of one commit.
 
     Attributes:
         numbers: name -> number that the table keeps under it; of one name they only grow.

@@ -1,4 +1,4 @@
-"""A file wrapper that hashes what is written to it."""
+"""A file wrapper that hashes written bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["HashedFile"]
 
 
 class HashedFile(io.BufferedIOBase):
-    """A stream that hashes what is written and passes it on.
+    """A stream that hashes written bytes and passes them on.
 
     After a failure, a garbage-collected writer may still write the end of its file; a closed file ignores that.
     """

@@ -1,7 +1,7 @@
 """The README of a dataset repository on a hub, from facts about a publication. Plain logic.
 
 Its first lines are YAML that hub and ``datasets`` read: license, tags, which files are rows, and for JSON Lines their
-types. The first line of the text says what it was made from, so that the same publication is known again.
+types. The first line of the text names its publication, so that the same publication is known again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RowStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """What a card says.
+    """The content of a card.
 
     Attributes:
         repo: name of the repository.
@@ -128,7 +128,7 @@ def card_text(facts: CardFacts) -> str:
 
 
 def _origin(facts: CardFacts) -> str:
-    """What the rows are."""
+    """The kind of the rows."""
     by = f" by the model `{_code(facts.model)}`" if facts.model else ""
     made = f"Rows generated{by} with WeDLM Batch {facts.version}"
     if facts.selected:

@@ -42,7 +42,7 @@ def response_line(samples: Sequence[Mapping[str, Any]], url: str, run: str, deco
     Args:
         samples: its output rows under the names of the result columns, in sample order.
         url: its endpoint.
-        run: what tells this run from others.
+        run: text that differs between runs.
         decode: gives the texts of tokens; called for rows with log-probabilities.
     """
     first, chat = samples[0], url == CHAT

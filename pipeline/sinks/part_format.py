@@ -45,5 +45,5 @@ class PartFormat(Protocol):
         ...
 
     def card(self, schema: pa.Schema) -> bytes | None:
-        """What readers need beside the parts (see :mod:`pipeline.sinks.dataset_card`); None if the parts say it all."""
+        """Files that readers need in addition to the parts (:mod:`pipeline.sinks.dataset_card`); None without any."""
         ...

@@ -53,7 +53,7 @@ def load_staged(storage: Storage, key: str, sha256: str | None) -> pa.Table:
         sha256: SHA-256 of its bytes when it was staged; None skips the check.
 
     Raises:
-        FoundDamageError: it is missing, cannot be read, or is not what was staged.
+        FoundDamageError: it is missing, cannot be read, or has changed since it was staged.
         SinkError: the store does not answer.
     """
     with as_damage(key):

@@ -24,7 +24,7 @@ _PROVEN: set[tuple[str, str, str | None]] = set()
 
 
 class PlaceReader:
-    """Reads rows from places of one output and checks them; :class:`~pipeline.types.Place` says what is checked.
+    """Reads rows from places of one output and checks them; :class:`~pipeline.types.Place` has the checksums.
 
     Args:
         storage: the output.
@@ -44,7 +44,7 @@ class PlaceReader:
         """The rows at a place, in order, a bounded number at a time.
 
         Raises:
-            FoundDamageError: the object is missing, cannot be read, or is not what was committed.
+            FoundDamageError: the object is missing, cannot be read, or differs from the committed one.
             SinkError: the store does not answer.
         """
         if place.format is None:

@@ -68,7 +68,7 @@ class CorrectedRows:
 
     @property
     def remedy(self) -> str:
-        """What to do about rows that are not what was read."""
+        """The remedy for rows that differ from those that were read."""
         return _REMEDY
 
     @functools.cached_property
@@ -79,7 +79,7 @@ class CorrectedRows:
         """The corrected rows of a unit, in order.
 
         Raises:
-            SourceError: the copy is not what was written.
+            SourceError: the copy has changed since it was written.
         """
         return self._rows.take(pa.array(self.units[unit.unit_id].rows, pa.int64()))
 
@@ -92,7 +92,7 @@ def load_rows(path: str, sha256: str, options: Mapping[str, Any]) -> pa.Table:
     """The copy of corrected rows at a path or URL.
 
     Raises:
-        SourceError: it is missing, or not what was written.
+        SourceError: it is missing, or has changed since it was written.
     """
 
     def read() -> pa.Table:

@@ -159,7 +159,7 @@ def write_json(value: Any) -> str:
 
 
 def is_null(value: Any) -> bool:
-    """Whether a value is None, or what pandas writes for it: NaT and NA, which Arrow does not take."""
+    """Whether a value is None, or NaT or NA, which pandas writes for it and Arrow does not take."""
     return value is None or type(value).__name__ in ("NaTType", "NAType")
 
 

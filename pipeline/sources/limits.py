@@ -19,7 +19,7 @@ DEPTH_RULE = f"nested in more than {MAX_DEPTH} levels of lists and objects. Flat
 
 
 def long_row_rule(size: int) -> str:
-    """What to say of a row of so many bytes."""
+    """The message about a row of this number of bytes."""
     return f"the row has {size} bytes, and {MAX_ROW_BYTES} is the most. Shorten or split it"
 
 

@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 class Source(Protocol):
-    """What a job knows of its input: columns, files, and what to do about faults. Picklable.
+    """The input of a job: columns, files, and remedies for faults. Picklable.
 
     How rows are got differs: an input's are cut and read (:class:`SlicedSource`), those of a stage before are where it
     has put them (:class:`pipeline.sources.stage_rows.StageRows`), and batches of a Ray Data pipeline are given.
@@ -60,7 +60,7 @@ class Source(Protocol):
 
     @property
     def input_format(self) -> str:
-        """What the rows are, as in ``RunConfig.input_format``: "rows", or a dialect of which more is known."""
+        """The kind of the rows, as in ``RunConfig.input_format``: "rows", or a dialect with known columns."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class Source(Protocol):
 
     @property
     def remedy(self) -> str:
-        """What to do about a file that was changed after rows of it were read, as sentences."""
+        """The remedy, as sentences, for a file that was changed after rows of it were read."""
         ...
 
 

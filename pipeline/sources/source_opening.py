@@ -99,7 +99,7 @@ def open_source(
     begun: InputBase | None = None,
     wanted: Wanted = ALL_COLUMNS,
 ) -> SlicedSource:
-    """The source of what ``RunConfig.input`` may be.
+    """The source of a ``RunConfig.input``.
 
     Args:
         data: a location, a name, or rows in memory.

@@ -76,14 +76,14 @@ class StageRows:
 
     @property
     def remedy(self) -> str:
-        """What to do about rows that are not what was read."""
+        """The remedy for rows that differ from those that were read."""
         return RESTORE_INPUT
 
     def rows_of(self, unit: Unit) -> pa.Table:
         """The input rows of a unit of the next stage: the rows of a unit of this one that succeeded, in order.
 
         Raises:
-            StageDamageError: they are not what was committed.
+            StageDamageError: they differ from the committed ones.
         """
         assert unit.place is not None, "units of a later stage have a place"
         reader = PlaceReader(self._storage, self._rows, self._inputs, self._prefix)

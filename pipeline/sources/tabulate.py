@@ -155,7 +155,7 @@ def _spellings(values: Sequence[Any], array: pa.Array) -> tuple[bool, bool]:
 def infer_types(rows: Sequence[Any]) -> Inferred:
     """The types of the columns of ``rows``, in order of first appearance; of nulls and empty lists, types of nulls.
 
-    What is no mapping is passed over, as are cells that no column holds.
+    Rows that are no mappings are passed over, as are cells that no column holds.
     """
     rows = [row for row in rows if isinstance(row, Mapping)]
     names = dict.fromkeys(name for row in rows for name in row if _is_text(name))
@@ -253,12 +253,12 @@ def holds_any_values(field: pa.Field) -> bool:
 
 
 def tabulate(rows: Sequence[Any], columns: pa.Schema, wanted: Wanted = ALL_COLUMNS) -> pa.Table:
-    """A table of ``columns`` plus the hidden columns that say which rows did not fit, why, and what they were.
+    """A table of ``columns`` plus the hidden columns with the rows that did not fit, and the reasons.
 
     Args:
         rows: mappings; anything else, and cells that do not come back from their column, make a bad row. A
             ``ValueError`` in place of a row is the reason why there is none; its ``args[1]`` is its text.
-        columns: what to fill; fields of a row beyond them make it bad too, so that nothing is dropped silently.
+        columns: columns to fill; fields of a row beyond them make it bad too, so that nothing is dropped silently.
         wanted: columns that somebody asked for; in others, a cell that does not fit is null, and no fault.
     """
     names = frozenset(columns.names)

@@ -1,4 +1,4 @@
-"""Damage: an object of the output that is missing, unreadable or not what was committed, and the error that reports it.
+"""Damage: an object of the output that is missing, unreadable or changed since its commit; and its errors.
 
 A damaged object is not read any further; its rows are generated again.
 """
@@ -20,14 +20,14 @@ _UNREADABLE = (errno.EIO, errno.EACCES, errno.EPERM, errno.EISDIR, errno.EUCLEAN
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """An object of the output, and what is wrong with it."""
+    """An object of the output, and its damage."""
 
     key: str
     fault: str
 
 
 class FoundDamageError(PipelineError):
-    """Objects of the output are not what was committed. Raised before any of their content is used.
+    """Objects of the output differ from the committed ones. Raised before any of their content is used.
 
     Attributes:
         damages: each object with its fault.
@@ -42,7 +42,7 @@ class FoundDamageError(PipelineError):
 
 
 class StageDamageError(FoundDamageError):
-    """Rows of an earlier stage of a chain, which a later one was to read, are not what was committed.
+    """Rows of an earlier stage of a chain, for a later one to read, differ from the committed ones.
 
     Attributes:
         url: of the earlier stage's output.

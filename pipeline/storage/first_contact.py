@@ -1,6 +1,6 @@
 """The first contact with an S3 store: one request with a time limit, so that a wrong endpoint is told within seconds.
 
-Clients of S3 repeat what fails for minutes, which is right in the middle of a run, and stays so.
+Clients of S3 repeat failed requests for minutes, which is right in the middle of a run, and stays so.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class LocalStorage:
 
 
 def _files_below(folder: str, prefix: str) -> Iterator[str]:
-    """Keys of the files in a folder and its folders; ``prefix``: what they begin with."""
+    """Keys of the files in a folder and its folders; ``prefix``: begin of the keys."""
     try:
         with os.scandir(folder) as entries:
             found = list(entries)

@@ -25,7 +25,7 @@ _DURING_THE_RUN = (
     "What is committed stays; fix the storage (path, space, permissions, network) and run again to continue."
 )
 BEFORE_THE_RUN = "Check the address, its permissions and the network, and run again."
-"""The remedy for what fails while a run is being planned."""
+"""The remedy for failures while a run is being planned."""
 _SIGN_IN = (
     "Set them in the environment (of S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile), or as key and "
     "secret of storage_options; storage_options={'anon': True} reads a public bucket."
@@ -48,7 +48,7 @@ def with_retries(
         what: names it in the error message, such as "reading PATH".
         wait: sleeps for so many seconds.
         failure: type of the error to raise.
-        remedy: what the error says to do.
+        remedy: last sentences of the error.
 
     Raises:
         PipelineError: of type ``failure``: the last attempt failed too, or the error is a lasting one.

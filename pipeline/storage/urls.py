@@ -111,7 +111,7 @@ def _place(location: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 READ_AHEAD_BYTES = 4 * 2**20
-"""What a read from a store fetches beyond what was asked for; the default of some file systems is far more."""
+"""Bytes that a read from a store fetches beyond its range; the default of some file systems is far more."""
 
 
 def open_remote(fs: Any, path: str) -> BinaryIO:
@@ -220,7 +220,7 @@ def as_os_errors() -> Iterator[None]:
         kind = _kind_of(error)
         # With a colon the name of an error about credentials would read like a secret, and be masked.
         text = f"{type(error).__name__}, {error}" if kind is CredentialsError else f"{type(error).__name__}: {error}"
-        # What quotes credentials is no cause to show either.
+        # A cause that quotes credentials is not shown either.
         raise kind(redact(text)) from (None if quotes_secrets(error) else error)
 
 

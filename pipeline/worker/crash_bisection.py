@@ -1,4 +1,4 @@
-"""Crash bisection: finds the row that kills its process, from records of what ran when processes died.
+"""Crash bisection: finds the row that kills its process, from records of the rows that ran when processes died.
 
 Plain logic, one instance per session, kept outside the processes that may die. After a unit has lost two processes it
 runs with fewer concurrent units: an eighth of those in the last process that died, then an eighth of these, until it is
@@ -35,8 +35,8 @@ QUARANTINED = "QuarantinedRow"
 _SHARED_DEATHS = 2
 """Deaths with any number of concurrent units before that number is limited: a single death may be chance."""
 _CUT = 8
-"""Divisor of the number of concurrent units after each such death. A larger one needs fewer deaths, each of which
-costs a process start; a smaller one keeps the engine fuller."""
+"""Divisor of the number of concurrent units after each such death. A larger one needs fewer deaths (each costs
+a process start); a smaller one keeps the engine fuller."""
 
 _WARY_ROWS = 256
 """After trouble in two units, or two quarantined rows in one, new units run in child processes until so many rows are
@@ -48,19 +48,19 @@ _EXCUSED_LOSSES = 2
 """Machines lost in a row, without notice, under one unit or one worker, before a loss counts as a death like others."""
 
 Machine = Literal["there", "lost", "drained"]
-"""What became of a machine: it is there, was lost without notice, or is or was being drained."""
+"""State of a machine: it is there, was lost without notice, or is or was being drained."""
 
 
 class CrashBisection:
-    """Records what runs in which process. A unit that comes to a new process has lost the old one: that is a death.
+    """Records the process of each running unit. A unit that comes to a new process has lost the old one: a death.
 
-    A *worker* is what Ray restarts under the same name (an actor, a prefetch task); its processes have unique names.
+    A *worker* is an actor or task that Ray restarts under the same name; its processes have unique names.
 
     Args:
-        max_row_deaths: deaths while a row ran alone, after which it is quarantined.
+        max_row_deaths: deaths while a row ran alone that quarantine it.
         max_engine_deaths: deaths in a row of one worker's processes without any progress, after which the job ends;
             more are allowed while the search for a row goes on.
-        machine: what became of a machine, by its name; asked when a process on it has ended.
+        machine: name of a machine -> its state; called when a process on it has ended.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class CrashBisection:
         return self._verdict(self._deaths[worker])
 
     def end_process(self, worker: str) -> None:
-        """The worker has ended normally, or is ended on purpose: what it was running has not killed it."""
+        """The worker has ended normally, or is ended on purpose: its rows have not killed it."""
         for record in (self._deaths, self._losses):
             record.pop(worker, None)
         process = self._processes.pop(worker, "")
@@ -160,7 +160,7 @@ class CrashBisection:
             self._succeed(piece.size)
 
     def lose_step(self, unit_id: str, rows: int, step: Rows) -> Attempt:
-        """The child process that ran the rows of a step, and nothing before, has died: what is left to be run now.
+        """Record the death of the child process that ran the rows of a step, and nothing before; give the rows to run.
 
         Args:
             unit_id: the unit.
@@ -258,12 +258,12 @@ class CrashBisection:
             trial.concurrent_units = max(1, len(self._running.get(trial.process, ())) // _CUT)
 
     def _fate(self, process: str) -> Machine:
-        """What became of the machine of a process."""
+        """The state of the machine of a process."""
         name = self._machines.get(process)
         return "there" if not name else self._machine(name)
 
     def _is_evidence(self, process: str, losses: int) -> bool:
-        """Whether the end of a process may be the fault of what it ran. ``losses``: machines lost in a row before."""
+        """Whether the end of a process may be the fault of its rows. ``losses``: machines lost in a row before."""
         fate = self._fate(process)
         return fate == "there" or (fate == "lost" and losses >= _EXCUSED_LOSSES)
 

@@ -30,7 +30,7 @@ class DroppedError(Exception):
 
 
 class EngineLike(Protocol):
-    """What the thread needs of an engine."""
+    """The part of an engine that the thread uses."""
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises for a bad one, which leaves the engine as it was."""
@@ -128,7 +128,7 @@ class EngineThread:
     def when_idle(self, work: Callable[[EngineLike], _T]) -> Future[_T]:
         """Run ``work`` on the engine, in its thread, as soon as no request is left; submissions wait meanwhile.
 
-        What it raises is the future's exception.
+        Its exception becomes the future's.
         """
         task = _Task(work=work, future=Future())
         with self._lock:

@@ -71,7 +71,7 @@ class Forks:
         return self._one.submit(self._run, list(requests))
 
     def close(self) -> None:
-        """Run what was submitted, then end the server."""
+        """Run the submitted calls, then end the server."""
         self._one.submit(self._end).result()
         self._one.shutdown()
 

@@ -1,4 +1,4 @@
-"""The notice that this process has to go soon: SIGTERM, or what a platform says of its machine.
+"""The notice that this process has to go soon: SIGTERM, or a platform's notice about its machine.
 
 A platform's word comes as a file that appears, or as an answer of an HTTP address such as a cloud's metadata service.
 The variable ``WEDLM_SPOT_NOTICE`` of a worker's environment names one of them.
@@ -22,16 +22,16 @@ __all__ = ["SIGTERM", "SPOT_NOTICE", "Notice", "spot_notice"]
 SPOT_NOTICE = "WEDLM_SPOT_NOTICE"
 """Name of the variable that holds a path or an http(s) URL."""
 SIGTERM = "SIGTERM"
-"""What :meth:`Notice.wait` says of the signal."""
+"""Text of :meth:`Notice.wait` for the signal."""
 POLL_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
 _NO = frozenset({"", "false", "none", "null"})
-"""What an address says while the machine stays; so does an error, such as 404."""
+"""Answer of an address while the machine stays; an error such as 404 means the same."""
 _LONGEST = 200
 
 
 def spot_notice(place: str) -> str | None:
-    """What the file or address says: None while the machine stays, else why it goes.
+    """Read the file or address: None while the machine stays, else the reason why it goes.
 
     A file means that the machine goes by being there; an address by status 200 and a body that is not "false" or empty.
     """

@@ -1,4 +1,4 @@
-"""Row isolation: runs the rows of units as the crash bisection asks, and reports to it what runs.
+"""Row isolation: runs the rows of units as the crash bisection asks, and reports the running rows to it.
 
 The bisection itself (:mod:`pipeline.worker.crash_bisection`) lives in another process. Knows no Ray, no Arrow and no
 engine.
@@ -111,7 +111,7 @@ class RowIsolation:
     """Runs units in this process and reports each step to a crash bisection. Thread-safe.
 
     Args:
-        bisection: knows what happened in earlier processes.
+        bisection: knows the deaths of earlier processes.
         process: unique name of this process.
         alone: whether this process runs one unit at a time.
     """

@@ -1,6 +1,6 @@
 """Decodes a few rows of the output once more, step by step, for the player of the report. Knows no Ray.
 
-Bounded: some rows, some tokens of each, some seconds. What cannot be traced is left out, with the reason.
+Bounded: some rows, some tokens of each, some seconds. Rows that cannot be traced are left out, with the reason.
 """
 
 from __future__ import annotations

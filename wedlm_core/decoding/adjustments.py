@@ -1,4 +1,4 @@
-"""Adjustments: what changes a row's logits before the temperature: bans, biases and penalties, one record each.
+"""Adjustments: changes of a row's logits before the temperature: bans, biases and penalties, one record each.
 
 An adjustment is a field of :class:`wedlm_core.types.SamplingParams`, a record in :data:`ADJUSTMENTS`, its rule for one
 row in the oracle's ``adjusted``, and in two kernels: ``adjusting.py`` for CPU, ``adjusting_gpu.py`` for GPU. Only rows
@@ -25,7 +25,7 @@ __all__ = ["ADJUSTMENTS", "LISTS", "Adjustment", "AdjustmentTables", "adjustment
 
 @dataclass(frozen=True, kw_only=True)
 class AdjustmentTables:
-    """What adjustments read of S slots, on the device.
+    """Inputs of the adjustments of S slots, on the device.
 
     Attributes:
         columns: numbers by slot, ``[S]``, under the fields' names.
@@ -35,7 +35,7 @@ class AdjustmentTables:
         uses_S: bool, slots with any adjustment.
         prompt_S: int64, tokens of the prompt.
         known_S: int64, tokens of the sequence that are known: prompt, committed, and this forward's drafts.
-        tokens_SL: int64, those tokens by position; any value behind them.
+        tokens_SL: int64, those tokens by position; any value after them.
     """
 
     columns: Mapping[str, Tensor]
@@ -96,7 +96,7 @@ ADJUSTMENTS: tuple[Adjustment, ...] = (
     Adjustment(field="frequency_penalty", off=0.0, example=0.5, dtype=torch.float32, reads_history=True),
     Adjustment(field="presence_penalty", off=0.0, example=0.7, dtype=torch.float32, reads_history=True),
 )
-"""Every adjustment, in the order in which they are applied."""
+"""Every adjustment, in the order of application."""
 
 LISTS: Mapping[str, tuple[torch.dtype, int]] = {
     "stop_ids": (torch.int64, 1),
@@ -105,4 +105,4 @@ LISTS: Mapping[str, tuple[torch.dtype, int]] = {
     "bias_values": (torch.float32, 1),
     "bad_words": (torch.int64, 2),
 }
-"""Lists that adjustments read: what they hold, and their dimensions."""
+"""Lists that adjustments read: their contents and dimensions."""

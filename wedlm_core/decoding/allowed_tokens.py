@@ -2,7 +2,7 @@
 
 The bits of one state are a line of int32 words: bit ``i % 32`` of word ``i // 32`` says whether token i may come next.
 A state that allows one token or all of them has no bits, its number says so. A sequence's forward has one state for
-each draft and one before the first: its *states* stand behind each other in one table. The position of a row's token
+each draft and one before the first: its *states* follow each other in one table. The position of a row's token
 says which state it is chosen in.
 """
 
@@ -37,7 +37,7 @@ def words_of_vocabulary(vocab_size: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedRows:
-    """What restricts each of R rows.
+    """Restrictions of each of R rows.
 
     Attributes:
         bits_UW: int32 ``[U, W]``, lines of bits.
@@ -63,7 +63,7 @@ class AllowedTokens:
 
     Attributes:
         bits_UW: int32 ``[U, W]``, lines of bits.
-        line_N: int64 ``[N]``, of each state as in :class:`AllowedRows`, one at least; a slot's stand behind each other.
+        line_N: int64 ``[N]``, of each state as in :class:`AllowedRows`, one at least; a slot's follow each other.
         first_S: int64 ``[slots]``, the first state of a slot; -1 without a grammar.
         count_S: int64 ``[slots]``, states of a slot: its drafts and one.
         position_S: int64 ``[slots]``, the absolute position of the token that is chosen in a slot's first state.
@@ -78,7 +78,7 @@ class AllowedTokens:
     def rows(self, slot_R: Tensor, position_R: Tensor) -> AllowedRows:
         """The lines of rows (int64 slots, and positions of the tokens that are chosen).
 
-        The first mask proposes for the place behind the last draft, so it is chosen in that draft's state. What comes
+        The first mask proposes for the place after the last draft, so it is chosen in that draft's state. What comes
         after a mask's own token is not known, so later masks may propose any token.
         """
         on_host = slot_R.device.type == "cpu"

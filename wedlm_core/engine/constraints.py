@@ -43,7 +43,7 @@ def refusal(sequence: Sequence, reason: str) -> str:
 
 
 class Constraints:
-    """The grammars of one engine. What they need is made when the first request brings one.
+    """The grammars of one engine. Their threads and compiler are made for the first request with a grammar.
 
     Args:
         tokenizer: the model's.
@@ -122,14 +122,14 @@ class Constraints:
             sequences: of the forward, the decoding ones first.
             slots_D: slots of the decoding ones.
             rows_D: decode rows of each.
-            outcome: what the forward committed.
+            outcome: of the forward.
             emit_D: how much of that is output.
             ended_D: which of them have ended.
-            found: what history proposes for some of them.
-            state: what the device keeps of each slot.
+            found: drafts from history for some of them.
+            state: of each slot on the device.
 
         Returns:
-            Why a sequence fails, by its place: its grammar refuses what was committed.
+            Why a sequence fails, by its place: its grammar refuses a committed token.
         """
         table = self._table
         count = int(np.count_nonzero(table.constrained[slots_D]))
@@ -177,7 +177,7 @@ class Constraints:
         state.set_drafts(proposed.slots[changed_G], drafted.token_GL[changed_G], lead_G, lead_G + masks_G)
 
     def begin(self, plan: ForwardPlan, state: DeviceState) -> None:
-        """Begin to compute what the rows of a forward may choose; :meth:`DeviceState.allowed_tokens` waits for it."""
+        """Begin to compute the allowed tokens of a forward's rows; ``DeviceState.allowed_tokens`` waits for them."""
         state.allowed = None
         if self._fill is None:
             return
@@ -201,9 +201,9 @@ def _ask_matcher(
 
     Args:
         sequence: with a grammar.
-        theirs_P: int32, what history proposes.
+        theirs_P: int32, drafts from history.
         numbers: of the sequence, from the column after its slot (:class:`Proposed`).
-        chosen: what the forward's rows chose.
+        chosen: tokens that the forward's rows chose.
         drafted: written.
         g: the line of the sequence there.
     """

@@ -47,12 +47,12 @@ class Engine:
     Any thread may: each call makes ``device``, where the model is, the thread's current one for as long as it lasts.
 
     Args:
-        model: the decoder; its rotary tables are extended to what windows can reach.
+        model: the decoder; its rotary tables are extended to the last position of any window.
         tokenizer: for text, stop strings and end-of-sequence ids.
         config: see :class:`EngineConfig`.
         keep_weights: False lets the engine take the weights over: where it packs them, ``model`` is emptied, and their
             memory is given back, so no other tensor may share it.
-        constants: of drafting, which are no user's: for measuring what each is worth.
+        constants: of drafting, for measurements; not for users.
 
     Raises:
         ConfigError: the attention backend does not fit the configuration, or the pool not the device's memory.
@@ -150,7 +150,7 @@ class Engine:
         return max(0, min(self.config.max_window, (self.pages.capacity_tokens - total) // 2))
 
     def abort(self, request_id: str) -> None:
-        """Forget an unfinished request and free what it holds; an unknown id is ignored."""
+        """Forget an unfinished request and free its slot and pages; an unknown id is ignored."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._release(sequence, keep=False)
@@ -169,7 +169,7 @@ class Engine:
         return len(self._sequences)
 
     def snapshot(self) -> EngineSnapshot:
-        """What was done so far and how full the engine is. Any thread may call it, at any time."""
+        """Work so far, and the load of the engine. Any thread may call it, at any time."""
         scheduler, pages, drafting = self._scheduler, self.pages, self._drafting
         return EngineSnapshot(
             counters=replace(
@@ -232,9 +232,9 @@ class Engine:
 
     @on_own_device
     def step(self) -> list[Generation]:
-        """Run one forward; return what finished with it (in no particular order).
+        """Run one forward; return the generations that finished with it (in no particular order).
 
-        Where forwards overlap, one is launched, and what finished with the one before it is returned.
+        Where forwards overlap, one is launched, and the generations that finished with the one before are returned.
 
         Raises:
             IntegrityError: requests wait but none can run, which admission rules out.
@@ -305,7 +305,7 @@ class Engine:
 
     @on_own_device
     def measure_step_cost(self) -> StepCost:
-        """What this engine's forwards cost: as configured, as kept on disk, or else measured now (about 3 s).
+        """The cost of this engine's forwards: as configured, as kept on disk, or else measured now (about 3 s).
 
         The first call fixes it; safe in the middle of a run.
         """
@@ -325,7 +325,7 @@ class Engine:
         self, plan: ForwardPlan, outcome: StepOutcome, details: list[StepDetail], forward_rows: float | None,
         seconds: float | None, forward_seconds: float | None,
     ) -> None:  # fmt: skip
-        """Account the forward, hand committed tokens to their sequences, finish what ended."""
+        """Account the forward, hand committed tokens to their sequences, finish those that ended."""
         table, decoding = self._table, int(np.count_nonzero(plan.decode_S))
         slots_D = plan.slots_S[:decoding]
         context_S = plan.cached_S + plan.prefill_S
@@ -366,7 +366,7 @@ class Engine:
     def _draft(self, plan: ForwardPlan, report: StepReport, over_D: BoolArray) -> None:
         """Let drafting learn from a forward, and draft the next windows.
 
-        ``over_D`` says which of the decoding sequences go on no longer; those whose grammar refuses what was committed
+        ``over_D`` says which of the decoding sequences go on no longer; those whose grammar refuses a committed token
         are added to them.
         """
         state = self._runner.state
@@ -379,7 +379,7 @@ class Engine:
             over_D[i] = True
 
     def _discard_pages(self, sequence: Sequence) -> None:
-        """Clean the pages of a sequence whose KV holds what is no number: a masked entry of that spoils a sum."""
+        """Clean the pages of a sequence whose KV holds NaN or infinity: times 0, both spoil a sum."""
         if sequence.pages is not None:
             self._runner.pool.clear(self.pages.discard(sequence.pages))
             sequence.pages = None
@@ -416,7 +416,7 @@ class Engine:
         for i in np.flatnonzero(crossed_S):
             sequence = plan.sequences[i]
             if sequence.pages is not None:
-                # A commit may run past the output's end; what lies behind it is no one's prefix.
+                # A commit may run past the output's end; tokens after it are in no prefix.
                 tokens = self._scheduler.known_tokens(sequence)
                 self.pages.seal(sequence.pages, tokens, min(int(final_S[i]), len(tokens)))
 
@@ -446,7 +446,7 @@ class Engine:
         self._release(sequence, keep=sequence.finish != FinishReason.ERROR)
 
     def _release(self, sequence: Sequence, *, keep: bool) -> None:
-        """Free what a sequence holds; with ``keep`` later ones may draw drafts from its text."""
+        """Free the slot and pages of a sequence; with ``keep`` its text stays in history."""
         if sequence.slot >= 0:
             self._attempted.attempt(self._drafting.close, sequence.slot, keep=keep)
         self._scheduler.finish(sequence)

@@ -1,4 +1,4 @@
-"""How many pages the KV pool gets: on CUDA what a real forward of the largest shape leaves of the device's memory.
+"""Number of pages of the KV pool: on CUDA, the memory that a real forward of the largest shape leaves free.
 
 The forward is run before the pool exists, on a pool of one page that every sequence writes to: what it computes is
 worthless, what it allocates is what a forward allocates. The arithmetic is plain logic over a :class:`MemoryReading`.
@@ -54,7 +54,7 @@ class MemoryReading:
 
     @property
     def fixed(self) -> int:
-        """What the engine needs beside its pages: weights, state, the largest forward and its graphs."""
+        """Memory of the engine in addition to its pages: weights, state, the largest forward and its graphs."""
         return self.peak - self.foreign
 
     @property

@@ -68,7 +68,7 @@ def why_no_team(model: Decoder) -> str | None:
 
 @functools.cache
 def _why_wrong(numbers: str) -> str | None:
-    """What is wrong with the products of these numbers on this machine; None if extreme and random values are right."""
+    """The error in the products of these numbers on this machine; None if extreme and random values are right."""
     generator = torch.Generator().manual_seed(0)
     rows, outputs, inputs = 75, 130, 258
     x_RI = torch.randn(rows, inputs, generator=generator)

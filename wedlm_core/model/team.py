@@ -23,13 +23,13 @@ from wedlm_core.model.panels import PanelWeight, units_of
 __all__ = ["Attendance", "Team"]
 
 _TEAM_BYTES = 1 << 19
-"""Weights times rows from which a second thread pays off."""
+"""Least weights times rows for a second thread to pay off."""
 _LOOKS = 2000
 """Looks at the gate before a forward begins without helpers, some 50 microseconds."""
 _FAR_LONGER, _AWAY = 1.5, 1e-3  # times as long as usual, and seconds more: what a slice of the system is, at least
-_LARGE = 50e-3  # seconds of forwards of which a slice is no great part
+_LARGE = 50e-3  # seconds of forwards for a slice to be a small part
 _DRIFT = 0.02  # of the usual time towards longer ones
-_SHORTLY, _AT_LONGEST = 5e-3, 0.2  # seconds for which fewer threads are asked for, at first and at most
+_SHORTLY, _AT_LONGEST = 5e-3, 0.2  # seconds with fewer threads, at first and at most
 _CALM = 64  # forwards in a row that took about as long as usual, after which it is short again
 _DIGITS = 3  # of the work: forwards are alike that differ by a quarter at most
 _WORK_OF_A_LOOK = 1 << 15
@@ -138,7 +138,7 @@ class Attendance:
         return min(wanted, self._most) if time.perf_counter() < self._until else wanted
 
     def record(self, work: int, seconds: float, *, asked: int, there: int, waited: bool) -> None:
-        """Take in what a forward of several threads took.
+        """Record the seconds of a forward of several threads.
 
         Args:
             work: bytes of weights times rows.
@@ -219,7 +219,7 @@ _POOL = _Pool()
 
 
 def _begin_again() -> None:
-    """In a child process, to which no thread was copied."""
+    """In a child process, where no thread was copied to."""
     global _POOL
     _POOL = _Pool()
 

@@ -123,7 +123,7 @@ class CommittedUnits:
         return 0 if row is None else int(row[0])
 
     def __iter__(self) -> Iterator[CommitRecord]:
-        """All records, in the order in which their units were first entered."""
+        """All records, in the order of their units' first entries."""
         query = f"SELECT rowid, {', '.join(COLUMNS)} FROM records WHERE rowid > ? ORDER BY rowid LIMIT ?"
         return (record_of(row[1:]) for row in self._scratch.stream(query))
 

@@ -23,7 +23,7 @@ class ProcessedFile:
 
     Attributes:
         key: path below the input folder.
-        digest, stamp: what it was when its rows were generated, as in :class:`~pipeline.types.SourceFile`.
+        digest, stamp: of its content when its rows were generated, as in :class:`~pipeline.types.SourceFile`.
         position: position of the publication that holds its rows.
         unit: number of the unit that it shares with other files of that position; None if its units are its own.
         rows: its rows, if it shares a unit; else 0.
@@ -187,7 +187,7 @@ class Inputs:
         return map(_processed, self._scratch.stream(query, first=""))
 
     def differ(self, files: Iterable[tuple[str, int, str]]) -> None:
-        """Note that processed files differ from what they were: key, position and kind; the last kind counts."""
+        """Note changes of processed files: key, position and kind; the last kind counts."""
         self._scratch.write("INSERT OR REPLACE INTO differing VALUES (?, ?, ?)", files)
 
     def count_differing(self, kinds: Sequence[str]) -> int:

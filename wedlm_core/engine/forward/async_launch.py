@@ -41,7 +41,7 @@ class InFlightForward:
     Attributes:
         copy: its outcome on the way to the host, as words (:func:`words_of`), group after group.
         shapes: of the groups' words.
-        tops: where the most likely tokens stand behind them; None where no sequence reports any.
+        tops: where the most likely tokens stand after them; None where no sequence reports any.
         details: of the groups, with ``EngineConfig.trace`` only: they would hold on to device memory.
         bounds: of its rows and of those of the next forward.
         captured: whether a graph was captured on the way: its time says nothing about others.
@@ -148,7 +148,7 @@ class AsyncLaunch:
         return in_flight
 
     def _windows(self, runner: Runner, runs: tuple[WideRun, ...]) -> WindowWork[Any]:
-        """What packs the rows of this forward and advances its windows."""
+        """The work that packs the rows of this forward and advances its windows."""
         kernels = self.has_kernels and not runner.config.trace and _BY_KERNELS.takes(runner.state, runs)
         return _BY_KERNELS if kernels else _BY_GROUPS
 
@@ -177,7 +177,7 @@ class AsyncLaunch:
         )
 
     def _run_model(self, batch: DeviceBatch) -> Tensor:
-        """Hidden states of the rows; behind the real ones they are any value, or missing."""
+        """Hidden states of the rows; after the real ones they are any value, or missing."""
         runner = self._model_runner
         if not runner.backend.on_device:
             rows = _on_host(batch.rows)

@@ -1,4 +1,4 @@
-"""What a decode forward can leave behind at most, known before it has run.
+"""Bounds on the state after a decode forward, known before it has run.
 
 The host plans forward t + 1 while forward t is in flight, so it plans with bounds: a forward of r decode rows makes
 at most r tokens' KV final, and the window it leaves has at most :meth:`RowBounds.next_rows` rows.

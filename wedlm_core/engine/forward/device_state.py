@@ -1,4 +1,4 @@
-"""What the device keeps of each slot: windows, parameters, tokens and page tables."""
+"""State of each slot on the device: windows, parameters, tokens and page tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PARTS = {"min_tokens": ("stop_ids",), "suppress_tokens": ("suppressed",), "logi
 _PLACE_OF = {one.field: place for place, one in enumerate(OPTIONAL)}
 _ADJUSTS = np.array([one in ADJUSTMENTS for one in OPTIONAL])
 _WRITTEN = attrgetter(*(p.field for p in PARAMETERS if not p.own), *sorted(LIST_FIELDS), "top_logprobs")
-"""What is written of parameters to the columns and lists of a slot."""
+"""The parameters in the columns and lists of a slot."""
 _READS_HISTORY = np.array([one in ADJUSTMENTS and one.reads_history for one in OPTIONAL])
 
 
@@ -48,27 +48,27 @@ class _Set(NamedTuple):
 
 
 class DeviceState:
-    """Tensors by slot, and the few host arrays that say what a group of slots needs.
+    """Tensors by slot, and a few host arrays with the needs of a group of slots.
 
     Attributes:
         windows: the decoding state.
-        columns: what the requests fix, by field of ``SamplingParams`` (:data:`PARAMETERS`); off where not used.
+        columns: values of the requests, by field of ``SamplingParams`` (:data:`PARAMETERS`); off where not used.
         params: those columns that strategies know, with the windows and stop tokens.
         tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read; the last
             place of a row is read by no one (what must not be kept is written there). Where penalties or bad words
-            read it, the drafts of a forward stand behind them (:meth:`note_drafts`).
-        adjustments: what adjustments read of each slot.
+            read it, the drafts of a forward stand after them (:meth:`note_drafts`).
+        adjustments: inputs of the adjustments of each slot.
         adjustments_N: int64 on the device, where that is (:func:`wedlm_core.decoding.adjustments.adjustments_record`).
             Recorded work reads it there, so it finds lists that have grown and lie elsewhere.
         context_S: int64, tokens whose KV precedes the next decode rows; kept where forwards are launched on the device.
-        pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, what was pushed of them.
+        pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, their copy on the device.
         uses: host bool ``[S, 2 + O]``, what choosing a slot's tokens takes; ``sampled``, ``suppresses`` and
             ``optional`` are views of it.
         sampled: host bool ``[S]``, slots with a temperature.
         optional: host bool ``[S, O]``, which of :data:`OPTIONAL` a slot uses: filters and adjustments.
         tops: host int64 ``[S]``, how many of the most likely tokens a slot reports; ``tops_S`` on the device.
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
-        allowed: gives what grammars let the rows of the next forward choose; None where no row has a grammar.
+        allowed: gives the tokens that grammars allow in the rows of the next forward; None where no row has a grammar.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class DeviceState:
         self._reads_history = np.zeros(slots, dtype=np.bool_)
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._set: list[_Set | None] = [None] * slots  # what was written of each
+        self._set: list[_Set | None] = [None] * slots  # the last parameters written to each
         self.allowed: Callable[[], AllowedTokens] | None = None
         self.suppress_S = torch.zeros(slots, dtype=torch.bool, device=device)
         self.columns = {p.field: torch.full((slots,), p.unused, dtype=p.dtype, device=device) for p in PARAMETERS}
@@ -167,7 +167,7 @@ class DeviceState:
         return torch.from_numpy(self._adjusted[slot_R.numpy()])
 
     def allowed_tokens(self) -> AllowedTokens | None:
-        """What grammars let the rows of this forward choose; waits until it is known. None where no row has one."""
+        """The tokens that grammars allow in this forward; waits for them. None where no row has a grammar."""
         return None if self.allowed is None else self.allowed()
 
     def set_drafts(self, slots_G: IntArray, token_GL: IntArray, lead_G: IntArray, length_G: IntArray) -> None:
@@ -175,7 +175,7 @@ class DeviceState:
 
         Args:
             slots_G: different slots.
-            token_GL: drafts, and behind them the mask id.
+            token_GL: drafts, and after them the mask id.
             lead_G: drafts of each.
             length_G: drafts and masks of each.
         """
@@ -198,12 +198,12 @@ class DeviceState:
         return Windows(np.arange(len(slots_D)), *(get(part, slots_D) for part in self._window_parts))
 
     def set_windows_of(self, slots_D: IntArray, windows: Windows) -> None:
-        """Bring what :meth:`windows_of` gave to the device; none of these slots has a forward in flight."""
+        """Copy the result of :meth:`windows_of` to the device; none of these slots has a forward in flight."""
         if self.device.type != "cpu":
             self.set_drafts(slots_D, windows.token, windows.lead, windows.length)
 
     def note_drafts(self, slots_D: IntArray, context_D: IntArray | Tensor) -> None:
-        """Put the drafts of the next forward behind the committed tokens, where its rows' adjustments look for them.
+        """Put the drafts of the next forward after the committed tokens, where its rows' adjustments look for them.
 
         Only of sequences that use such an adjustment; all of these keep a head and have their drafts in order.
 
@@ -250,7 +250,7 @@ class DeviceState:
             requests: of the sequences.
             slots: of each.
             groups: number of the decoding of each.
-            stop_ids: what ends each.
+            stop_ids: stop tokens of each.
             bad_words: the token ids of each one's bad words; empty where none has any.
 
         Returns:
@@ -312,7 +312,7 @@ class DeviceState:
         stop_ids: Seq[Seq[int]],
         bad_words: Seq[Seq[Seq[int]]],
     ) -> None:
-        """Write what adjustments read of new sequences, where any of them, or of those before them, has one."""
+        """Write the inputs of adjustments of new sequences, where any of them, or of those before them, has one."""
         own_S = np.array(slots, dtype=np.int64)
         uses = np.logical_or.reduce(self.optional[own_S][:, _ADJUSTS], axis=1)
         if not uses.any() and not self._adjusted[own_S].any():

@@ -82,7 +82,7 @@ class Picks(PickedRows):
 
     Attributes:
         flat_R: place of the result in the flat layout.
-        places: length of the flat layout; a pick that is only padding has its result put behind it.
+        places: length of the flat layout; a pick that is only padding has its result put after it.
     """
 
     flat_R: Tensor
@@ -172,7 +172,7 @@ class Chooser:
             picks: the rows.
             state: sampling parameters.
             slots_S: the forward's slots.
-            advance: what follows at once.
+            advance: work that follows at once.
         """
         if not picks.total:
             return None
@@ -211,7 +211,7 @@ class Chooser:
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
     ) -> Iterator[tuple[slice, Chosen]]:
-        """Chunks of the picks, and what is chosen on them."""
+        """Chunks of the picks, and the tokens chosen on them."""
         stages, most = _Stages.of(state, slots_S), int(state.tops[slots_S].max(initial=0))
         allowed = None  # asked for when the first logits are there: until then it is computed beside the model
         for number, (part, own) in enumerate(picks.parts(self._chunk)):
@@ -224,7 +224,7 @@ class Chooser:
             if place_L is not None and rows is not None:
                 choice = _among_certain(choice, place_L, rows)
             if rows is not None:
-                for nats_R in (choice.entropy_R, choice.logprob_R):  # what is no number says that the logits are none
+                for nats_R in (choice.entropy_R, choice.logprob_R):  # NaN here means NaN in the logits
                     nats_R.masked_fill_(rows.is_certain & ~nats_R.isnan(), 0.0)
             if not most:
                 yield part, Chosen(choice=choice)

@@ -39,7 +39,7 @@ class PackedInput:
 
     Attributes:
         id_T, position_T, kv_entry_T: int64 token ids, logical positions and KV slots.
-        rows: what attention needs.
+        rows: input of attention.
     """
 
     id_T: Tensor
@@ -53,7 +53,7 @@ class PackedStep:
 
     Attributes:
         plan: of the forward.
-        rows: what a decoder needs that draws tokens itself.
+        rows: input of a decoder that draws tokens itself.
         picks: all decode rows, for the same.
     """
 

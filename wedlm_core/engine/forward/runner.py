@@ -1,6 +1,6 @@
 """The one packed forward: rows in, commits out.
 
-Per step: pack the rows of every decoding sequence's window behind prefill chunks, run the decoder once, choose tokens
+Per step: pack the rows of every decoding sequence's window after prefill chunks, run the decoder once, choose tokens
 on the rows that need logits, advance the windows, and bring one small result to the host. Nothing here loops over
 sequences. The launch strategy, which the runner is handed, decides how rows are packed and whether the host waits.
 """
@@ -72,10 +72,10 @@ class Runner:
 
     Attributes:
         model, pool, backend, device: of the model runner.
-        state: what the device keeps of each slot.
+        state: of each slot on the device.
         profile: stopwatch of the phases; does nothing unless replaced.
         choose: logits and choices of picked rows.
-        unread_rows: rows of the last forward that were not read behind the last layer, and cost less for that
+        unread_rows: rows of the last forward that were not read after the last layer, and cost less for that
             (``ModelRunner.unread_row``).
     """
 

@@ -78,10 +78,10 @@ class _Kinds:
 
 
 class AllowedBuffers:
-    """Where recorded work reads what grammars allow.
+    """Buffers that recorded work reads allowed tokens from.
 
     Args:
-        like: what they allow in some forward.
+        like: allowed tokens of some forward.
         states: of all sequences at most.
     """
 
@@ -211,7 +211,7 @@ class StepGraphs:
         return own_TD
 
     def allow(self, state: DeviceState) -> bool:
-        """Bring what grammars allow in this forward where recorded work reads it; False where that cannot be."""
+        """Copy the allowed tokens of this forward to the buffers of recorded work; False where they do not fit."""
         allowed = state.allowed_tokens()
         if allowed is None:
             return False

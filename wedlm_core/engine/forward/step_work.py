@@ -45,7 +45,7 @@ class StepKind:
 
 
 class StepWork(ABC):
-    """The work around one forward: what comes before the decoder, and what comes after it.
+    """The work around one forward: before the decoder, and after it.
 
     Attributes:
         runs, shape: bounds that the work is to be done with.
@@ -60,7 +60,7 @@ class StepWork(ABC):
 
     @abstractmethod
     def before(self, work: Callable[[], Result]) -> Result:
-        """Do what comes before the decoder."""
+        """Do the work before the decoder."""
 
     @abstractmethod
     def hidden(self, hidden_TD: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class StepWork(ABC):
 
     @abstractmethod
     def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
-        """Do what comes after the decoder; what grammars allow is known then, or waited for."""
+        """Do the work after the decoder; the tokens that grammars allow are known then, or waited for."""
 
 
 class EagerStep(StepWork):

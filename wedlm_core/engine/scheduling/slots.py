@@ -1,4 +1,4 @@
-"""What the host knows of each slot, as numpy arrays, so that a step's bookkeeping is vectorised. Torch-free."""
+"""State of each slot on the host, as numpy arrays, so that a step's bookkeeping is vectorised. Torch-free."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SlotTable:
         held: bool, a forward of the sequence is in flight and its outcome has to be known before the next one.
         source: int8 ``[slots, places]``, where each draft of the next forward comes from
             (:class:`wedlm_core.statistics.DraftSource`).
-        stop_ids: stop tokens ``[slots, K]``, -1 behind the last.
+        stop_ids: stop tokens ``[slots, K]``, -1 after the last.
         output, logprob: generated tokens (int32) and their log-probabilities (float32 nats), ``[slots, places]``.
         tops: the most likely tokens of slots that report them.
         totals: the columns of :data:`wedlm_core.statistics.ACCUMULATORS`, by name.
@@ -127,11 +127,11 @@ class SlotTable:
         return self.limit[slots_S] - self.generated[slots_S]
 
     def tokens_of(self, slot: int) -> list[int]:
-        """What a slot has generated so far."""
+        """Tokens that a slot has generated so far."""
         return self.output[slot, : self.generated[slot]].tolist()
 
     def emission(self, slots_D: IntArray, outcome: StepOutcome) -> Emission:
-        """Cut commits at ``max_tokens`` and behind the first stop token (which is kept)."""
+        """Cut commits at ``max_tokens`` and after the first stop token (which is kept)."""
         emit_D = np.empty(len(slots_D), dtype=np.int64)
         stopped_D, full_D = np.empty((2, len(slots_D)), dtype=np.bool_)
         cut(
