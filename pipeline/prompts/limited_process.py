@@ -1,13 +1,15 @@
 """Processes that work for rows under limits of memory and processor time: both ends of one.
 
 Messages are pickles over one connection: first an opening, which is answered by None, then requests, each with its
-answer. A request that exceeds a limit ends its process only.
+answer. A request that exceeds a limit ends its process only. A process that keeps memory after a request ends, too.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -26,10 +28,16 @@ _IDLE_SECONDS = 60.0  # after which the process ends
 _TRIES = 3
 _ENDED = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 """Statuses of a process that no request has ended: it was idle, or others killed it."""
+_OUT_OF_MEMORY = 77
+"""Status of a process in which Python could not allocate memory."""
+_MOST_KEPT = 16
+"""The share of the memory, as its divisor, that a process may keep after a request: the next one has a fresh process
+otherwise, so that its fate does not depend on the request before."""
+_MOST_CHARS = 2_000  # of an error
 
 
 class ExceededError(Exception):
-    """A request has ended its process. The text names the limit."""
+    """A request has ended its process. The text says how, such as "takes more than 5 s"."""
 
 
 class LimitedProcess:
@@ -56,15 +64,17 @@ class LimitedProcess:
         """The answer to a request.
 
         Raises:
-            ExceededError: the request exceeds a limit.
+            ExceededError: the request exceeds a limit, or has ended its process in another way.
             OSError: no process can be started.
+            Exception: the request cannot be pickled.
         """
+        message = pickle.dumps(request)
         with self._lock:
             status = 0
             for _ in range(_TRIES):
                 process, connection = self._running or self._start()
                 try:
-                    return _answer(connection, request)
+                    return _answer(connection, message)
                 except (EOFError, OSError):
                     self._end(connection)
                     status = process.wait()
@@ -73,14 +83,23 @@ class LimitedProcess:
                     raise
                 if status not in _ENDED:
                     break
-        limit = f"{self._seconds} s" if status == -signal.SIGXCPU else f"{self._bytes >> 20} MiB of memory"
-        raise ExceededError(limit)
+        raise ExceededError(self._fate(status))
+
+    def _fate(self, status: int) -> str:
+        """How a process with this exit status has ended."""
+        if status == -signal.SIGXCPU:
+            return f"takes more than {self._seconds} s"
+        if status == _OUT_OF_MEMORY:
+            return f"takes more than {self._bytes >> 20} MiB of memory"
+        way = f"exit code {status}" if status >= 0 else f"signal {-status}, {signal.strsignal(-status)}"
+        return f"ended its process ({way}), which may have {self._bytes >> 20} MiB of memory"
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
         ours, theirs = Pipe()
         process = start_child(self._server, theirs, {}, quiet=True)
         try:
-            _answer(ours, (self._opening(), self._bytes, self._seconds, self._idle_seconds))
+            opening = self._opening(), self._bytes, self._seconds, self._idle_seconds
+            _answer(ours, pickle.dumps(opening))
         except EOFError as error:
             raise OSError(f"the process of {self._server} ended when it was started") from error
         self._running = process, ours
@@ -91,8 +110,8 @@ class LimitedProcess:
         connection.close()
 
 
-def _answer(connection: Connection, message: object) -> Any:
-    connection.send(message)
+def _answer(connection: Connection, message: bytes) -> Any:
+    connection.send_bytes(message)
     return connection.recv()
 
 
@@ -108,18 +127,35 @@ def serve(descriptor: int, prepare: Callable[[Any], Callable[[Any], object]]) ->
     opening, most_bytes, seconds, idle_seconds = connection.recv()
     answer_to = prepare(opening)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _limit(resource.RLIMIT_AS, _address_space() + most_bytes)
-    answer: object = None
-    while True:
-        connection.send(answer)
+    most_kept = _address_space() + most_bytes // _MOST_KEPT
+    size = 0
+    connection.send(None)
+    while size <= most_kept:
         if not connection.poll(idle_seconds):
             return
+        _limit(resource.RLIMIT_AS, (size or _address_space()) + most_bytes)
+        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
         try:
-            request = connection.recv()
+            connection.send(_answer_of(connection, answer_to))
         except EOFError:
             return
-        _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
-        answer = answer_to(request)
+        except MemoryError:
+            os._exit(_OUT_OF_MEMORY)
+        size = _address_space()
+        if size > most_kept:
+            gc.collect()
+            size = _address_space()
+
+
+def _answer_of(connection: Connection, answer_to: Callable[[Any], object]) -> object:
+    """The answer to the next request; an error is an answer, too, unless it is for want of memory."""
+    data = connection.recv_bytes()
+    try:
+        return answer_to(pickle.loads(data))
+    except MemoryError:
+        raise
+    except Exception as error:
+        return RuntimeError(f"{type(error).__name__}: {error}"[:_MOST_CHARS])
 
 
 def _limit(kind: int, value: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def _compiler(tokenizer: Tokenizer, folder: Path) -> Callable[[StructuredOutputs
         try:
             error = process.ask(wanted)
         except ExceededError as exceeded:
-            rule = f"takes more than {exceeded} to compile"
+            rule = f"its compilation {exceeded}"
             value = getattr(wanted, wanted.kind)
             error = RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, "Simplify it."))
         except OSError as unstarted:  # its engine will compile it, and report its error
@@ -76,3 +77,6 @@ def _compiler(tokenizer: Tokenizer, folder: Path) -> Callable[[StructuredOutputs
         return None if error is None else Failure.of(error)
 
     return fault
+
+
+os.register_at_fork(after_in_child=_compiler.cache_clear)  # two processes cannot share a connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,7 +50,7 @@ def _render(kind: Kind, source: str, variables: Mapping[str, Any]) -> str:
         answer: str | Exception = _process().ask(request)
     except ExceededError as error:
         remedy = "Shorten its loops, or the texts and lists in the row"
-        raise TemplateLimitError(f"the template takes more than {error}. {remedy}") from None
+        raise TemplateLimitError(f"the template {error}. {remedy}") from None
     except OSError as error:
         _announce_unlimited(repr(error))
         answer = rendered(request)
@@ -61,6 +62,9 @@ def _render(kind: Kind, source: str, variables: Mapping[str, Any]) -> str:
 @functools.cache
 def _process() -> LimitedProcess:
     return LimitedProcess(_SERVER, lambda: None, seconds=_SECONDS, most_bytes=_BYTES)
+
+
+os.register_at_fork(after_in_child=_process.cache_clear)  # two processes cannot share a connection
 
 
 @functools.cache

@@ -125,6 +125,52 @@ def test_a_process_that_others_kill_is_no_fault_of_the_row() -> None:
     assert render_prompt(template, {"a": "2"}) == "2"
 
 
+class Unpicklable:
+    """What a process cannot send to another."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot be sent")
+
+
+class Unreadable:
+    """What a process cannot read from another."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+class Fatal:
+    """What kills the process that reads it."""
+
+    def __init__(self, death: int) -> None:
+        self.death = death
+
+    def __reduce__(self) -> Any:
+        return signal.raise_signal, (self.death,)
+
+
+def test_the_message_of_a_row_names_the_true_cause() -> None:
+    assert outcome("{{ a }}", a="x") == "x"
+    running = rendering._process()._running
+    assert outcome("{{ a }}", a=Unpicklable()) == "cannot be sent"
+    assert outcome("{{ a }}", a=Unreadable()) == "ValueError: invalid literal for int() with base 10: 'no number'"
+    assert rendering._process()._running is running, "the process goes on"
+    for death, words in ((signal.SIGSEGV, "signal 11, Segmentation fault"), (signal.SIGKILL, "signal 9, Killed")):
+        assert f"the template ended its process ({words}), which may have 64 MiB" in outcome("{{ a }}", a=Fatal(death))
+    assert outcome("{{ a }}", a="y") == "y"
+
+
+def test_a_forked_process_has_a_renderer_of_its_own() -> None:
+    assert outcome("{{ a }}", a="x") == "x"
+    with rendering._process()._lock:  # as where another thread renders
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            os._exit(0 if outcome("{{ a }}", a="child") == "child" else 1)
+    assert {outcome("{{ a }}", a=i) == str(i) for i in range(200)} == {True}
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_without_a_process_rows_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "_SERVER", "pipeline.no_such_module")
     assert outcome("{{ a }}", a="x") == "x"
