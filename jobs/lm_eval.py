@@ -55,4 +55,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval"
 
 
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "lm_eval"))
+    raise SystemExit(end_quietly(main, "lm-eval"))

@@ -60,5 +60,5 @@ def test_an_output_without_room_is_one_clear_line() -> None:
 
 def test_every_command_ends_so() -> None:
     for command in COMMANDS:
-        source = (Path(ROOT) / "jobs" / f"{command}.py").read_text()
+        source = (Path(ROOT) / "jobs" / f"{command.replace('-', '_')}.py").read_text()
         assert f'raise SystemExit(end_quietly(main, "{command}"))' in source
