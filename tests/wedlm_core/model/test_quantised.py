@@ -72,7 +72,7 @@ def test_a_model_keeps_one_byte_per_weight_of_its_layers(
         assert torch.equal(model.lm_head.weight, before.lm_head.weight)
 
 
-@pytest.mark.parametrize("name", sorted(QUANTISED_DTYPES))
+@pytest.mark.parametrize("name", sorted(set(QUANTISED_DTYPES) - {"int4"}))  # which is for GPUs
 def test_the_tiny_model_still_counts(name: str) -> None:
     llm = LLM("tiny", config=EngineConfig(weight_dtype=name), device="cpu", dtype="float32")
     (out,) = llm.chat([{"role": "user", "content": "Count from 3 to 9."}], SamplingParams(max_tokens=48))
