@@ -205,9 +205,10 @@ class Drafting:
         run = long_run(valid_SW, stale_SW, acceptance.agreement(slots_S), self._row_price, bounds=overlap)
         widest_S = table.widest[slots_S] if self._masks else np.zeros(len(slots_S), dtype=np.int64)
         none, masked = allocate(run, widest_S, load)
-        expected = {arm: none.rate for arm in Arm if not arm.has_masks}
+        # Without prefill, as steps are measured: it takes as long for each commit of any arm.
+        expected = {arm: none.commits_per_second for arm in Arm if not arm.has_masks}
         if masked is not None:
-            expected |= {arm: masked.rate for arm in Arm if arm.has_masks}
+            expected |= {arm: masked.commits_per_second for arm in Arm if arm.has_masks}
         arm = self.controller.choose(expected, len(slots_S))
         chosen = masked if arm.has_masks and masked is not None else none
         self._row_price = 0.0 if overlap else chosen.row_price
