@@ -46,7 +46,9 @@ class Lines:
     def _write(self, snapshot: Snapshot) -> None:
         self._stage, self._next = snapshot.stage, snapshot.at + self._seconds
         self._rows = snapshot.done.rows
-        print(format_line(snapshot), file=self._file, flush=True)
+        # In one write: `print` makes two where Python's output is unbuffered, and another thread's line comes between.
+        self._file.write(format_line(snapshot) + "\n")
+        self._file.flush()
 
 
 def format_line(snapshot: Snapshot) -> str:

@@ -186,7 +186,8 @@ def test_commands_name_jobs_and_options_that_are_there(path: Path) -> None:
     for module, options in job_commands(text):
         file = ROOT.joinpath(*module.split(".")).with_suffix(".py")
         assert file.exists(), module
-        source = file.read_text(encoding="utf-8") + (ROOT / "jobs" / "cli.py").read_text(encoding="utf-8")
+        shared = [ROOT / "jobs" / name for name in ("cli.py", "config_options.py")]
+        source = "".join(part.read_text(encoding="utf-8") for part in (file, *shared))
         absent = [option for option in options if f'"{option}"' not in source]
         assert not absent, f"{module} has no {absent}"
 

@@ -16,7 +16,11 @@ READERS = {
     "torch.jit.load",
     "torch.load",
 }
-OWN = {"pipeline/worker/row_isolation.py"}
+OWN = {
+    "pipeline/prompts/limited_process.py",
+    "pipeline/prompts/render_server.py",
+    "pipeline/worker/row_isolation.py",
+}
 """Files that read only the bytes that a process of the same run has pickled."""
 
 

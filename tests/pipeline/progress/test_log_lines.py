@@ -58,6 +58,18 @@ def test_a_line_comes_at_once_with_each_stage_and_every_so_many_seconds() -> Non
     assert "rows=401" in file.getvalue(), "there is"
 
 
+def test_a_line_and_its_end_are_one_write_so_that_no_other_thread_writes_between() -> None:
+    writes: list[str] = []
+
+    class Recorder(io.StringIO):
+        def write(self, text: str) -> int:
+            writes.append(text)
+            return super().write(text)
+
+    Lines(Recorder()).update(GOING)
+    assert writes == [format_line(GOING) + "\n"]
+
+
 def test_the_committed_part_is_one_line_for_people() -> None:
     session = Totals(rows=10, completion_tokens=300, decode_forwards=100)
     now = Progress(total_rows=40, done=Totals(rows=20), session=session, seconds=10.0)
