@@ -258,8 +258,8 @@ class LLM:
             use_tqdm: as in :meth:`generate`.
 
         Returns:
-            One score for each prompt, in order. It does not depend on the other prompts (docs/DESIGN.md,
-            "Batch invariance").
+            One score for each prompt, in order. It does not depend on the other prompts
+            (docs/design/batch-invariance.md).
 
         Raises:
             RequestError, CapacityError: a context or continuation is empty, or one is too long; nothing was scored.

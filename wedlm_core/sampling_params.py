@@ -19,7 +19,7 @@ DEFAULT_WINDOW = 16
 
 
 class Strategy(StrEnum):
-    """How tokens are chosen and committed (docs/DESIGN.md, "Decoding semantics")."""
+    """How tokens are chosen and committed (docs/design/decoding.md)."""
 
     VERIFIED = "verified"
     REFERENCE = "reference"

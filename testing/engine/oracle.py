@@ -1,7 +1,7 @@
 """Two slow, readable decoders without KV cache or batching: the oracles of the engine's strategies.
 
 Every step runs the whole sequence through the network again. The engine's ``reference`` and ``autoregressive``
-strategies must give the same tokens as these (docs/DESIGN.md, "Decoding semantics" and "Verified decoding").
+strategies must give the same tokens as these (docs/design/decoding.md and docs/design/verified.md).
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def positions_to_fill(
 ) -> list[int]:
     """Indices into ``masks`` (ascending window positions) of the masks that the published rule fills.
 
-    See arXiv 2512.22737, section 5.2, and docs/DESIGN.md, "Decoding semantics".
+    See arXiv 2512.22737, section 5.2, and docs/design/decoding.md.
     """
     adjusted = [h + penalty * (place - masks[0]) for h, place in zip(entropies, masks, strict=True)]
     certain = [i for i, value in enumerate(adjusted) if threshold is not None and value < threshold]
@@ -188,7 +188,7 @@ def reference(
 ) -> OracleResult:
     """Decode by the published rule with a fixed window (arXiv 2512.22737, Algorithm 1).
 
-    docs/DESIGN.md, "Decoding semantics" states the rule in full.
+    docs/design/decoding.md states the rule in full.
     """
     stops, output, steps = {*params.stop_token_ids, *eos}, list[int](), list[dict[str, Any]]()
     window: list[int | None] = [None] * params.window  # None is a mask: the model may also emit the mask id

@@ -2,9 +2,9 @@
 
     python -m testing.pages.architecture
 
-writes docs/images/architecture.svg. Boxes, their words and the arrows are those of the diagram in docs/DESIGN.md, which
-a test holds to the imports of the code. Here they only get places: by hand, and a package that has none below the
-packages that import it.
+writes docs/images/architecture.svg. Boxes, words and arrows come from the diagram in docs/design/packages.md, and a
+test holds that diagram to the imports of the code. This module only places them: by hand, and a package without a place
+below the packages that import it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from testing.repository import ROOT
 __all__ = ["FILE", "Box", "Diagram", "draw", "places", "read_diagram"]
 
 FILE = ROOT / "docs" / "images" / "architecture.svg"
-DESIGN = ROOT / "docs" / "DESIGN.md"
+PAGE = ROOT / "docs" / "design" / "packages.md"
 
 _PLACES: Mapping[str, tuple[float, float]] = {  # column, row
     "wedlm_batch": (1, 0.65), "jobs": (2, 0.65), "wedlm_base": (0, 0.65),
@@ -186,7 +186,7 @@ def _down(tail: tuple[float, float], tip: tuple[float, float], at: Mapping[str, 
 
 
 def _main(file: Path = FILE) -> None:
-    file.write_text(draw(read_diagram(DESIGN.read_text(encoding="utf-8"))), encoding="utf-8")
+    file.write_text(draw(read_diagram(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
     print(file)
 
 

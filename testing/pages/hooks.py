@@ -22,7 +22,7 @@ from testing.pages.reference import reference_pages  # noqa: E402
 
 __all__ = ["on_config", "on_files", "on_page_markdown"]
 
-_DRAWING = "[![The packages and who imports whom](images/architecture.svg)](images/architecture.svg)\n"
+_DRAWING = "[![The packages and who imports whom](../images/architecture.svg)](../images/architecture.svg)\n"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -48,7 +48,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Point links to the site's pages, show the drawing for its source, keep results out of the search."""
     if page.file.src_uri.startswith(RESULTS):
         page.meta["search"] = {"exclude": True}
-    if page.file.src_uri == "DESIGN.md":
+    if page.file.src_uri == "design/packages.md":
         markdown = re.sub(r"^```mermaid\n.*?^```\n", _DRAWING, markdown, flags=re.MULTILINE | re.DOTALL)
     generated = page.file.abs_src_path is None
     return markdown if generated else relink(markdown, page.file.src_uri)

@@ -1,4 +1,4 @@
-"""The architecture drawing of docs/DESIGN.md is the tree: its boxes are packages, its arrows are imports."""
+"""The contracts in docs/design are short, name tests that exist, and draw packages and imports as they are."""
 
 from __future__ import annotations
 
@@ -8,28 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from testing.repository import ROOT
 
-DESIGN = (ROOT / "docs" / "DESIGN.md").read_text(encoding="utf-8")
-HEADINGS = (
-    "1. Overview",
-    "2. Decoding semantics",
-    "3. Verified decoding",
-    "4. Batch invariance",
-    "5. Drafting",
-    "6. Rows and units",
-    "7. Exactly once",
-    "8. Output contract",
-    "9. Training",
-)
-"""What docstrings cite, with or without the number."""
+DESIGN = ROOT / "docs" / "design"
+CONTRACTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(DESIGN.glob("*.md"))}
+CODE = ("wedlm_batch", "wedlm_base", "jobs", "pipeline", "wedlm_core", "tests", "testing", "benchmarks")
 
 Edge = tuple[str, str]
 
 
 def drawing() -> str:
     """The text of the one Mermaid diagram."""
-    (found,) = re.findall(r"```mermaid\n(.*?)```", DESIGN, re.DOTALL)
+    (found,) = re.findall(r"```mermaid\n(.*?)```", CONTRACTS["packages"], re.DOTALL)
     return str(found)
 
 
@@ -111,19 +103,30 @@ def imports() -> frozenset[Edge]:
 FOLDERS = [line for line in order() if (place(line) / "__init__.py").exists()]
 
 
-def test_the_headings_that_docstrings_cite_are_there() -> None:
-    assert tuple(re.findall(r"^## (.+)$", DESIGN, re.MULTILINE)) == HEADINGS
+def test_contracts_have_at_most_150_lines_and_the_index_lists_them() -> None:
+    index = (ROOT / "docs" / "DESIGN.md").read_text(encoding="utf-8")
+    assert len(index.splitlines()) < 30
+    assert set(re.findall(r"\(design/([\w-]+)\.md\)", index)) == set(CONTRACTS)
+    assert not [name for name, text in CONTRACTS.items() if len(text.splitlines()) > 150]
 
 
-def test_every_citation_names_a_heading() -> None:
-    paths = [path for top in ("wedlm_batch", "wedlm_base", "jobs", "pipeline", "wedlm_core", "tests", "testing",
-                              "benchmarks")
-             for path in sorted((ROOT / top).rglob("*.py"))]  # fmt: skip
-    cited = [(path, " ".join(heading.split())) for path in paths
-             for heading in re.findall(r'DESIGN\.md`*,\s+"([^"]+)"', path.read_text(encoding="utf-8"))]  # fmt: skip
-    known = {*HEADINGS, *(heading.partition(" ")[2] for heading in HEADINGS)}
-    wrong = [f"{path.relative_to(ROOT)}: {heading}" for path, heading in cited if heading not in known]
-    assert not wrong, f"headings are {HEADINGS}"
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_a_contract_names_tests_that_exist(name: str) -> None:
+    folder, missing = "", []
+    for path in re.findall(r"`((?:tests/[\w/]*)?(?:test_\w+\.py)?)`", CONTRACTS[name]):
+        folder = path.rpartition("/")[0] or folder
+        if path and not (ROOT / folder / path.rpartition("/")[2]).exists():
+            missing.append(path)
+    assert folder
+    assert not missing
+
+
+def test_every_citation_of_a_contract_names_one() -> None:
+    paths = [path for top in CODE for path in sorted((ROOT / top).rglob("*.py"))]
+    cited = [(path, name) for path in paths
+             for name in re.findall(r"docs/design/([\w-]+)\.md", path.read_text(encoding="utf-8"))]  # fmt: skip
+    assert len(cited) > 10
+    assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in cited if name not in CONTRACTS]
 
 
 def test_every_box_is_a_line_of_the_table_of_imports_once() -> None:

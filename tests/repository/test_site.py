@@ -19,7 +19,7 @@ from testing.pages.nav import named, pages_in
 from testing.pages.reference import homes
 from testing.repository import ROOT
 
-DESIGN = ROOT / "docs" / "DESIGN.md"
+DRAWING = ROOT / "docs" / "design" / "packages.md"
 LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 """Tags whose address a browser fetches when it shows the page."""
 
@@ -138,7 +138,7 @@ def test_no_markup_of_sphinx_is_left_in_the_reference(site: Path) -> None:
 
 
 def test_the_architecture_is_drawn_from_the_diagram_that_the_imports_are_held_to() -> None:
-    diagram = read_diagram(DESIGN.read_text(encoding="utf-8"))
+    diagram = read_diagram(DRAWING.read_text(encoding="utf-8"))
     drawn = FILE.read_text(encoding="utf-8")
     assert set(re.findall(r'data-package="([\w.]+)"', drawn)) == {box.package for box in diagram.boxes}
     assert set(re.findall(r'data-from="([\w.]+)" data-to="([\w.]+)"', drawn)) == set(diagram.arrows)
@@ -146,7 +146,7 @@ def test_the_architecture_is_drawn_from_the_diagram_that_the_imports_are_held_to
 
 
 def test_the_site_shows_the_drawing_in_place_of_its_source(site: Path) -> None:
-    design = (site / "DESIGN.html").read_text(encoding="utf-8")
+    design = (site / "design" / "packages.html").read_text(encoding="utf-8")
     assert "images/architecture.svg" in design
     assert "flowchart TD" not in design
     assert (site / "images" / "architecture.svg").read_bytes() == FILE.read_bytes()

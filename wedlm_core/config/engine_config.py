@@ -105,7 +105,7 @@ class EngineConfig:
             makes from rows of a job.
         prefix_caching: share the full KV pages of equal prefixes between sequences.
         batch_invariant: whether a row's result must be bitwise independent of everything else in the forward
-            (docs/DESIGN.md, "Batch invariance"). "auto" is true for float32 on CPU. False does not change what
+            (docs/design/batch-invariance.md). "auto" is true for float32 on CPU. False does not change what
             ``attention="auto"`` takes on CPU; name "sdpa" for padded torch attention.
         attention: backend name or "auto" (:mod:`wedlm_core.attention.backends`).
         logits_chunk_rows: most rows of logits in memory at once.

@@ -14,7 +14,7 @@ _MAX_NATS = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingSwitches:
-    """Switches of the ``streaming`` strategy (docs/DESIGN.md, "Decoding semantics").
+    """Switches of the ``streaming`` strategy (docs/design/decoding.md).
 
     The measured effect of each switch is in ``benchmarks/results``. The next-token head is the model's ordinary output
     head, applied to a row in order to predict the token after it.

@@ -1,7 +1,7 @@
 """From logits to a token, its entropy and its log-probability: a deterministic function of (row, seed, position).
 
 The rule is the oracle's, ``testing.engine.sampling_oracle.choose``; :mod:`.sampling_cpu` and :mod:`.sampling_gpu` are
-the forms of it. A row's choice does not depend on the other rows (docs/DESIGN.md, "Batch invariance").
+the forms of it. A row's choice does not depend on the other rows (docs/design/batch-invariance.md).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SamplingRows:
 class Choice:
     """Per row ``[R]``: token (int64), entropy of the distribution it was taken from and its log-probability (nats).
 
-    Both are of the raw logits at temperature 1 (docs/DESIGN.md, "Decoding semantics"). Rows with ``suppress_R`` leave
+    Both are of the raw logits at temperature 1 (docs/design/decoding.md). Rows with ``suppress_R`` leave
     the suppressed ids out; where such a row samples, its entropy is of the distribution that is sampled from.
     """
 

@@ -28,7 +28,7 @@ def penalised_entropy(entropy_SL: Tensor, candidate_SL: Tensor, penalty_S: Tenso
 
 
 def select_fills(entropy_SL: Tensor, candidate_SL: Tensor, threshold_S: Tensor, penalty_S: Tensor) -> Tensor:
-    """The published rule (docs/DESIGN.md, "Decoding semantics").
+    """The published rule (docs/design/decoding.md).
 
     Fill every candidate whose penalised entropy is strictly below the threshold; where there is none, the
     single smallest (the first on ties). A threshold of -inf stands for "None": always the single smallest.

@@ -88,7 +88,7 @@ class Decoder(nn.Module):
     Args:
         config: shape of the model.
         max_positions: length of the rotary tables; None takes ``max_position_embeddings``. An engine needs
-            more, since a window may extend past ``max_tokens`` (docs/DESIGN.md, "Decoding semantics").
+            more, since a window may extend past ``max_tokens`` (docs/design/decoding.md).
 
     Attributes:
         packed_forward: replaces the layers for packed rows without gradients, if set; see

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from testing.pages.architecture import DESIGN, Box, Diagram, draw, places, read_diagram
+from testing.pages.architecture import PAGE, Box, Diagram, draw, places, read_diagram
 
-DIAGRAM = read_diagram(DESIGN.read_text(encoding="utf-8"))
+DIAGRAM = read_diagram(PAGE.read_text(encoding="utf-8"))
 
 
 def with_new_packages() -> Diagram:

@@ -31,7 +31,7 @@ __all__ = ["StreamingDecoding"]
 @decodes(Strategy.STREAMING)
 @dataclass(frozen=True)
 class StreamingDecoding(Decoding):
-    """The published rule with more commits per row (docs/DESIGN.md, "Decoding semantics"); each part has a switch.
+    """The published rule with more commits per row (docs/design/decoding.md); each part has a switch.
 
     The last contiguous row fills the leftmost place through the next-token head, so every step commits; masks
     after it are filled by penalised entropy with a price on holes and without a fallback; the window is

@@ -29,7 +29,7 @@ __all__ = ["VerifiedDecoding"]
 @decodes(Strategy.VERIFIED, Strategy.AUTOREGRESSIVE)
 @dataclass(frozen=True)
 class VerifiedDecoding(Decoding):
-    """Masks draft, the next-token head verifies: autoregressive output (docs/DESIGN.md, "Verified decoding")."""
+    """Masks draft, the next-token head verifies: autoregressive output (docs/design/verified.md)."""
 
     head = True
     verifies = True

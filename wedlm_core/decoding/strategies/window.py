@@ -27,7 +27,7 @@ __all__ = ["WindowDecoding", "commit_leading", "fill", "move_on"]
 @decodes(Strategy.REFERENCE)
 @dataclass(frozen=True)
 class WindowDecoding(Decoding):
-    """The published rule with a fixed window (docs/DESIGN.md, "Decoding semantics")."""
+    """The published rule with a fixed window (docs/design/decoding.md)."""
 
     def refill(self, window: Window, params: WindowParams, mask_id: int) -> None:
         """Append as many masks as the next forward commits, so that W places remain after it."""
