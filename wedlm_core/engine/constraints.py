@@ -16,11 +16,12 @@ from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.engine.drafting.windows import Suggestions
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.transfer import to_device
-from wedlm_core.engine.mask_lines import Filler, MaskLines, executor_of, filler
+from wedlm_core.engine.mask_lines import Filler, MaskLines, executor_of, filler, raised
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
 from wedlm_core.errors import explain
+from wedlm_core.fallback import Optimisation
 from wedlm_core.grammar import Grammar, GrammarCompiler, Proposals
 from wedlm_core.kernels.cpu.grammar_columns import PAYING, REFUSED, Drafted, Proposed
 from wedlm_core.kernels.cpu.grammar_rows import collect_commits
@@ -53,6 +54,7 @@ class Constraints:
         mask_token_id: the token of a mask.
         device: of the logits.
         threads: that compute which tokens are allowed.
+        guard: counts exceptions of grammars. A row whose grammar raises goes on with a new matcher, or fails alone.
     """
 
     def __init__(
@@ -65,10 +67,11 @@ class Constraints:
         mask_token_id: int,
         device: torch.device,
         threads: int,
+        guard: Optimisation,
     ) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._eos = tuple(token for token in eos_token_ids if token < vocab_size)
-        self._table, self._mask = table, mask_token_id
+        self._table, self._mask, self._guard = table, mask_token_id, guard
         self._background = device.type != "cpu"
         self._threads = threads if self._background or vocab_size >= _LARGE_VOCABULARY else 1
         self._compiler: GrammarCompiler | None = None
@@ -96,7 +99,8 @@ class Constraints:
         for one in sequences:
             if one.grammar is None:
                 continue
-            slot, one.constraint = one.slot, one.grammar.constraint()
+            slot, begin = one.slot, one.grammar.constraint
+            one.constraint = self._guard.attempt(begin) or self._guard.attempt(begin)
             table.constrained[slot] = True
             own.append(one)
             most.append(min(2 * int(table.widest[slot]), int(table.limit[slot] - table.generated[slot])))
@@ -155,11 +159,16 @@ class Constraints:
         drafted = Drafted.empty(len(proposed.slots), self._table.source.shape[1])
         failed = dict[int, str]()
         numbers, tokens = proposed.numbers_10G[1:].T.tolist(), proposed.token_DC[proposed.places].tolist()
+        attempt = self._guard.attempt
         for g, (own, chosen) in enumerate(zip(numbers, tokens, strict=True)):
-            place = own[-1]
-            reason = _ask_matcher(sequences[place], proposed.theirs_DP[place], own, chosen, drafted, g)
-            if reason is not None:
-                failed[g], drafted.outcome[g] = refusal(sequences[place], reason), REFUSED
+            one, theirs_P = sequences[own[-1]], proposed.theirs_DP[own[-1]]
+            reason = attempt(_ask_matcher, one, theirs_P, own, chosen, drafted, g)
+            if reason is None:
+                reason = attempt(_begin_again, one, self._table.tokens_of(one.slot), drafted, g)
+            if reason is None:
+                reason, one.constraint = raised(self._guard), None
+            if reason:
+                failed[g], drafted.outcome[g] = refusal(one, reason), REFUSED
         return drafted, failed
 
     def _write(self, proposed: Proposed, drafted: Drafted, next_rows_D: IntArray, state: DeviceState) -> None:
@@ -185,19 +194,21 @@ class Constraints:
         own_G = np.flatnonzero(self._table.constrained[plan.slots_S[:decoding]])
         if not len(own_G):
             return
-        lines = MaskLines(slots=len(self._table.constrained), vocab_size=self._vocab_size, eos_token_ids=self._eos)
+        lines = MaskLines(
+            slots=len(self._table.constrained), vocab_size=self._vocab_size, eos_token_ids=self._eos, guard=self._guard
+        )
         slot_G, position_G = plan.slots_S[own_G], (plan.cached_S + plan.prefill_S + 1)[own_G]
         for place, slot, position in zip(own_G.tolist(), slot_G.tolist(), position_G.tolist(), strict=True):
             constraint = plan.sequences[place].constraint
-            assert constraint is not None
-            lines.add(slot, constraint, position)
+            if constraint is not None:
+                lines.add(slot, constraint, position)
         state.allowed = _Pending(lines, self._fill(lines), state.device)
 
 
 def _ask_matcher(
     sequence: Sequence, theirs_P: np.ndarray, numbers: list[int], chosen: list[int], drafted: Drafted, g: int
-) -> str | None:
-    """Take in commits of a sequence and draft its next window; why its grammar refuses them.
+) -> str:
+    """Take in commits of a sequence and draft its next window; why its grammar refuses them, or nothing.
 
     Args:
         sequence: with a grammar.
@@ -209,11 +220,12 @@ def _ask_matcher(
     """
     emitted, count, rows, kept, most, masks, paying, goes_on, _ = numbers
     constraint = sequence.constraint
-    assert constraint is not None
+    if constraint is None:
+        return "the grammar library failed before the first token (the log has the cause)"
     before = constraint.drafts.tokens
     reason = constraint.accept(chosen[:emitted])
     if reason is not None or not goes_on:
-        return reason
+        return reason or ""
     if paying:
         offered = Proposals(theirs_P[:paying].tolist(), paying, DraftSource.HISTORY)
     else:
@@ -224,7 +236,33 @@ def _ask_matcher(
     drafted.token_GL[g, : len(tokens)], drafted.source_GL[g, : len(tokens)] = tokens, sources
     drafted.lead[g] = len(tokens)
     drafted.masks[g] = 0 if constraint.ends else max(0, min(masks, most - len(tokens)))
-    return None
+    return ""
+
+
+def _begin_again(sequence: Sequence, tokens: list[int], drafted: Drafted, g: int) -> str:
+    """Replace a constraint that raised: a new matcher reads the output as autoregressive decoding does, without drafts.
+
+    Args:
+        sequence: with a grammar.
+        tokens: of its output so far.
+        drafted: written.
+        g: the line of the sequence there.
+
+    Returns:
+        Why its grammar refuses them, or nothing.
+    """
+    assert sequence.grammar is not None
+    constraint = sequence.constraint = sequence.grammar.constraint()
+    constraint.renew(fresh=True)
+    nothing = Proposals((), 0, DraftSource.MASK)
+    constraint.draft(nothing, most=0)
+    for token in tokens:
+        reason = constraint.accept([token])
+        if reason is not None:
+            return reason
+        constraint.draft(nothing, most=0)
+    drafted.lead[g] = drafted.masks[g] = 0
+    return ""
 
 
 class _Pending:

@@ -16,9 +16,10 @@ import numpy as np
 from llguidance import LLExecutor
 
 from wedlm_core.decoding.allowed_tokens import FREE, WORD, only, words_of_vocabulary
+from wedlm_core.fallback import Optimisation, Optimisations
 from wedlm_core.grammar import AN_END, Constraint
 
-__all__ = ["Executor", "Filler", "MaskLines", "executor_of", "filler", "mask_lines"]
+__all__ = ["Executor", "Filler", "MaskLines", "executor_of", "filler", "mask_lines", "raised"]
 
 Executor = LLExecutor | None
 """Threads that ask matchers; None where the engine's own asks them."""
@@ -38,7 +39,8 @@ def mask_lines(
         vocab_size: of the logits.
         eos_token_ids: tokens that end an output, below ``vocab_size``.
     """
-    lines = MaskLines(slots=slots, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+    guard = Optimisations().grammars
+    lines = MaskLines(slots=slots, vocab_size=vocab_size, eos_token_ids=eos_token_ids, guard=guard)
     for slot, constraint, position in places:
         lines.add(slot, constraint, position)
     return lines
@@ -63,13 +65,19 @@ class _Asked:
 class MaskLines:
     """The states of a forward's sequences with a grammar, one after the other.
 
+    Args:
+        slots: of the engine.
+        vocab_size: of the logits.
+        eos_token_ids: tokens that end an output, below ``vocab_size``.
+        guard: counts exceptions of matchers.
+
     Attributes:
         line_N: int64 ``[N]``, of each state, as in :class:`wedlm_core.decoding.allowed_tokens.AllowedTokens`.
         bits_UW: int32 ``[U, W]``, lines of bits of the states that allow several tokens.
     """
 
-    def __init__(self, *, slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        self._slots, self._eos = slots, eos_token_ids
+    def __init__(self, *, slots: int, vocab_size: int, eos_token_ids: tuple[int, ...], guard: Optimisation) -> None:
+        self._slots, self._eos, self._guard = slots, eos_token_ids, guard
         self._words = words_of_vocabulary(vocab_size)
         self._facts: list[tuple[int, int, int, int]] = []
         self._states: list[int] = []
@@ -112,7 +120,7 @@ class MaskLines:
         several_ends = len(self._eos) > 1 and bool(ends_N.any())
         bits_UW = np.empty((self._line_count + several_ends, self._words), dtype=np.int32)
         if self._asked:
-            _compute_bits(bits_UW[: self._line_count], self._asked, executor)
+            self._compute_bits(bits_UW[: self._line_count], executor)
         line_N = np.where(state_N >= 0, only(state_N), FREE)
         line_N[self._places] = self._lines
         if several_ends:
@@ -121,6 +129,16 @@ class MaskLines:
                 bits_UW[self._line_count, token // WORD] |= _bit(np.int64(token))
         line_N[ends_N] = self._line_count if several_ends else only(self._eos[0])
         self.line_N, self.bits_UW = line_N, bits_UW
+
+    def _compute_bits(self, bits_UW: np.ndarray, executor: Executor) -> None:
+        """Write the bits of states; where a matcher raises, each row asks a new one, and fails if that raises too."""
+        attempt = self._guard.attempt
+        if attempt(_compute_bits, bits_UW, self._asked, executor):
+            return
+        for one in self._asked:
+            if not attempt(_ask_again, bits_UW, one):
+                one.constraint.failure = raised(self._guard)
+                bits_UW[[one.line + place for place in one.places]] = -1  # any token, as it won't be output
 
     def facts(self) -> np.ndarray:
         """int64 ``[3, slots]``: a slot's first state, -1 where it has none; its states; the position of the first."""
@@ -131,7 +149,12 @@ class MaskLines:
         return facts_3S
 
 
-def _compute_bits(bits_UW: np.ndarray, asked: Iterable[_Asked], executor: Executor) -> None:
+def raised(guard: Optimisation) -> str:
+    """Why a row fails whose grammar raised, and raised with a new matcher."""
+    return f"the grammar library failed ({guard.last})"
+
+
+def _compute_bits(bits_UW: np.ndarray, asked: Iterable[_Asked], executor: Executor) -> bool:
     """Write the bits of states, as their matchers say; what reached a limit that it shares with others goes on alone.
 
     Args:
@@ -147,6 +170,14 @@ def _compute_bits(bits_UW: np.ndarray, asked: Iterable[_Asked], executor: Execut
             for one in asked:
                 one.constraint.renew(fresh)
             _ask(bits_UW, asked, executor)
+    return True
+
+
+def _ask_again(bits_UW: np.ndarray, asked: _Asked) -> bool:
+    """Ask a new matcher for one row's bits."""
+    asked.constraint.renew(fresh=True)
+    _ask_one(bits_UW, asked)
+    return True
 
 
 def _ask(bits_UW: np.ndarray, asked: list[_Asked], executor: Executor) -> None:

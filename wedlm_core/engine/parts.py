@@ -139,6 +139,7 @@ def parts_of(
             mask_token_id=mask if mask is not None else 0,
             device=device,
             threads=torch.get_num_threads() if device.type == "cpu" else max(1, (os.cpu_count() or 2) // 2),
+            guard=optimisations.grammars,
         ),
         optimisations=optimisations,
     )

@@ -130,9 +130,16 @@ class GrammarCompiler:
     def _compile(self, wanted: StructuredOutputs) -> Grammar:
         value = getattr(wanted, wanted.kind)
         try:
-            text = grammar_text(wanted, self._special)
+            return self._compiled_matcher(wanted, value)
+        except (RequestError, KeyboardInterrupt, SystemExit):
+            raise
         except RecursionError as error:
             raise self._refused(wanted, value, "is nested too deeply") from error
+        except BaseException as error:  # a panic of the library is no Exception
+            raise self._refused(wanted, value, f"cannot be compiled ({first_line(error)})") from error
+
+    def _compiled_matcher(self, wanted: StructuredOutputs, value: object) -> Grammar:
+        text = grammar_text(wanted, self._special)
 
         def make(limits: llguidance.LLParserLimits) -> Any:
             return llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=limits)

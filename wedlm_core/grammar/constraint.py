@@ -84,6 +84,7 @@ class Constraint:
     Attributes:
         drafts: of the next forward; set by :meth:`draft`.
         ends: whether the end of the output is to follow them. It is no draft: the row before it chooses it.
+        failure: why the row fails, if its matcher cannot be asked; :meth:`accept` then refuses whatever was chosen.
     """
 
     def __init__(self, source: Source, eos_token_ids: Sequence[int]) -> None:
@@ -94,6 +95,7 @@ class Constraint:
         self._ahead = source.opening  # forced, and taken in by the matcher, but not committed; replaced, never changed
         self._texts: list[tuple[int, list[int]]] = []  # forced texts among the drafts, by the place of their beginning
         self.drafts, self.ends = _without_drafts(self._ahead), False
+        self.failure: str | None = None
 
     @property
     def matcher(self) -> Any:
@@ -127,6 +129,8 @@ class Constraint:
 
     def accept(self, tokens: Sequence[int]) -> str | None:
         """Take in committed tokens; None, or why the grammar refuses them. Nothing may follow an end of sequence."""
+        if self.failure is not None:
+            return self.failure
         ends = bool(tokens) and tokens[-1] in self._eos
         own = list(tokens[:-1] if ends else tokens)
         if ends and self.ends and tuple(own) == self.drafts.tokens:
