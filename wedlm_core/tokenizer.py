@@ -172,6 +172,7 @@ class Tokenizer:
             ConfigError: the tokenizer has no chat template.
             RequestError: the template refuses these messages.
             TemplateLimitError: the text is too long, or exceeds a limit of ``render_chat``.
+            OSError: the process of ``render_chat`` cannot be started.
         """
         if not self.has_chat_template:
             raise ConfigError(
@@ -202,6 +203,8 @@ class Tokenizer:
             text = self.render_chat(template, own)
         except TemplateLimitError as error:
             raise TemplateLimitError(f"the model's chat template: {error}.") from error
+        except OSError:  # of the process of ``render_chat``
+            raise
         except Exception as error:  # a template may raise anything
             raise RequestError(
                 explain(

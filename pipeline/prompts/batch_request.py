@@ -10,8 +10,10 @@ from typing import Any
 from pipeline.codec import Failure, RequestError, explain
 from pipeline.plan.job import Job
 from pipeline.prompts.batch_parameters import body_params
+from pipeline.prompts.cells import no_value
 from pipeline.prompts.conversation import conversation
-from pipeline.prompts.prompt import NO_TEXT, ChatCells, chat_prompt, checked_ids, noted
+from pipeline.prompts.limited_process import UnstartedError
+from pipeline.prompts.prompt import ChatCells, chat_prompt, checked_ids, noted
 from pipeline.prompts.special_text import marked
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 
@@ -46,6 +48,8 @@ def row_request(line: Sequence[Any], job: Job) -> RowRequest:
     """
     try:
         return _request(dict(zip(BATCH_COLUMNS.names, line, strict=True)), job)
+    except UnstartedError:  # no fault of the row
+        raise
     except Exception as error:  # whatever is wrong with one row must not end the run
         return RowRequest(prompt=Failure.of(error))
 
@@ -53,7 +57,7 @@ def row_request(line: Sequence[Any], job: Job) -> RowRequest:
 def _request(line: Mapping[str, Any], job: Job) -> RowRequest:
     for name, value in line.items():
         if isinstance(value, Exception):
-            raise RequestError(f"{name}: {NO_TEXT} ({value}). Re-encode it.")
+            raise no_value(name, value)
     if not line["custom_id"]:
         raise RequestError(explain("custom_id", line["custom_id"], "each line has one", "Give it one."))
     if line["method"] != "POST":

@@ -9,26 +9,36 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.codec import RequestError
 from pipeline.sources.json_text import JsonReader, MinusZero, Written
 from pipeline.sources.tabulate import holds_any_values
 from pipeline.sources.types import has_whole_numbers
 
-__all__ = ["plain_values", "template_values", "values"]
+__all__ = ["no_value", "plain_values", "template_values", "values"]
 
 
 def values(column: pa.ChunkedArray) -> list[Any]:
     """Python values; a cell that has no value (such as text that is not UTF-8) gives the exception instead."""
     try:
         return column.to_pylist()
-    except (ValueError, OverflowError, pa.ArrowException):
+    except Exception:  # a time zone that is not known is a KeyError
         return [_value(cell) for cell in column]
 
 
 def _value(cell: pa.Scalar) -> Any:
     try:
         return cell.as_py()
-    except (ValueError, OverflowError, pa.ArrowException) as error:
+    except Exception as error:
         return error
+
+
+def no_value(name: str, error: Exception) -> RequestError:
+    """The error of a row with a cell that has no Python value; ``error``: in place of the value."""
+    if isinstance(error, UnicodeDecodeError):
+        return RequestError(f"{name}: not valid UTF-8 text ({error}). Re-encode it.")
+    return RequestError(
+        f"{name}: the cell has no value in Python ({error}). Correct it, or convert the column to text."
+    )
 
 
 def template_values(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:

@@ -13,6 +13,7 @@ import pickle
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,8 +22,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pipeline.child_process import start_child
+from pipeline.errors import ResourceError
 
-__all__ = ["ExceededError", "LimitedProcess", "serve"]
+__all__ = ["ExceededError", "LimitedProcess", "UnsendableError", "UnstartedError", "serve"]
 
 _IDLE_SECONDS = 60.0  # after which the process ends
 _TRIES = 3
@@ -38,6 +40,14 @@ _MOST_CHARS = 2_000  # of an error
 
 class ExceededError(Exception):
     """A request has ended its process. The text says how, such as "takes more than 5 s"."""
+
+
+class UnstartedError(ResourceError, OSError):
+    """No process can be started; no fault of a request."""
+
+
+class UnsendableError(Exception):
+    """A request cannot be pickled, so no other process can work for it."""
 
 
 class LimitedProcess:
@@ -65,10 +75,13 @@ class LimitedProcess:
 
         Raises:
             ExceededError: the request exceeds a limit, or has ended its process in another way.
-            OSError: no process can be started.
-            Exception: the request cannot be pickled.
+            UnstartedError: no process can be started.
+            UnsendableError: the request cannot be pickled.
         """
-        message = pickle.dumps(request)
+        try:
+            message = pickle.dumps(request)
+        except Exception as error:
+            raise UnsendableError(f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_CHARS]}") from error
         with self._lock:
             status = 0
             for _ in range(_TRIES):
@@ -86,28 +99,42 @@ class LimitedProcess:
         raise ExceededError(self._fate(status))
 
     def _fate(self, status: int) -> str:
-        """How a process with this exit status has ended."""
+        """How a request has exceeded its limits, by the exit status of its process."""
         if status == -signal.SIGXCPU:
             return f"takes more than {self._seconds} s"
         if status == _OUT_OF_MEMORY:
             return f"takes more than {self._bytes >> 20} MiB of memory"
-        way = f"exit code {status}" if status >= 0 else f"signal {-status}, {signal.strsignal(-status)}"
-        return f"ended its process ({way}), which may have {self._bytes >> 20} MiB of memory"
+        return f"ended its process ({_way(status)}), which may have {self._bytes >> 20} MiB of memory"
+
+    def _unstarted(self, why: str) -> UnstartedError:
+        """The error of a process that ends before it can serve; ``why``: how."""
+        return UnstartedError(
+            f"{self._server}: the process that works for rows under limits cannot be started ({why}). Check that "
+            f"{sys.executable} runs, that memory is free, and the limit of processes (ulimit -u)."
+        )
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
         ours, theirs = Pipe()
-        process = start_child(self._server, theirs, {}, quiet=True)
+        opening = self._opening(), self._bytes, self._seconds, self._idle_seconds
         try:
-            opening = self._opening(), self._bytes, self._seconds, self._idle_seconds
+            process = start_child(self._server, theirs, {}, quiet=True)
+        except OSError as error:
+            raise self._unstarted(f"{type(error).__name__}: {error}") from error
+        try:
             _answer(ours, pickle.dumps(opening))
-        except EOFError as error:
-            raise OSError(f"the process of {self._server} ended when it was started") from error
+        except (EOFError, OSError) as error:
+            raise self._unstarted(_way(process.wait())) from error
         self._running = process, ours
         return self._running
 
     def _end(self, connection: Connection) -> None:
         self._running = None
         connection.close()
+
+
+def _way(status: int) -> str:
+    """How a process with this exit status has ended."""
+    return f"exit code {status}" if status >= 0 else f"signal {-status}, {signal.strsignal(-status)}"
 
 
 def _answer(connection: Connection, message: bytes) -> Any:

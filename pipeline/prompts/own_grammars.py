@@ -17,7 +17,6 @@ from pipeline.config import RunConfig
 from pipeline.prompts.limited_process import ExceededError, LimitedProcess
 from pipeline.prompts.model_files import load_tokenizer, model_folder
 from pipeline.prompts.structures import compiler_arguments
-from pipeline.stages import announce
 from wedlm_core.tokenizer import Tokenizer
 
 __all__ = ["grammar_faults"]
@@ -71,9 +70,6 @@ def _compiler(tokenizer: Tokenizer, folder: Path) -> Callable[[StructuredOutputs
             rule = f"its compilation {exceeded}"
             value = getattr(wanted, wanted.kind)
             error = RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, "Simplify it."))
-        except OSError as unstarted:  # its engine will compile it, and report its error
-            announce(f"a row's grammar is compiled by its engine alone, without limits: {unstarted!r}")
-            return None
         return None if error is None else Failure.of(error)
 
     return fault

@@ -9,13 +9,13 @@ from typing import Any
 
 from pipeline.codec import RequestError, explain
 from pipeline.plan.job import Job
+from pipeline.prompts.cells import no_value
 from pipeline.prompts.conversation import conversation, listed, mapping, with_system
 from pipeline.prompts.model_files import load_tokenizer
 from pipeline.prompts.special_text import marked
 
 __all__ = [
     "NO_CELLS",
-    "NO_TEXT",
     "BlankPrompt",
     "ChatCells",
     "TemplateRenderError",
@@ -25,8 +25,6 @@ __all__ = [
     "prompt_of",
     "text_prompt",
 ]
-
-NO_TEXT = "not valid UTF-8 text"
 
 
 class TemplateRenderError(RequestError):
@@ -58,7 +56,7 @@ def prompt_of(value: Any, job: Job, cells: ChatCells = NO_CELLS) -> str | list[i
     """
     name = job.prompt_column
     if isinstance(value, Exception):
-        raise RequestError(f"column {name!r}: {NO_TEXT} ({value}). Re-encode it.")
+        raise no_value(f"column {name!r}", value)
     if value is None:
         raise RequestError(explain(name, value, "a prompt is never null", "Fill it in."))
     if job.prompt_kind == "token_ids":

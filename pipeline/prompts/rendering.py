@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.codec import TemplateLimitError
-from pipeline.prompts.limited_process import ExceededError, LimitedProcess
-from pipeline.prompts.render_server import Kind, rendered
+from pipeline.codec import RequestError, TemplateLimitError
+from pipeline.prompts.limited_process import ExceededError, LimitedProcess, UnsendableError
+from pipeline.prompts.render_server import Kind
 from pipeline.settings.template import PromptTemplate
-from pipeline.stages import announce
 from wedlm_core.templating import ChatTemplate
 
 __all__ = ["render_chat", "render_prompt"]
@@ -26,6 +26,8 @@ def render_prompt(template: PromptTemplate, row: Mapping[str, Any]) -> str:
 
     Raises:
         TemplateLimitError: its text is too long, or takes too long or too much memory.
+        RequestError: a variable cannot be sent to the process.
+        UnstartedError: no process can be started.
         Exception: any of :meth:`PromptTemplate.render`.
     """
     try:
@@ -39,24 +41,34 @@ def render_chat(template: ChatTemplate, variables: Mapping[str, Any]) -> str:
 
     Raises:
         TemplateLimitError: its text is too long, or takes too long or too much memory.
+        RequestError: a variable cannot be sent to the process.
+        UnstartedError: no process can be started.
         Exception: any of :meth:`ChatTemplate.render`.
     """
     return _render("chat", template.text, variables)
 
 
 def _render(kind: Kind, source: str, variables: Mapping[str, Any]) -> str:
-    request = kind, source, variables
     try:
-        answer: str | Exception = _process().ask(request)
+        answer: str | Exception = _process().ask((kind, source, variables))
     except ExceededError as error:
         remedy = "Shorten its loops, or the texts and lists in the row"
         raise TemplateLimitError(f"the template {error}. {remedy}") from None
-    except OSError as error:
-        _announce_unlimited(repr(error))
-        answer = rendered(request)
+    except UnsendableError as error:
+        name = next((name for name, value in variables.items() if not _is_sendable(value)), kind)
+        rule = f"a template cannot be given this value ({error})"
+        raise RequestError(f"{name!r}: {rule}. Convert the column to text, numbers, lists or objects.") from None
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def _is_sendable(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 @functools.cache
@@ -65,8 +77,3 @@ def _process() -> LimitedProcess:
 
 
 os.register_at_fork(after_in_child=_process.cache_clear)  # two processes cannot share a connection
-
-
-@functools.cache
-def _announce_unlimited(error: str) -> None:
-    announce(f"no process can be started, so templates are rendered without limits of time and memory: {error}")

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pipeline.codec import RequestError, WeDLMError, explain
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.prompts.cells import no_value
 from pipeline.prompts.model_files import load_tokenizer, model_folder
-from pipeline.prompts.prompt import NO_TEXT
 from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.grammar.schemas import ENFORCED, NOTES
 from wedlm_core.model.checkpoint import load_config
@@ -49,7 +49,7 @@ def of_cell(name: str, value: Any) -> Mapping[str, Any]:
         RequestError: it is none of these.
     """
     if isinstance(value, Exception):  # a cell that has no value
-        raise RequestError(f"column {name!r}: {NO_TEXT} ({value}). Re-encode it.")
+        raise no_value(f"column {name!r}", value)
     if isinstance(value, (str, bytes)):
         try:
             value = json.loads(value)

@@ -16,12 +16,12 @@ from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, load_place
 from pipeline.prompts.batch_request import row_request
-from pipeline.prompts.cells import plain_values, template_values, values
+from pipeline.prompts.cells import no_value, plain_values, template_values, values
+from pipeline.prompts.limited_process import UnstartedError
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.own_grammars import grammar_faults
 from pipeline.prompts.prompt import (
     NO_CELLS,
-    NO_TEXT,
     BlankPrompt,
     ChatCells,
     TemplateRenderError,
@@ -293,6 +293,8 @@ def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
             continue
         try:
             prompts.append(prompt_of(value, job, own))
+        except UnstartedError:  # no fault of the row
+            raise
         except Exception as error:  # whatever is wrong with one row's prompt must not end the run
             prompts.append(Failure.of(error))
     return prompts
@@ -320,9 +322,11 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
         try:
             for name, cell in cells.items():
                 if isinstance(cell, Exception):
-                    raise RequestError(f"column {name!r}: {NO_TEXT} ({cell}). Re-encode it.")
+                    raise no_value(f"column {name!r}", cell)
             cells = {name: marked(name, cell, job.config) for name, cell in cells.items()}
             prompts.append(text_prompt(render_prompt(template, cells), job, chat_cells[i]))
+        except UnstartedError:  # no fault of the row
+            raise
         except RequestError as error:
             prompts.append(Failure.of(error))
         except NullCellError as error:

@@ -57,11 +57,6 @@ def test_the_process_ends_when_it_has_nothing_to_do_and_comes_back(monkeypatch: 
     assert set(faults({"choice": ["b"]}, {"regex": "("})) == {1}
 
 
-def test_without_a_process_rows_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_grammars, "_SERVER", "wedlm_core.no_such_module")
-    assert faults(FINE, {"regex": "("}) == {}
-
-
 def test_other_rows_are_generated(tmp_path: Path) -> None:
     data = [{"prompt": "Is it?", "form": form} for form in (FINE, ENDLESS, {"choice": ["maybe"]})]
     config = wb.RunConfig(

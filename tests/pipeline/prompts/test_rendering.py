@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 
+import pipeline
+import wedlm_batch as wb
 from pipeline.codec import RequestError, TemplateLimitError
 from pipeline.errors import ConfigError
-from pipeline.prompts import rendering
+from pipeline.prompts import limited_process, own_grammars, rendering
 from pipeline.prompts.rendering import render_chat, render_prompt
 from pipeline.settings.template import NullCellError, PromptTemplate, check_template
 from wedlm_core.templating import MOST_CHARS, ChatTemplate, chat_variables
@@ -152,7 +158,8 @@ class Fatal:
 def test_the_message_of_a_row_names_the_true_cause() -> None:
     assert outcome("{{ a }}", a="x") == "x"
     running = rendering._process()._running
-    assert outcome("{{ a }}", a=Unpicklable()) == "cannot be sent"
+    unsendable = outcome("{{ a }}", a=Unpicklable())
+    assert unsendable.startswith("'a': a template cannot be given this value (TypeError: cannot be sent). Convert")
     assert outcome("{{ a }}", a=Unreadable()) == "ValueError: invalid literal for int() with base 10: 'no number'"
     assert rendering._process()._running is running, "the process goes on"
     for death, words in ((signal.SIGSEGV, "signal 11, Segmentation fault"), (signal.SIGKILL, "signal 9, Killed")):
@@ -171,10 +178,49 @@ def test_a_forked_process_has_a_renderer_of_its_own() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_without_a_process_rows_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "_SERVER", "pipeline.no_such_module")
-    assert outcome("{{ a }}", a="x") == "x"
-    assert "is null" in outcome("{{ a }}", a=None)
+@pytest.mark.parametrize(
+    "settings", [{"prompt_template": "{{ prompt }}"}, {"chat": True}, {"sampling_columns": {"structured_outputs": "f"}}]
+)
+def test_a_process_that_cannot_be_started_ends_the_job_with_one_error(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"prompt": f"Row {i}", "f": {"choice": [f"{i}"]}} for i in range(3)]
+    config = wb.RunConfig(input=rows, output="none", model="tiny", **settings)
+    start = Mock(wraps=limited_process.start_child)
+    monkeypatch.setattr(limited_process, "start_child", start)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    own_grammars._compiler.cache_clear()
+    with pytest.raises(pipeline.ResourceError, match=r"cannot be started \(exit code 1\). Check that /bin/false runs"):
+        wb.preview(config, rows=3)
+    assert start.call_count == 1
+
+
+INTERVAL = pa.array([(1, 2, 3), None], pa.month_day_nano_interval())
+
+
+@pytest.mark.parametrize(
+    ("column", "cause"),
+    [
+        (INTERVAL, "'c': a template cannot be given this value (PicklingError: "),
+        (pa.ListArray.from_arrays([0, 1, 1], INTERVAL), "'c': a template cannot be given this value (PicklingError: "),
+        (pa.array([2**62, 0], pa.timestamp("us")), "'c': the cell has no value in Python (date value out of range)"),
+        (pa.array([0, None], pa.timestamp("s", "Foo/Bar")), "'c': the cell has no value in Python ('Foo/Bar')"),
+        (pa.array([b"\xff", b"x"]).cast(pa.string(), safe=False), "'c': not valid UTF-8 text"),
+    ],
+)  # fmt: skip
+def test_a_cell_that_no_template_can_be_given_fails_its_row_with_the_cause(
+    column: pa.Array, cause: str, tmp_path: Path
+) -> None:
+    table = pa.table({"c": column})
+    with pa.ipc.new_file(str(tmp_path / "in.arrow"), table.schema) as file:
+        file.write_table(table)
+    config = wb.RunConfig(
+        input=str(tmp_path / "in.arrow"), output="none", model="tiny", prompt_template="{{ c | default('') }} is what?",
+        columns=[], sampling=wb.SamplingParams(max_tokens=1),
+    )  # fmt: skip
+    first, second = (row["error"] for row in wb.preview(config, rows=2).to_pylist())
+    assert cause in first
+    assert second is None
 
 
 @pytest.mark.parametrize(
