@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from pipeline.commands.evaluate import Evaluation, evaluate
     from pipeline.commands.export import EXPORT_FORMATS, Exported, export
     from pipeline.commands.export_delta import DeltaExported, export_delta
-    from pipeline.commands.filter import filter
-    from pipeline.commands.filter_result import FilterResult
-    from pipeline.commands.output_table import OutputTable
+    from pipeline.commands.filter import FilterResult, filter
     from pipeline.commands.preview import preview
     from pipeline.commands.push import Pushed, push
-    from pipeline.commands.read import read
+    from pipeline.commands.read import OutputTable, read
     from pipeline.commands.report import report
     from pipeline.commands.run import run
     from pipeline.commands.stage import Stage, stage
@@ -138,9 +136,9 @@ _HOME = {
     **dict.fromkeys(("Progress", "Snapshot"), "progress.snapshot"),
     "Observer": "progress.observers",
     "format_progress": "progress.figures",
-    "OutputTable": "commands.output_table",
+    "OutputTable": "commands.read",
     "filter": "commands.filter",
-    "FilterResult": "commands.filter_result",
+    "FilterResult": "commands.filter",
     **dict.fromkeys(("DedupConfig", "FilterConfig", "OutlierConfig"), "selection.settings"),
     "read": "commands.read",
     "status": "commands.status",

@@ -10,13 +10,12 @@ import itertools
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline import stages
-from pipeline.cluster.actor_seconds import ActorSeconds
 from pipeline.cluster.bisection_actor import RemoteBisection, start_bisection
 from pipeline.cluster.dispatcher import Assignment
 from pipeline.cluster.generate_actor import GenerateActor
@@ -28,10 +27,66 @@ from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pool
 from pipeline.cluster.session import start_probe
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job
+from pipeline.progress.cost import ResourceSeconds
 from pipeline.worker.load_engine import EngineLoader
 from wedlm_core.kernels.cpu.kept import are_kept
 
-__all__ = ["ActorPool", "start_pool"]
+__all__ = ["ActorPool", "ActorSeconds", "start_pool"]
+
+
+class ActorSeconds:
+    """Adds up the lives of actors. Thread-safe.
+
+    A life begins with the actor's process and ends when the pool gives the actor back. In between Ray may replace the
+    process, on a node that is paid for all the while: that time counts too. Time in which an actor waits for a node
+    does not.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._alive: dict[object, tuple[float, ResourceSeconds]] = {}
+        self._ended = ResourceSeconds()
+
+    def started(self, actor: object, *, gpus: float, cpus: float, ago: float = 0.0) -> None:
+        """An actor is there. Known actors are ignored.
+
+        Args:
+            actor: any name of it.
+            gpus: that it reserves.
+            cpus: that it reserves.
+            ago: seconds since its process began.
+        """
+        with self._lock:
+            each = ResourceSeconds(accelerators=gpus, cpus=cpus)
+            self._alive.setdefault(actor, (self._clock() - ago, each))
+
+    def ended(self, actor: object) -> None:
+        """An actor was given back, or is lost for good. Unknown actors are ignored."""
+        with self._lock:
+            life = self._alive.pop(actor, None)
+            if life is not None:
+                self._ended += _lived(life, self._clock())
+
+    def ended_all(self) -> None:
+        """Every actor was given back."""
+        for actor in list(self._alive):
+            self.ended(actor)
+
+    def used(self) -> ResourceSeconds:
+        """The sum up to now."""
+        with self._lock:
+            return sum((_lived(life, self._clock()) for life in self._alive.values()), start=self._ended)
+
+
+def _lived(life: tuple[float, ResourceSeconds], now: float) -> ResourceSeconds:
+    begin, each = life
+    seconds = now - begin
+    return ResourceSeconds(accelerators=each.accelerators * seconds, cpus=each.cpus * seconds)
+
 
 _CONTROL_CALLS = 2
 _LEAST_SHARE = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.cluster.nodes import fate_of
+from pipeline.cluster.node_watch import fate_of
 from pipeline.config import RunConfig
 from pipeline.worker.crash_bisection import Attempt, CrashBisection, Rows, Verdict
 

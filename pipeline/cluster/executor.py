@@ -16,14 +16,12 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 from pipeline import layout
-from pipeline.cluster.actor_pool import ActorPool, start_pool
-from pipeline.cluster.actor_seconds import ActorSeconds
+from pipeline.cluster.actor_pool import ActorPool, ActorSeconds, start_pool
 from pipeline.cluster.drain import drain
 from pipeline.cluster.feeding import generate
-from pipeline.cluster.interleave import interleaved
 from pipeline.cluster.metrics_reporter import report_run
 from pipeline.cluster.node_watch import NodeWatch
-from pipeline.cluster.prefetch import TASK_CPUS, PreparedUnit, prefetch_later, prefetch_units
+from pipeline.cluster.prefetch import TASK_CPUS, PreparedUnit, interleaved, prefetch_later, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private
 from pipeline.cluster.session import Background
 from pipeline.cluster.tracing import Tracing, rows_to_trace

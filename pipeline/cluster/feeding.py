@@ -20,8 +20,7 @@ from pipeline.cluster.actor_pool import ActorPool
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.generate_actor import Sign
 from pipeline.cluster.members import Members
-from pipeline.cluster.node_watch import NodeWatch
-from pipeline.cluster.nodes import NodeTable
+from pipeline.cluster.node_watch import NodeTable, NodeWatch
 from pipeline.cluster.prefetch import PreparedUnit
 from pipeline.stopping import Stop
 from pipeline.types import CommitRecord

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pipeline import layout, stages
-from pipeline.cluster import envelope
 from pipeline.cluster.metric_sources import engine_load
 from pipeline.cluster.metrics_reporter import report_actor
-from pipeline.cluster.nodes import own_node
+from pipeline.cluster.node_watch import own_node
+from pipeline.cluster.prepare_task import unpack
 from pipeline.codec import masked_errors, redact
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
@@ -27,8 +27,7 @@ from pipeline.storage.protocol import Storage
 from pipeline.types import Unit
 from pipeline.worker.engine_thread import DroppedError, EngineThread
 from pipeline.worker.forks import Forks
-from pipeline.worker.garbage import keep_what_is_there
-from pipeline.worker.load_engine import EngineLoader, load_for_any_row
+from pipeline.worker.load_engine import EngineLoader, keep_what_is_there, load_for_any_row
 from pipeline.worker.notice import SIGTERM, Notice
 from pipeline.worker.row_isolation import BisectionLike
 from pipeline.worker.row_traces import trace_rows
@@ -148,7 +147,7 @@ class GenerateActor:
             return None
         try:
             with masked_errors():
-                return self._workers[unit.stage].run(unit, envelope.unpack(block), execution).to_json()
+                return self._workers[unit.stage].run(unit, unpack(block), execution).to_json()
         except DroppedError:
             return None
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pipeline import stages
 from pipeline.cluster.dispatcher import Dispatcher
-from pipeline.cluster.nodes import NodeTable
+from pipeline.cluster.node_watch import NodeTable
 from pipeline.cluster.resources import ActorResources
 from pipeline.cluster.scaling import Load, Member, PoolLimits, Scaler
 from pipeline.worker.notice import SIGTERM, SPOT_NOTICE

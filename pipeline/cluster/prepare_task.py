@@ -8,8 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from pipeline.cluster import envelope
-from pipeline.cluster.nodes import own_node
+from pipeline.cluster.node_watch import own_node
 from pipeline.codec import Failure, masked_errors
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
@@ -20,7 +19,7 @@ from pipeline.types import Unit
 from pipeline.worker.crash_bisection import QUARANTINED
 from pipeline.worker.row_isolation import BisectionLike, RowIsolation
 
-__all__ = ["prepare_units", "read_histogram"]
+__all__ = ["open_table", "pack", "prepare_units", "read_histogram", "seal", "unpack"]
 
 
 def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> Iterator[pa.Table]:
@@ -43,7 +42,7 @@ def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> 
         for unit, table in zip(units, read_units(job.source, units), strict=True):
             prepared = prepare_table(table, unit, job, prepare)
             yield _histogram_block(prepared, job)
-            yield envelope.pack(prepared)
+            yield pack(prepared)
     if isolation is not None:
         # Only now: a process that takes the place of this one prepares all of the units again.
         for unit in units:
@@ -101,3 +100,35 @@ def _histogram_block(prepared: pa.Table, job: Job) -> pa.Table:
 def read_histogram(block: pa.Table) -> dict[int, int]:
     """A unit's prefix histogram (prefix -> tokens) from its block."""
     return dict(zip(block["prefix"][0].as_py(), block["tokens"][0].as_py(), strict=True))
+
+
+def seal(table: pa.Table) -> pa.Buffer:
+    """The table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def open_table(data: pa.Buffer | bytes) -> pa.Table:
+    """Inverse of :func:`seal`; zero-copy."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
+def pack(table: pa.Table) -> pa.Table:
+    """A block of one row that holds ``table``."""
+    payload = pa.Array.from_buffers(pa.large_binary(), 1, _binary_buffers(seal(table)))
+    return pa.table({"payload": payload})
+
+
+def _binary_buffers(data: pa.Buffer) -> list[pa.Buffer | None]:
+    offsets = pa.array([0, data.size], pa.int64()).buffers()[1]
+    return [None, offsets, data]
+
+
+def unpack(block: pa.Table) -> pa.Table:
+    """Inverse of :func:`pack`."""
+    if block.num_rows != 1:
+        raise AssertionError(f"an envelope holds one unit, got a block of {block.num_rows} rows")
+    return open_table(block["payload"][0].as_buffer())

@@ -7,36 +7,89 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from pipeline import stages
 from pipeline.cluster.node_watch import NodeWatch
-from pipeline.cluster.private_folder import end_of_logs, private_folder
 from pipeline.cluster.private_ray import (
     LOOPBACK,
     answers,
     cluster_here,
+    end_of_logs,
     head_of,
     is_head_of_own_session,
     on_loopback,
+    private_folder,
     silence_retries,
     warn_unless_on_loopback,
 )
 from pipeline.cluster.resources import connected_nodes, is_private, local_cpus
-from pipeline.cluster.worker_names import finder, marks_of, why_not
 from pipeline.errors import ResourceError
+from wedlm_base.names import MARKS, private_packages
 
 __all__ = [
     "PRIVATE_SYSTEM_CONFIG",
     "Background",
+    "Found",
     "ensure_ray",
+    "finder",
+    "marks_of",
     "ray_session",
     "start_probe",
     "stays_on_this_machine",
+    "why_not",
 ]
+
+_NEEDED = ("wedlm_base", "wedlm_batch", "pipeline", "wedlm_core")
+
+
+Found = Mapping[str, str | None]
+"""Place of the module that a worker finds, for each name that is not our package; None where it finds none."""
+
+
+def marks_of(module: str) -> dict[str, str]:
+    """The file (:data:`wedlm_base.names.MARKS`) by which a worker knows each package that ``module`` needs there."""
+    top, _, rest = module.partition(".")
+    private = private_packages(f"{top}.{rest.partition('.')[0]}") if top == "wedlm_batch" else ()
+    return {name: MARKS[name] for name in _NEEDED if name not in private}
+
+
+def finder() -> Callable[[Mapping[str, str]], Found]:
+    """The function that looks for packages with these marks in a worker; it is pickled whole, as it knows no module."""
+
+    def find(marks: Mapping[str, str]) -> Found:
+        import importlib.util
+        import os
+
+        found: dict[str, str | None] = {}
+        for name, mark in marks.items():
+            spec = importlib.util.find_spec(name)
+            folders = [] if spec is None else list(spec.submodule_search_locations or ())
+            if not any(os.path.isfile(os.path.join(folder, mark)) for folder in folders):
+                found[name] = None if spec is None else spec.origin or next(iter(folders), None)
+        return found
+
+    return find
+
+
+def why_not(found: Found) -> str | None:
+    """What is in the way, with the remedy; None if nothing is."""
+    for name, place in found.items():
+        if place is None:
+            return (
+                f"worker processes of this Ray session do not find our package {name!r}. Install wedlm-batch on every "
+                "node, in the Python environment of the session."
+            )
+        return (
+            f"worker processes of this Ray session find {place} where our package {name!r} is needed. Start from "
+            "`wedlm-batch` or `import wedlm_batch as wb` in the folder that has it, which avoid the name; or rename "
+            "it, or leave it out of the session's working_dir."
+        )
+    return None
+
 
 PRIVATE_SYSTEM_CONFIG = {
     # Ray starts workers at low priority. Here they are the job itself, not a guest on the machine.

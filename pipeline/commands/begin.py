@@ -21,11 +21,10 @@ from pipeline.commit.run_record import Origin, RunState, is_begun
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, FingerprintError, OutputError, SourceError
 from pipeline.plan.corrections import Corrections, check_no_corrections, corrections_of, is_correction
-from pipeline.plan.input_check import check_committed_rows, check_renamed, touched
+from pipeline.plan.input_check import check_committed_rows, check_renamed, check_unique_ids, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, plan_key, planned_units, recorded_shares
 from pipeline.plan.stage_before import StageBefore
-from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import check_any_rows
 from pipeline.prompts.model_files import generation_defaults, model_digest
 from pipeline.sources import SlicedSource, source_of

@@ -19,18 +19,21 @@ from typing import Any
 
 from pipeline import layout, stages
 from pipeline.cluster.executor import Executor, RayExecutor
-from pipeline.commands.chain_check import check_before_discarding, check_later_stages
 from pipeline.commands.chain_config import ChainConfig
-from pipeline.commands.chain_filter import run_filters
-from pipeline.commands.chain_flow import Flow
-from pipeline.commands.chain_groups import merged
-from pipeline.commands.chain_stage import StageRun, begin_stage, naming
+from pipeline.commands.chain_flow import Flow, merged
+from pipeline.commands.chain_stage import (
+    StageRun,
+    begin_stage,
+    check_before_discarding,
+    check_later_stages,
+    naming,
+    run_filters,
+)
 from pipeline.commands.chain_summary import ChainResult, ChainSummary
 from pipeline.commands.run import check_inputs, publish_committed
 from pipeline.commands.run_checks import check_setup, check_writable
 from pipeline.commands.run_report import put_page
-from pipeline.commands.start_up import StartUp
-from pipeline.commands.summary import RunSummary
+from pipeline.commands.summary import RunSummary, StartUp
 from pipeline.commit.index import Index
 from pipeline.commit.lease import hold_lease
 from pipeline.commit.manifest import Manifest

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
+from pipeline import layout
 from pipeline.commands.begin import Begun, begin, prepare_output
-from pipeline.commands.chain_config import ChainConfig
-from pipeline.commands.failure_limit import FailureLimit
+from pipeline.commands.chain_config import ChainConfig, FilterStage
+from pipeline.commands.filter import FilterResult, filter_on
+from pipeline.commands.filter_source import FilteredOutput, open_filtered
+from pipeline.commands.run import FailureLimit
+from pipeline.commands.run_checks import check_input, spooled
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.run_record import RunState
+from pipeline.commit.run_record import Origin, RunState
 from pipeline.config import RunConfig
 from pipeline.errors import (
     ConfigError,
@@ -23,14 +28,18 @@ from pipeline.errors import (
     SourceError,
     TooManyFailuresError,
 )
+from pipeline.plan.job import Job, resolve_job
 from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.stage_before import StageBefore
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Progress
+from pipeline.schema import SCHEMA_VERSION
+from pipeline.selection.select import Selection
+from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation, Unit
 
-__all__ = ["StageRun", "begin_stage", "naming"]
+__all__ = ["StageRun", "begin_stage", "check_before_discarding", "check_later_stages", "naming", "run_filters"]
 
 _BATCH = 512
 
@@ -205,3 +214,83 @@ def naming(name: str) -> Iterator[None]:
         raise DamagedError(f"stage {name!r}: {error}") from error
     except (ConfigError, SourceError, ResourceError, TooManyFailuresError) as error:
         raise type(error)(f"stage {name!r}: {error}") from error
+
+
+def check_before_discarding(config: ChainConfig, storages: Sequence[Storage]) -> list[str]:
+    """:func:`check_later_stages` where the first stage is about to discard what is there.
+
+    Returns:
+        Keys of the first stage's output that stay, see :func:`~pipeline.commands.run_checks.spooled`.
+
+    Raises:
+        ConfigError, SourceError: see :func:`~pipeline.commands.run_checks.check_input`.
+        ConfigError, SourceError, ResourceError: see :func:`check_later_stages`.
+    """
+    first = config.stages[0].run
+    if first.mode != "new":
+        return []
+    with naming(config.stages[0].name):
+        job = check_input(first, storages[0])
+    check_later_stages(config, job, storages)
+    return spooled(job, storages[0])
+
+
+def check_later_stages(config: ChainConfig, first: Job, storages: Sequence[Storage]) -> None:
+    """Check prompts, columns and conditions of the later stages, and the filters at the end. Reads no rows.
+
+    Args:
+        config: the chain.
+        first: the job of its first stage.
+        storages: of the stages that generate.
+
+    Raises:
+        ConfigError, SourceError: a column is not there, or an expression is none; names the stage.
+        ResourceError: a library that an expression needs is not installed.
+    """
+    job, name = first, config.stages[0].name
+    with Index() as index:
+        for own, storage in zip(config.stages[1:], storages[1:], strict=True):
+            before = StageBefore(name=name, settings="", job=job, index=index, where=own.where)
+            with naming(own.name):
+                run = own.run_after(before.carried)
+                job, name = resolve_job(run, before.rows, storage, version=_version(run, storage)), own.name
+    schema, prefix = job.schema, job.config.column_prefix
+    for kept in config.filters:
+        with naming(kept.name), Selection(kept.filter, schema, prefix) as selection:
+            schema = selection.schema
+
+
+def _version(run: RunConfig, storage: Storage) -> int:
+    """Of the output's columns: the one that it was begun with, unless that is discarded."""
+    return SCHEMA_VERSION if run.mode == "new" else Origin.of(storage).schema_version
+
+
+def run_filters(
+    filters: Sequence[FilterStage], source: Storage, options: Mapping[str, Any], monitor: Monitor
+) -> dict[str, FilterResult]:  # fmt: skip
+    """Filter the output ``source``, then what is kept of it, and so on; the result of each by its name.
+
+    A filter that is done already, of the same rows, does nothing. If the stage before has other rows now (new input
+    files, a retry), it is made anew, by the same settings.
+
+    Raises:
+        PipelineError: as of :func:`pipeline.filter`; an error about settings names the stage.
+    """
+    results: dict[str, FilterResult] = {}
+    for own in filters:
+        opened, storage = open_filtered(source), open_storage(own.run.output, layout.SCRATCH, options)
+        run = replace(own.run, input=source.url, output_format=opened.format)  # type: ignore[arg-type]  # any of them
+        with naming(own.name):
+            results[own.name] = done = filter_on(opened, storage, own.filter, _anew(opened, storage, run), options)
+        monitor.filtered(own.name, done.rows, done.kept)
+        source = storage
+    return results
+
+
+def _anew(source: FilteredOutput, storage: Storage, run: RunConfig) -> RunConfig:
+    """The same, or to begin anew if what is there was made of other rows."""
+    state = RunState.load(storage)
+    if state is None or state.derived is None:
+        return run
+    same = all(state.fingerprint.get(name) == value for name, value in source.identity.items())
+    return run if same else replace(run, mode="new")

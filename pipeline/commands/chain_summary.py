@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.codec import redact
-from pipeline.commands.filter_result import FilterResult
-from pipeline.commands.start_up import StartUp
-from pipeline.commands.summary import RunResult, RunSummary
+from pipeline.commands.filter import FilterResult
+from pipeline.commands.summary import RunResult, RunSummary, StartUp
 from pipeline.progress.cost import ResourceSeconds, describe_cost
 from pipeline.progress.summary_table import Fact, SummaryTable
 

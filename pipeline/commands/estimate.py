@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.commands.run_checks import on_this_cpu, plan_index
-from pipeline.commands.sample import prepared_sample
+from pipeline.commands.run_checks import on_this_cpu, plan_index, prepared_sample
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.plan.job import Job, resolve_job

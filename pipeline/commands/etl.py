@@ -13,8 +13,14 @@ from pipeline import layout
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.commands.begin import prepare_output
 from pipeline.commands.etl_config import EtlConfig
-from pipeline.commands.etl_intake import check_new_table, compare_input, draw, is_listed, source_of_intake
-from pipeline.commands.etl_repair import repair_records
+from pipeline.commands.etl_intake import (
+    check_new_table,
+    compare_input,
+    draw,
+    is_listed,
+    repair_records,
+    source_of_intake,
+)
 from pipeline.commands.run import monitor_of, run_held
 from pipeline.commands.run_checks import check_setup, check_writable
 from pipeline.commands.scheduled import ScheduledRun

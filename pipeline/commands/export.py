@@ -13,8 +13,7 @@ from typing import Any, BinaryIO
 
 from pipeline import layout
 from pipeline.codec import redact
-from pipeline.commands.output_table import OutputTable
-from pipeline.commands.read import read
+from pipeline.commands.read import OutputTable, read
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, DamagedError, OutputError

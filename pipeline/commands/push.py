@@ -5,23 +5,27 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline import layout
-from pipeline.codec import explain, redact
+from pipeline.codec import FinishReason, explain, redact
 from pipeline.commands.hub_commit import CARD, HubContent, Pushed, commit_to_hub
-from pipeline.commands.published_statistics import statistics_of
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.published_parts import published_rows
+from pipeline.commit.published_parts import PublishedPart, published_rows
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
-from pipeline.sinks.hub_card import CardFacts, card_text
+from pipeline.sinks.hub_card import CardFacts, RowStatistics, card_text
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from wedlm_base.version import VERSION
 
-__all__ = ["Pushed", "push"]
+__all__ = ["Pushed", "push", "statistics_of"]
 
 _REPO = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
@@ -147,3 +151,51 @@ def _card(storage: Storage, manifest: Manifest, state: RunState, repo: str, lice
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2])}" if lines else type(error).__name__
+
+
+def statistics_of(parts: Iterable[PublishedPart], prefix: str = "") -> RowStatistics:
+    """The sums over published files.
+
+    Args:
+        parts: the files.
+        prefix: prefix of the result columns.
+
+    Raises:
+        DamagedError: a file is missing or not as it was published.
+    """
+    total = RowStatistics()
+    reasons: Counter[str] = Counter()
+    strategies: Counter[str] = Counter()
+    models: Counter[str] = Counter()
+    for part in parts:
+        for table in part.tables():
+            if not table.num_rows:
+                continue
+            total = _added(total, table, prefix)
+            reasons.update(_counts(table[f"{prefix}finish_reason"]))
+            strategies.update(_counts(table[f"{prefix}strategy"]))
+            models.update(_counts(table[f"{prefix}model"]))
+    failed = reasons[FinishReason.ERROR.value]
+    return replace(total, failed=failed, finish_reasons=dict(reasons), strategies=dict(strategies), models=dict(models))
+
+
+def _added(total: RowStatistics, table: pa.Table, prefix: str) -> RowStatistics:
+    completions = table[f"{prefix}completion_tokens"]
+    return replace(
+        total,
+        rows=total.rows + table.num_rows,
+        inputs=total.inputs + _sum(pc.equal(table[f"{prefix}sample_index"], 0)),
+        completion_tokens=total.completion_tokens + _sum(completions),
+        prompt_tokens=total.prompt_tokens + _sum(table[f"{prefix}prompt_tokens"]),
+        forwards=total.forwards + _sum(pc.struct_field(table[f"{prefix}stats"], "decode_forwards")),
+        longest=max(total.longest, pc.max(completions).as_py() or 0),
+    )
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    return pc.sum(column).as_py() or 0
+
+
+def _counts(column: pa.ChunkedArray) -> dict[str, int]:
+    pairs = (pair.as_py() for pair in pc.value_counts(column))
+    return {pair["values"]: pair["counts"] for pair in pairs if pair["values"] is not None}

@@ -3,25 +3,111 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.commands.output_table import OutputTable
+from pipeline.cluster.ray_dataset import ray_dataset
+from pipeline.cluster.resources import is_private
 from pipeline.commit.committed_rows import DEAD_LETTERS, ROWS, committed_tables
 from pipeline.commit.manifest import Manifest
+from pipeline.commit.published_parts import PublishedPart
 from pipeline.commit.run_record import RunState
-from pipeline.errors import ConfigError, DamagedError, OutputError
+from pipeline.errors import ConfigError, DamagedError, OutputError, ResourceError
+from pipeline.sinks.dataset_card import json_schema
+from pipeline.sinks.jsonl_parts import JsonlFormat
+from pipeline.sources.hub import features_of
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 
 if TYPE_CHECKING:
+    import pandas
+
     from pipeline.cluster.ray_dataset import Dataset
 
-__all__ = ["read"]
+__all__ = ["OutputTable", "exact_frame", "read"]
+
+_ROWS_AT_ONCE = 1024
+"""Rows that are Python objects at the same time while a table is iterated over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputTable:
+    """The rows or the dead letters of an output, in input order.
+
+    Iterating gives one mapping for each row, a bounded number of rows in memory at a time.
+
+    Attributes:
+        schema: columns with exactly their Arrow types.
+        tables: reads the rows anew, as Arrow tables of bounded size.
+        parts: the published files; None if rows are read that are not published.
+        storage_options: keyword arguments of the output's file system.
+    """
+
+    schema: pa.Schema
+    tables: Callable[[], Iterator[pa.Table]] = field(repr=False)
+    parts: Sequence[PublishedPart] | None = field(default=None, repr=False)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, in memory."""
+        return pa.concat_tables([self.schema.empty_table(), *self.tables()])
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All rows as a pandas frame, with exactly their values.
+
+        Integer columns with nulls, such as counts and seeds where rows failed, have pandas' nullable integer types.
+        Integers with nulls inside of lists are Python objects.
+        """
+        return exact_frame(self.to_arrow())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for table in self.tables():
+            for first in range(0, table.num_rows, _ROWS_AT_ONCE):
+                yield from table.slice(first, _ROWS_AT_ONCE).to_pylist()
+
+    @property
+    def features(self) -> Any:
+        """The columns' types, as ``datasets.load_dataset("json", data_files=..., features=...)`` takes them."""
+        is_json = any(part.format == JsonlFormat.name for part in self.parts or ())
+        return features_of(json_schema(self.schema) if is_json else self.schema)
+
+    @property
+    def dataset(self) -> Dataset:
+        """A lazy Ray dataset over the published files, in the Ray session that there is.
+
+        Raises:
+            ResourceError: there is none; none is started for reading.
+            OutputError: rows that are not published.
+        """
+        if self.parts is None:
+            raise OutputError("committed rows that are not published have no Ray dataset. Use to_arrow(), to_pandas() "
+                              "or iterate over them.")  # fmt: skip
+        if is_private():
+            raise ResourceError(
+                "dataset: a Ray dataset needs a Ray session, and none runs here. Use to_pandas(), to_arrow() or "
+                "iterate over the rows, which need none; or call ray.init() first."
+            )
+        return ray_dataset(self.parts, self.schema, self.storage_options)
+
+
+def exact_frame(table: pa.Table) -> pandas.DataFrame:
+    """Make a frame: columns of integers with nulls have nullable types, the others pandas' usual ones."""
+    frame = table.to_pandas(integer_object_nulls=True)  # integers with nulls inside of lists stay integers
+    for place, column in enumerate(table.columns):
+        if pa.types.is_integer(column.type) and column.null_count:
+            frame.isetitem(place, column.to_pandas(types_mapper=_nullable))
+    return frame
+
+
+def _nullable(arrow: pa.DataType) -> Any:
+    import pandas
+
+    return pandas.api.types.pandas_dtype(str(arrow).replace("uint", "UInt").replace("int", "Int"))
+
 
 _TABLES = {"rows": ROWS, "dead_letters": DEAD_LETTERS, "dropped": DEAD_LETTERS}
 
@@ -67,7 +153,7 @@ def read(
         output: the folder or URL of a run.
         table: "rows", the generations; "dead_letters", the input rows that failed, with their reasons; or of what
             :func:`pipeline.filter` wrote "dropped", a note of each row that it left out.
-        format: None gives an :class:`~pipeline.commands.output_table.OutputTable`, which reads the files when it is
+        format: None gives an :class:`~pipeline.commands.read.OutputTable`, which reads the files when it is
             used (``to_pandas()``, ``to_arrow()``, iteration, ``dataset``); "arrow" its ``to_arrow()``, "ray" its
             ``dataset``.
         committed: also read what is committed and not published yet, as an interrupted run or one under way leaves it:

@@ -19,7 +19,7 @@ from pipeline.commit.committed_rows import ROWS, committed_tables
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, index_publication
-from pipeline.commit.part_aggregates import load_aggregates
+from pipeline.commit.part_files import load_aggregates
 from pipeline.commit.published_parts import PublishedPart, published_rows
 from pipeline.commit.retries import describe_retries
 from pipeline.commit.run_record import RunState

@@ -10,16 +10,15 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from pipeline import layout, stages
+from pipeline.causes import described
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
-from pipeline.commands.failure_limit import FailureLimit
 from pipeline.commands.run_checks import check_input, check_setup, check_writable, spooled
 from pipeline.commands.run_fields import RunFields, lists_fields
 from pipeline.commands.run_report import RunReport
 from pipeline.commands.scheduled import ScheduledRun
-from pipeline.commands.start_up import StartUp
-from pipeline.commands.summary import RunResult, RunSummary
+from pipeline.commands.summary import RunResult, RunSummary, StartUp
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease, hold_lease
 from pipeline.commit.ledger import Ledger
@@ -31,11 +30,10 @@ from pipeline.commit.revise import outdated, revise
 from pipeline.commit.run_record import Origin
 from pipeline.commit.usage import Usage
 from pipeline.config import RunConfig
-from pipeline.errors import DamagedError
+from pipeline.errors import DamagedError, TooManyFailuresError
 from pipeline.plan.input_check import changed_since_planned, check_committed_rows
 from pipeline.plan.job import Job
-from pipeline.plan.retry_failed import REPAIR_FIRST, with_previous
-from pipeline.plan.sampled_units import SampledUnits, settled_samples
+from pipeline.plan.retry_failed import REPAIR_FIRST, SampledUnits, settled_samples, with_previous
 from pipeline.plan.units import Work, read_tasks
 from pipeline.progress.log_lines import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
@@ -49,9 +47,31 @@ from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
+from pipeline.types import Totals
 from pipeline.worker.row_traces import SPARE
 
-__all__ = ["check_inputs", "monitor_of", "publish_committed", "run", "run_held", "run_on"]
+__all__ = ["FailureLimit", "check_inputs", "monitor_of", "publish_committed", "run", "run_held", "run_on"]
+
+_LEAST_ROWS = 100
+"""With fewer rows the share is not tested."""
+
+
+class FailureLimit:
+    """Ends a run if more than ``fraction`` of the rows failed; with 1 it never does."""
+
+    def __init__(self, fraction: float) -> None:
+        self._fraction = fraction
+
+    def check(self, done: Totals) -> None:
+        """Raise TooManyFailuresError if, of 100 rows or more, more than the fraction failed."""
+        if self._fraction < 1 and done.rows >= _LEAST_ROWS and done.failed_rows > self._fraction * done.rows:
+            raise TooManyFailuresError(
+                f"{done.failed_rows} of the {done.rows} rows done so far failed, more than max_failed_fraction="
+                f"{self._fraction:g} allows: {described(done.failed_by_cause)}. What is committed stays. "
+                "Correct the rows in their input file and run again with retry_failed; or finish the run with a larger "
+                "max_failed_fraction."
+            )
+
 
 _LOG = logging.getLogger(__name__)
 

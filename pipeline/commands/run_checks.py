@@ -7,29 +7,29 @@ import logging
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from pipeline import layout
 from pipeline.cluster.resources import connected_nodes, fit_pools, is_private, local_node
 from pipeline.cluster.session import ray_session, stays_on_this_machine
-from pipeline.commands.sample import prepared_sample
+from pipeline.codec import TemplateLimitError
 from pipeline.commit.index import Index, PlannedUnits
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, OutputError, SinkError, SourceError
+from pipeline.plan.input_check import check_unique_ids
 from pipeline.plan.job import Job, resolve_job
-from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import check_any_rows, plan_units
 from pipeline.prompts.model_files import check_model, model_notes
-from pipeline.prompts.prompt_counts import prompt_counts
-from pipeline.prompts.row_faults import row_faults
+from pipeline.prompts.row_faults import prompt_counts, row_faults
 from pipeline.prompts.structures import check_structure
-from pipeline.prompts.tokenize import PROMPT_IDS, ROW_ID
+from pipeline.prompts.tokenize import FAILURE_CLASS, PROMPT_IDS, ROW_ID, prepare_table
 from pipeline.sinks import FORMATS
 from pipeline.sources import source_of
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
+from pipeline.types import Unit
 from pipeline.worker.load_engine import check_attention, count_gpus
 
 __all__ = [
@@ -45,9 +45,53 @@ __all__ = [
     "first_rows_fail",
     "on_this_cpu",
     "plan_index",
+    "prepared_sample",
     "sample_rows",
+    "sample_units",
     "spooled",
 ]
+
+_FEW = 3
+
+
+def sample_units(units: PlannedUnits, rows: int, spread: int | None = None) -> list[Unit]:
+    """The first rows of evenly spread units (``spread`` at most), ``rows`` rows in all at most."""
+    every = len(units)
+    count = min(every, rows, spread or rows)
+    if not count:
+        return []
+    share, left = divmod(rows, count)
+    sample = []
+    for i in range(count):
+        unit = units[i * every // count]
+        take = min(share + (i < left), unit.rows.num_rows)
+        sample.append(replace(unit, rows=replace(unit.rows, num_rows=take)))
+    return sample
+
+
+def prepared_sample(job: Job, units: PlannedUnits, rows: int, spread: int | None = None) -> pa.Table:
+    """A sample of the input, prepared as for a generate actor.
+
+    If the template exceeds its limits for all of the first rows, only those are the sample: every other row would take
+    as long.
+
+    Args:
+        job: the resolved run.
+        units: all units of its input; one at least.
+        rows: number of rows at most.
+        spread: number of units at most, from which they are taken.
+    """
+    sample = sample_units(units, rows, spread)
+    first = sample[0].rows
+    few = _prepared(replace(sample[0], rows=replace(first, num_rows=min(_FEW, first.num_rows))), job)
+    if set(few[FAILURE_CLASS].to_pylist()) == {TemplateLimitError.__name__}:
+        return few
+    return pa.concat_tables([_prepared(unit, job) for unit in sample])
+
+
+def _prepared(unit: Unit, job: Job) -> pa.Table:
+    return prepare_table(next(job.sliced.read([unit.rows])), unit, job)
+
 
 _LOG = logging.getLogger(__name__)
 

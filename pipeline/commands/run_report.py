@@ -13,7 +13,7 @@ from pipeline.commands.report import facts_of, load_session, published_aggregate
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.part_aggregates import sweep_aggregates
+from pipeline.commit.part_files import sweep_aggregates
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import seal
 from pipeline.config import RunConfig

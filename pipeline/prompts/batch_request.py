@@ -2,22 +2,179 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from pipeline.codec import Failure, RequestError, explain
+from pipeline.codec import Failure, RequestError, SamplingParams, explain
 from pipeline.plan.job import Job
-from pipeline.prompts.batch_parameters import body_params
-from pipeline.prompts.cells import no_value
 from pipeline.prompts.conversation import conversation
 from pipeline.prompts.limited_process import UnstartedError
-from pipeline.prompts.prompt import ChatCells, chat_prompt, checked_ids, noted
+from pipeline.prompts.prompt import ChatCells, chat_prompt, checked_ids, no_value, noted
 from pipeline.prompts.special_text import marked
+from pipeline.prompts.structures import of_response_format
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 
-__all__ = ["CHAT", "COMPLETIONS", "RowRequest", "row_request"]
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "IGNORED",
+    "REFUSED",
+    "SAMPLED",
+    "STRUCTURED",
+    "RowRequest",
+    "body_params",
+    "row_request",
+]
+
+SAMPLED = frozenset(field.name for field in fields(SamplingParams)) - {"logprobs", "structured_outputs"}
+"""Parameters that go to the engine under their own names."""
+
+IGNORED = frozenset({
+    "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user",
+})  # fmt: skip
+"""Parameters that do not change the answer: they bear on billing, storage, caching, tracing, or on tools that are
+refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Refused:
+    """A parameter that is not honoured. ``harmless``: its values that change nothing."""
+
+    rule: str
+    remedy: str
+    harmless: tuple[Any, ...] = ()
+
+
+_NO_TOOLS = _Refused(
+    rule="calls of tools are not read out of the answer",
+    remedy="Leave it out; to describe tools in the prompt, use a table with tools_column.",
+    harmless=([], "none", "auto"),
+)
+_TEXT_ONLY = _Refused(rule="answers are text", remedy="Leave it out.", harmless=(["text"],))
+_NOT_HERE = _Refused(rule="models are not asked to do this here", remedy="Leave it out, or say it in the prompt.")
+
+REFUSED: Mapping[str, _Refused] = {
+    "stream": _Refused(rule="a batch has whole answers", remedy="Leave it out.", harmless=(False,)),
+    "stream_options": _Refused(rule="a batch has whole answers", remedy="Leave it out."),
+    "guided_decoding_backend": _Refused(rule="there is one backend", remedy="Leave it out.", harmless=("auto",)),
+    "tools": _NO_TOOLS,
+    "tool_choice": _NO_TOOLS,
+    "functions": _NO_TOOLS,
+    "function_call": _NO_TOOLS,
+    "modalities": _TEXT_ONLY,
+    "audio": _TEXT_ONLY,
+    "reasoning_effort": _NOT_HERE,
+    "verbosity": _NOT_HERE,
+    "web_search_options": _NOT_HERE,
+    "moderation": _NOT_HERE,
+    "echo": _Refused(rule="an answer does not repeat its prompt", remedy="Leave it out.", harmless=(False,)),
+    "suffix": _Refused(rule="text is generated after a prompt, not around one", remedy="Leave it out.", harmless=("",)),
+}
+"""Parameters that are refused, unless their value changes nothing."""
+
+_GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+"""vLLM's earlier names -> those of ``StructuredOutputs``."""
+_WHITESPACE = "guided_whitespace_pattern"
+STRUCTURED = frozenset({"response_format", "structured_outputs", *_GUIDED, _WHITESPACE})
+"""Parameters for the form of the answer."""
+_CHAT_ONLY = frozenset({"max_completion_tokens", "top_logprobs"})
+_COMPLETIONS_ONLY = frozenset({"best_of"})
+
+
+def body_params(body: Mapping[str, Any], *, chat: bool, own: frozenset[str]) -> dict[str, Any]:
+    """The sampling parameters of a body; their values are checked where requests are made.
+
+    Args:
+        body: of a line; nulls are as good as absent.
+        chat: whether it is one of ``/v1/chat/completions``.
+        own: names in it that are no parameters: those that hold model, messages or prompt.
+
+    Raises:
+        RequestError: a parameter is not honoured or not known, or two contradict each other.
+    """
+    given = {name: value for name, value in body.items() if value is not None and name not in own}
+    for name, value in given.items():
+        _check_known(name, value, chat=chat)
+    params = {name: value for name, value in given.items() if name in SAMPLED}
+    params |= _structure(given) | _max_tokens(given) | (_chat_logprobs(given) if chat else _logprobs(given))
+    best = given.get("best_of")
+    if best is not None and best != given.get("n", 1):
+        raise RequestError(explain("body.best_of", best, "answers are not ranked: it is n", "Leave it out."))
+    return params
+
+
+def _check_known(name: str, value: Any, *, chat: bool) -> None:
+    refused = REFUSED.get(name)
+    if refused is not None and value not in refused.harmless:
+        raise RequestError(explain(f"body.{name}", value, refused.rule, refused.remedy))
+    known = {*SAMPLED, *IGNORED, *REFUSED, *STRUCTURED, "logprobs", *(_CHAT_ONLY if chat else _COMPLETIONS_ONLY)}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        remedy = f"Did you mean {near[0]!r}?" if near else "Leave it out."
+        raise RequestError(explain(f"body.{name}", value, "no parameter of this endpoint", remedy))
+
+
+def _structure(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The form of the answer, under whichever name; at most one of them."""
+    names = sorted(STRUCTURED & given.keys() - {_WHITESPACE})
+    whitespace = given.get(_WHITESPACE)
+    if len(names) > 1:
+        raise RequestError(
+            explain(f"body.{names[1]}", given[names[1]], f"{names[0]} is there too", "Give one of them.")
+        )
+    if not names:
+        if whitespace is not None:
+            rule = "it is about JSON, and no schema is given"
+            raise RequestError(explain(f"body.{_WHITESPACE}", whitespace, rule, "Leave it out."))
+        return {}
+    (name,) = names
+    value = given[name]
+    if name == "response_format":
+        fields_ = of_response_format(f"body.{name}", value)
+    elif name in _GUIDED:
+        fields_ = {_GUIDED[name]: value}
+    elif isinstance(value, Mapping) and value:
+        fields_ = value
+    else:
+        rule = "an object of fields of StructuredOutputs"
+        raise RequestError(explain(f"body.{name}", value, rule, 'Write {"json": {...}}.'))
+    own = {} if whitespace is None or not fields_ else {"whitespace_pattern": whitespace}
+    return {"structured_outputs": {**fields_, **own}}
+
+
+def _max_tokens(given: Mapping[str, Any]) -> dict[str, Any]:
+    new, old = given.get("max_completion_tokens"), given.get("max_tokens")
+    if new is not None and old is not None and new != old:
+        rule = f"max_tokens={old} says otherwise"
+        raise RequestError(explain("body.max_completion_tokens", new, rule, "Give one of the two."))
+    return {} if new is None else {"max_tokens": new}
+
+
+def _chat_logprobs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A flag, and a number of most likely tokens beside it."""
+    wanted, tops = given.get("logprobs", False), given.get("top_logprobs", 0)
+    if not isinstance(wanted, bool):
+        raise RequestError(explain("body.logprobs", wanted, "true or false for a chat", "Use top_logprobs: 5."))
+    if not isinstance(tops, int) or isinstance(tops, bool):
+        raise RequestError(explain("body.top_logprobs", tops, "an integer of 0 or more", "Give a count."))
+    if tops and not wanted:
+        raise RequestError(explain("body.top_logprobs", tops, "logprobs is not true", "Set logprobs: true."))
+    return {"logprobs": tops or True} if wanted else {}
+
+
+def _logprobs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A number of most likely tokens; 0 asks for those of the chosen tokens alone."""
+    if "logprobs" not in given:
+        return {}
+    tops = given["logprobs"]
+    if not isinstance(tops, int) or isinstance(tops, bool):
+        raise RequestError(explain("body.logprobs", tops, "an integer of 0 or more for completions", "Give a count."))
+    return {"logprobs": tops or True}
+
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _ENDPOINTS = (CHAT, COMPLETIONS)

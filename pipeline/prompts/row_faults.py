@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.codec import Failure, Request, SamplingParams, WeDLMError, params_of_row
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job
 from pipeline.prompts.model_files import generation_defaults, load_tokenizer, model_folder, model_length
-from pipeline.prompts.tokenize import FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
+from pipeline.prompts.tokenize import BLANK, FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
+from pipeline.types import PROMPT_COUNTS
 from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import Limits, check_request
 from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.memory import kv_bytes_per_token
 
-__all__ = ["row_faults", "row_params"]
+__all__ = ["prompt_counts", "row_faults", "row_params"]
 
 _ANY = 2**62
 """Tokens of a pool whose size only the engine knows."""
@@ -77,3 +81,21 @@ def _limits(config: RunConfig) -> Limits:
         page_size=engine.page_size,
         has_mask_token=model.mask_token_id is not None or load_tokenizer(config).mask_token_id is not None,
     )
+
+
+def prompt_counts(table: pa.Table) -> dict[str, Any]:
+    """Count over the rows of a table of :func:`~pipeline.prompts.tokenize.prepare_table`, by the names of the counts.
+
+    Of several identical prompts, all but the first count. A prompt is blank if its row puts no visible character into
+    it; a chat template around it does not matter. Rows that failed have no prompt.
+    """
+    seen: set[bytes] = set()
+    prompts = 0
+    for chunk in table[PROMPT_IDS].chunks:
+        ids, offsets = chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.to_numpy()
+        for (first, end), there in zip(itertools.pairwise(offsets.tolist()), chunk.is_valid().to_pylist(), strict=True):
+            prompts += there
+            if there:
+                seen.add(ids[first:end].tobytes())
+    blank = pc.sum(table[BLANK]).as_py() or 0 if BLANK in table.column_names else 0
+    return dict(zip(PROMPT_COUNTS, (blank, prompts - len(seen)), strict=True))

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pipeline.codec import RequestError, WeDLMError, explain
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
-from pipeline.prompts.cells import no_value
 from pipeline.prompts.model_files import load_tokenizer, model_folder
+from pipeline.prompts.prompt import no_value
 from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.grammar.schemas import ENFORCED, NOTES
 from wedlm_core.model.checkpoint import load_config

@@ -16,7 +16,6 @@ from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, load_place
 from pipeline.prompts.batch_request import row_request
-from pipeline.prompts.cells import no_value, plain_values, template_values, values
 from pipeline.prompts.limited_process import UnstartedError
 from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
 from pipeline.prompts.own_grammars import grammar_faults
@@ -25,8 +24,12 @@ from pipeline.prompts.prompt import (
     BlankPrompt,
     ChatCells,
     TemplateRenderError,
+    no_value,
+    plain_values,
     prompt_of,
+    template_values,
     text_prompt,
+    values,
 )
 from pipeline.prompts.rendering import render_prompt
 from pipeline.prompts.special_text import encode_marked, is_marked, marked, unmarked

@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline.codec import Request, masked_errors, redact
 from pipeline.worker.engine_thread import EngineLike, EngineThread
-from pipeline.worker.garbage import keep_what_is_there
+from pipeline.worker.load_engine import keep_what_is_there
 
 __all__ = ["main"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,6 @@ from pipeline.plan.job import Job
 from pipeline.prompts.model_files import check_same_model, model_folder
 from pipeline.stages import announce, stage
 from pipeline.worker.engine_thread import EngineLike
-from pipeline.worker.garbage import nothing_collected
 from wedlm_base.waiting import wait_passively
 from wedlm_core.cache import one_at_a_time
 from wedlm_core.kernels.cpu.kept import are_kept, note_kept
@@ -21,7 +21,34 @@ from wedlm_core.kernels.cpu.kept import are_kept, note_kept
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
 
-__all__ = ["EngineLoader", "check_attention", "count_gpus", "load_engine", "load_for_any_row", "uses_gpu"]
+__all__ = [
+    "EngineLoader",
+    "check_attention",
+    "count_gpus",
+    "keep_what_is_there",
+    "load_engine",
+    "load_for_any_row",
+    "nothing_collected",
+    "uses_gpu",
+]
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Context for imports: modules stay, and would be rescanned again and again."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def keep_what_is_there() -> None:
+    """Leave all objects of now out of later collections; for a process that is the caller's own."""
+    gc.freeze()
+
 
 _FIRST_TOKENS = 8  # of a generation that compiles or loads the kernels, also those that draft behind the first forwards
 

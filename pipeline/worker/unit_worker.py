@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,8 +20,7 @@ from pipeline import codec, layout
 from pipeline.codec import Failure, Request, RowResult
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import kept_rows, load_place, merge_letters, merge_retried
-from pipeline.prompts.prompt_counts import prompt_counts
-from pipeline.prompts.row_faults import row_params
+from pipeline.prompts.row_faults import prompt_counts, row_params
 from pipeline.prompts.tokenize import (
     FAILURE,
     FAILURE_CLASS,
@@ -33,14 +35,68 @@ from pipeline.sinks.row_digests import digest_of_rows
 from pipeline.sinks.staged import Staged, stage
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.types import CommitRecord, Place, Unit
-from pipeline.worker.cancellation import Runs
 from pipeline.worker.crash_bisection import QUARANTINED, CrashBisection
-from pipeline.worker.engine_thread import EngineLike, EngineThread, Outcome
+from pipeline.worker.engine_thread import DroppedError, EngineLike, EngineThread, Outcome
 from pipeline.worker.forks import Forks
 from pipeline.worker.output_tables import encode_unit, record_of
 from pipeline.worker.row_isolation import BisectionLike, RowIsolation
 
-__all__ = ["UnitWorker", "preview_table"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Runs", "UnitWorker", "preview_table"]
+
+
+class Runs:
+    """The executions ("runs") of units in an actor. Thread-safe.
+
+    Args:
+        stop: cancels the work of a future; the future then raises :class:`DroppedError`.
+    """
+
+    def __init__(self, stop: Callable[[Future[Any]], None]) -> None:
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._dropped: set[str] = set()
+        self._futures: dict[str, Future[Any]] = {}
+
+    @contextmanager
+    def run(self, key: str) -> Iterator[None]:
+        """Register the run ``key`` for the duration of the block.
+
+        Raises:
+            DroppedError: the run was dropped before it began.
+        """
+        try:
+            self._check(key)
+            yield
+        finally:
+            with self._lock:
+                self._dropped.discard(key)
+                self._futures.pop(key, None)
+
+    def wait(self, key: str, submit: Callable[[], Future[Any]]) -> Any:
+        """Submit a part of the run and wait for its result.
+
+        Raises:
+            DroppedError: the run was dropped, before or meanwhile.
+        """
+        with self._lock:
+            self._check(key)
+            future = self._futures[key] = submit()
+        return future.result()
+
+    def drop(self, key: str) -> None:
+        """Cancel a run, or keep it from beginning."""
+        with self._lock:
+            self._dropped.add(key)
+            future = self._futures.get(key)
+        if future is not None:
+            self._stop(future)
+
+    def _check(self, key: str) -> None:
+        if key in self._dropped:
+            raise DroppedError
 
 
 class UnitWorker:

@@ -23,7 +23,7 @@ import s3fs
 import pipeline
 from pipeline import layout
 from pipeline.cluster.executor import RayExecutor
-from pipeline.cluster.private_folder import private_folder
+from pipeline.cluster.private_ray import private_folder
 from pipeline.cluster.session import ray_session
 from pipeline.codec import Generation
 from pipeline.commands.run import run_on

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.prompts.batch_parameters import IGNORED, REFUSED
+from pipeline.prompts.batch_request import IGNORED, REFUSED
 from testing.pages.blocks import blocks_of, text_of
 from testing.pipeline.hub_server import TOKEN, serve_hub
 from testing.repository import ROOT

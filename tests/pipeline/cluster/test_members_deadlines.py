@@ -9,7 +9,7 @@ import pytest
 from pipeline.cluster import members as members_module
 from pipeline.cluster.dispatcher import Dispatcher
 from pipeline.cluster.members import STALE_SECONDS, Members
-from pipeline.cluster.nodes import NodeTable
+from pipeline.cluster.node_watch import NodeTable
 from pipeline.cluster.resources import ActorResources
 from pipeline.worker.notice import SIGTERM
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.cluster.node_watch import NodeWatch, Silence
-from pipeline.cluster.nodes import NodeTable
+from pipeline.cluster.node_watch import NodeTable, NodeWatch, Silence
 from pipeline.errors import ClusterLostError
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline import layout
-from pipeline.cluster import envelope, prepare_task
-from pipeline.cluster.prepare_task import prepare_units
+from pipeline.cluster import prepare_task
+from pipeline.cluster.prepare_task import prepare_units, unpack
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import resolve_job
@@ -55,7 +55,7 @@ def prepare(qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         for deaths in range(100):
             ran = 0
             try:
-                return deaths, [envelope.unpack(block) for block in list(prepare_units(units, job, bisection))[1::2]]
+                return deaths, [unpack(block) for block in list(prepare_units(units, job, bisection))[1::2]]
             except Died:
                 continue
         raise AssertionError("it does not end")

@@ -13,8 +13,7 @@ import pytest
 import ray
 
 from pipeline.cluster import session
-from pipeline.cluster.private_folder import end_of_logs
-from pipeline.cluster.private_ray import answers, cluster_here
+from pipeline.cluster.private_ray import answers, cluster_here, end_of_logs
 from pipeline.cluster.session import ensure_ray
 from pipeline.errors import ResourceError
 from testing.pipeline.ray_nodes import serve_cluster

@@ -15,7 +15,7 @@ import pytest
 import pipeline
 from pipeline import layout
 from pipeline.cluster import actor_pool, executor, prefetch, session
-from pipeline.cluster.actor_seconds import ActorSeconds
+from pipeline.cluster.actor_pool import ActorSeconds
 from pipeline.cluster.executor import RayExecutor
 from pipeline.cluster.pool_state import PoolState
 from pipeline.cluster.session import Background

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.commands.chain_groups import merged
+from pipeline.commands.chain_flow import merged
 
 
 def test_one_stream_runs_in_the_callers_thread_and_others_in_their_own() -> None:

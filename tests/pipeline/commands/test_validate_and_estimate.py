@@ -17,7 +17,7 @@ import pipeline
 from jobs.generate import main
 from pipeline.codec import SamplingParams
 from pipeline.commands.estimate import Spread
-from pipeline.commands.sample import sample_units
+from pipeline.commands.run_checks import sample_units
 from pipeline.commit.index import Index
 from pipeline.config import RunConfig
 from pipeline.types import Slice, Unit

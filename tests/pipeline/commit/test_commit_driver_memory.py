@@ -19,8 +19,8 @@ from pipeline.commands.summary import RunSummary
 from pipeline.commit.index import Index
 from pipeline.commit.part_files import PartJob, PartRecord
 from pipeline.config import RunConfig
+from pipeline.plan.input_check import check_unique_ids
 from pipeline.plan.job import Job
-from pipeline.plan.unique_ids import check_unique_ids
 from pipeline.plan.units import Work, plan_units
 from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.snapshot import ExecutorState
@@ -127,7 +127,7 @@ def test_memory_of_the_driver_is_the_same_for_ten_times_as_many_units(
 def test_ids_are_checked_in_the_same_memory_however_many_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, size in {**SMALLER, "pipeline.plan.unique_ids._PART_ROWS": 5_000}.items():
+    for name, size in {**SMALLER, "pipeline.plan.input_check._PART_ROWS": 5_000}.items():
         monkeypatch.setattr(name, size)
 
     def peak(rows: int) -> int:

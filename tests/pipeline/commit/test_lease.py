@@ -19,8 +19,7 @@ import jobs.generate
 import pipeline
 from pipeline import layout
 from pipeline.commit import lease
-from pipeline.commit.lease import Holder, Lease
-from pipeline.commit.process_identity import ProcessIdentity
+from pipeline.commit.lease import Holder, Lease, ProcessIdentity
 from pipeline.commit.recover import recover
 from pipeline.errors import LeaseError, LeaseLostError
 from pipeline.storage.local import LocalStorage

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import layout
-from pipeline.cluster import envelope
+from pipeline.cluster.prepare_task import pack, unpack
 from pipeline.codec import (
     CapacityError,
     Failure,
@@ -67,9 +67,9 @@ def prepared(job: Job) -> tuple[Unit, pa.Table]:
 @settings(max_examples=30, deadline=None)
 def test_an_envelope_gives_back_its_table(values: list[str | None]) -> None:
     table = pa.table({"a": pa.array(values, pa.large_string()), "b": pa.array(values).dictionary_encode()})
-    block = envelope.pack(table)
+    block = pack(table)
     assert block.num_rows == 1
-    got = envelope.unpack(block)
+    got = unpack(block)
     assert got.schema.equals(table.schema)
     assert got.to_pylist() == table.to_pylist()
 

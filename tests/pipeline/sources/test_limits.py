@@ -19,8 +19,7 @@ import pytest
 
 import pipeline
 from pipeline import layout
-from pipeline.commands.run_checks import plan_index
-from pipeline.commands.sample import prepared_sample
+from pipeline.commands.run_checks import plan_index, prepared_sample
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.job import resolve_job

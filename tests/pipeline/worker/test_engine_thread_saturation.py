@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline.cluster.drain import drain
 from pipeline.codec import EngineConfig, Generation, Request, SamplingParams
-from pipeline.worker.cancellation import Runs
-from pipeline.worker.engine_thread import DroppedError, EngineThread
-from pipeline.worker.prefix_queue import PrefixQueue
+from pipeline.worker.engine_thread import DroppedError, EngineThread, PrefixQueue
+from pipeline.worker.unit_worker import Runs
 from testing.pipeline.fakes import FakeEngine
 from wedlm_core import LLM
 

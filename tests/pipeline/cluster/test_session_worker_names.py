@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from pipeline.cluster.worker_names import finder, marks_of, why_not
+from pipeline.cluster.session import finder, marks_of, why_not
 from testing.users_folder import make_folder, run_python
 from wedlm_base.names import MARKS
 

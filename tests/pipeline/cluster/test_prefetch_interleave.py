@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.cluster.interleave import interleaved
+from pipeline.cluster.prefetch import interleaved
 
 
 def fed(source: queue.SimpleQueue[int | None]) -> Iterator[int]:

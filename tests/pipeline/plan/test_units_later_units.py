@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from pipeline.plan.later_units import LaterUnits
+from pipeline.plan.units import LaterUnits
 from pipeline.types import Slice, Unit
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import pipeline
 from pipeline import RunResult
-from pipeline.commands.output_table import OutputTable
+from pipeline.commands.read import OutputTable
 from pipeline.errors import ResourceError
 from testing.pipeline.exactly_once import SmallJob
 from testing.repository import ROOT
@@ -58,7 +58,7 @@ def test_a_result_is_read_without_ray_and_its_dataset_says_what_to_call_instead(
 
 
 def test_a_dataset_is_refused_where_no_session_runs(result: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.commands.output_table.is_private", lambda: True)
+    monkeypatch.setattr("pipeline.commands.read.is_private", lambda: True)
     for use in (lambda: result.dataset, lambda: pipeline.read(result.summary.output, format="ray")):
         with pytest.raises(ResourceError, match=r"to_pandas\(\)"):
             use()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.commands.start_up import PHASES, StartUp
+from pipeline.commands.summary import PHASES, StartUp
 
 FIRST = {"scheduled": 4.0, "process started": 60.0, "torch imported": 1.0, "model fetched": 8.0, "model loaded": 2.0,
          "kernels ready": 15.0, "step costs known": 3.0}  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from pipeline.codec import RequestError, SamplingParams, params_of_row
-from pipeline.prompts.batch_parameters import IGNORED, REFUSED, SAMPLED, STRUCTURED, body_params
+from pipeline.prompts.batch_request import IGNORED, REFUSED, SAMPLED, STRUCTURED, body_params
 
 OWN = frozenset({"model", "messages", "prompt"})
 

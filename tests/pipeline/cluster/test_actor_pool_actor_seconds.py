@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.cluster.actor_seconds import ActorSeconds
+from pipeline.cluster.actor_pool import ActorSeconds
 from pipeline.progress.cost import ResourceSeconds
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.commit.index import Index
 from pipeline.errors import SourceError
-from pipeline.plan.unique_ids import check_unique_ids
+from pipeline.plan.input_check import check_unique_ids
 from pipeline.plan.units import plan_units
 from pipeline.types import column_row_ids
 from testing.pipeline.source_rows import opened

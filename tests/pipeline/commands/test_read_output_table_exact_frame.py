@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline import RunResult
-from pipeline.commands.exact_frame import exact_frame
+from pipeline.commands.read import exact_frame
 from testing.pipeline.exactly_once import SmallJob
 
 BITS = (8, 16, 32, 64)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import layout
-from pipeline.plan.sampled_units import SampledUnits
+from pipeline.plan.retry_failed import SampledUnits
 from pipeline.types import CommitRecord, Place
 
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline.codec import SamplingParams
 from pipeline.commands.preview import preview
 from pipeline.config import RunConfig
-from pipeline.prompts.cells import template_values
+from pipeline.prompts.prompt import template_values
 from pipeline.settings.template import PromptTemplate
 from pipeline.sources.corrected_rows import table_of
 from pipeline.sources.source import BAD, FileSource

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.worker.garbage import keep_what_is_there, nothing_collected
+from pipeline.worker.load_engine import keep_what_is_there, nothing_collected
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pipeline.cluster.nodes import NodeTable
+from pipeline.cluster.node_watch import NodeTable
 
 THERE, DRAINING, LOST, TAKEN, IDLE, ENDED = "there", "draining", "lost", "taken", "idle", "ended"
 

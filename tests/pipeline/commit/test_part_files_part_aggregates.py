@@ -12,7 +12,7 @@ from pipeline.codec import Request, RequestError
 from pipeline.commands.read import read
 from pipeline.commands.report import gather
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.part_aggregates import PartAggregator, load_aggregates
+from pipeline.commit.part_files import PartAggregator, load_aggregates
 from pipeline.reporting.aggregate import Aggregate, Aggregator
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import FakeEngine, InlineExecutor, MemoryStorage
