@@ -17,8 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import yaml
 
 from jobs.config_options import OPTIONS, Option, warn_of_literals, yaml_fault
-from jobs.resolved_yaml import as_yaml
-from jobs.strict_yaml import read_yaml
+from jobs.strict_yaml import as_yaml, read_yaml
 from pipeline import ConfigError, RunConfig
 from pipeline.codec import redact
 from pipeline.stages import LOGGER, seconds_since_start

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.cli import show_stages
-from pipeline.progress.log_lines import LINE_SECONDS
+from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.views import PROGRESS_MODES, resolve_mode
 
 __all__ = ["add_progress_options", "begin_showing"]

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
         TooManyFailuresError,
     )
     from pipeline.progress.figures import format_progress
-    from pipeline.progress.observers import Observer
     from pipeline.progress.snapshot import Progress, Snapshot
+    from pipeline.progress.views import Observer
     from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
     from pipeline.settings.parsing import Parse
     from pipeline.settings.pools import ActorRange, PoolConfig
@@ -134,7 +134,7 @@ _HOME = {
     **dict.fromkeys(("ChainResult", "ChainSummary"), "commands.chain_summary"),
     **dict.fromkeys(("ActorRange", "PoolConfig"), "settings.pools"),
     **dict.fromkeys(("Progress", "Snapshot"), "progress.snapshot"),
-    "Observer": "progress.observers",
+    "Observer": "progress.views",
     "format_progress": "progress.figures",
     "OutputTable": "commands.read",
     "filter": "commands.filter",

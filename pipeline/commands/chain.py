@@ -42,11 +42,10 @@ from pipeline.commit.retries import describe_retries
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError
 from pipeline.progress.cost import ResourceSeconds
-from pipeline.progress.log_lines import LINE_SECONDS
+from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
-from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import ExecutorState, Progress, Stage
-from pipeline.progress.views import ProgressMode, views
+from pipeline.progress.views import Observer, ProgressMode, views
 from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.damage import Damage, FoundDamageError, StageDamageError

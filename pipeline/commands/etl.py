@@ -35,11 +35,10 @@ from pipeline.commit.run_record import Origin, RunState
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, LeaseError
 from pipeline.plan.intake import Intake, IntakeCounts
-from pipeline.progress.log_lines import LINE_SECONDS
+from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
-from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import Progress
-from pipeline.progress.views import ProgressMode
+from pipeline.progress.views import Observer, ProgressMode
 from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage

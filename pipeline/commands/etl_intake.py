@@ -32,15 +32,14 @@ from pipeline.plan.job import named_columns, resolve_job
 from pipeline.sinks import FORMATS
 from pipeline.sources import ROWS, FileSource, stamp_now
 from pipeline.sources.evolving import open_added_files
-from pipeline.sources.finding import source_file
+from pipeline.sources.finding import has_suffix, source_file
 from pipeline.sources.formats import all_suffixes
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.listing import found_of, list_files
 from pipeline.sources.source_opening import check_files_apart
-from pipeline.sources.suffixes import has_suffix
 from pipeline.sources.wanted import wanted_by
-from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.protocol import Storage
+from pipeline.storage.retry import map_ahead
 from pipeline.storage.urls import join, plain_name
 from pipeline.types import ListedFile, Unread
 

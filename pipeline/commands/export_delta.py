@@ -20,10 +20,9 @@ from pipeline.codec import redact
 from pipeline.commit.manifest import Manifest, Publication
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, DamagedError, OutputError, SinkError
-from pipeline.sinks.delta_options import check_delta_options
+from pipeline.sinks.delta_options import check_columns, check_delta_options
 from pipeline.sinks.delta_table import ConflictError, DeltaCommit, DeltaFile, DeltaLake, table_options
-from pipeline.sinks.delta_types import check_columns
-from pipeline.sinks.hashed import HashedFile
+from pipeline.sinks.part_format import HashedFile
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, with_secrets

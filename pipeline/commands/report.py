@@ -26,8 +26,8 @@ from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
 from pipeline.reporting.aggregate import Aggregate, Aggregator
+from pipeline.reporting.chart import counted
 from pipeline.reporting.facts import Facts, Session
-from pipeline.reporting.numbers import counted
 from pipeline.reporting.page import render
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage

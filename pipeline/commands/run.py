@@ -35,11 +35,10 @@ from pipeline.plan.input_check import changed_since_planned, check_committed_row
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, SampledUnits, settled_samples, with_previous
 from pipeline.plan.units import Work, read_tasks
-from pipeline.progress.log_lines import LINE_SECONDS
+from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
-from pipeline.progress.observers import Observer
 from pipeline.progress.snapshot import Progress, Stage
-from pipeline.progress.views import ProgressMode, views
+from pipeline.progress.views import Observer, ProgressMode, views
 from pipeline.prompts.model_files import generation_defaults
 from pipeline.sources import check_apart
 from pipeline.sources.corrected_rows import CorrectedRows

@@ -19,8 +19,8 @@ from pipeline.commit.sealed import seal
 from pipeline.config import RunConfig
 from pipeline.errors import LeaseLostError, log_failure
 from pipeline.progress.monitor import Monitor
-from pipeline.progress.observers import Pulse
 from pipeline.progress.snapshot import Snapshot
+from pipeline.progress.views import Pulse
 from pipeline.reporting.aggregate import Aggregate
 from pipeline.reporting.facts import Session
 from pipeline.reporting.timeline import TimeLine

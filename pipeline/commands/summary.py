@@ -12,7 +12,7 @@ from pipeline.commands.read import read
 from pipeline.fingerprint import retry_advice
 from pipeline.progress.cost import ResourceSeconds, describe_cost
 from pipeline.progress.summary_table import Fact, SummaryTable
-from pipeline.reporting.drafts import describe_drafts
+from pipeline.reporting.facts import describe_drafts
 from pipeline.settings.parsing import describe_unparsed
 from pipeline.sinks import FORMATS
 from pipeline.storage.urls import join

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.plan.retry_failed import kept_sha256
-from pipeline.sinks.row_digests import row_digests
-from pipeline.sinks.staged import data_checksum
+from pipeline.sinks.staged import data_checksum, row_digests
 from pipeline.types import CommitRecord
 
 __all__ = ["correction_faults", "input_faults"]

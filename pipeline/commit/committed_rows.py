@@ -17,9 +17,9 @@ from pipeline.commit.run_record import RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.errors import DamagedError, OutputError
 from pipeline.sinks.stored_rows import PlaceReader
-from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
+from pipeline.storage.retry import map_ahead
 from pipeline.types import CommitRecord, Place
 
 __all__ = ["DEAD_LETTERS", "ROWS", "CommittedTable", "committed_tables"]

@@ -21,7 +21,7 @@ from pipeline.commit.part_files import PartRecord
 from pipeline.commit.run_record import Origin
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, OutputError, SinkError
-from pipeline.sinks.hashed import HashedFile
+from pipeline.sinks.part_format import HashedFile
 from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries

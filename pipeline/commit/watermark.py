@@ -26,7 +26,7 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.part_files import PartRecord
 from pipeline.errors import DamagedError, SinkError
-from pipeline.sinks.hashed import HashedFile
+from pipeline.sinks.part_format import HashedFile
 from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries

@@ -23,8 +23,7 @@ from pipeline.errors import FingerprintError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import kept_sha256, load_place, with_previous
 from pipeline.plan.units import read_tasks, read_units
-from pipeline.sinks.row_digests import row_digests
-from pipeline.sinks.staged import data_checksum
+from pipeline.sinks.staged import data_checksum, row_digests
 from pipeline.sources import FileSource, stamp_now
 from pipeline.sources.source import BAD, Source
 from pipeline.storage.urls import is_url

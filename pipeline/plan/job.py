@@ -21,7 +21,7 @@ from pipeline.settings.template import WHOLE_ROW, PromptTemplate
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import FileSource, SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
-from pipeline.sources.reserved_names import check_names
+from pipeline.sources.source_schemas import check_names
 from pipeline.sources.stage_rows import StageRows
 from pipeline.sources.types import has_whole_numbers
 from pipeline.sources.wanted import columns_named_by, wanted_by

@@ -18,7 +18,7 @@ from pipeline.codec import FinishReason
 from pipeline.commit.index import Index
 from pipeline.commit.part_files import staged_place
 from pipeline.plan.job import Job
-from pipeline.sinks.row_digests import digest_of_rows
+from pipeline.sinks.staged import digest_of_rows
 from pipeline.types import CommitRecord, Place, Unit
 
 __all__ = [
@@ -76,7 +76,7 @@ def kept_sha256(out: pa.Table, digests: bytes, prefix: str, apart: Collection[in
 
     Args:
         out: the unit's output rows.
-        digests: of all of its input rows, from :func:`~pipeline.sinks.row_digests.row_digests`.
+        digests: of all of its input rows, from :func:`~pipeline.sinks.staged.row_digests`.
         prefix: prefix of the result columns.
         apart: numbers of retries whose rows are not those of the input.
     """

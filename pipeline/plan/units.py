@@ -17,7 +17,7 @@ from pipeline.errors import SourceError
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.sources.source import NO_ROWS, SlicedSource, Source
 from pipeline.sources.stage_rows import StageRows
-from pipeline.storage.concurrent import map_ahead
+from pipeline.storage.retry import map_ahead
 from pipeline.types import CommitRecord, Place, Slice, Stretch, Unit
 
 __all__ = ["LaterUnits", "ReadTask", "Work", "check_any_rows", "plan_units", "read_tasks", "read_units", "unit_id_of"]

@@ -13,8 +13,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.progress.figures import cells_of, chain_rows, clock_time, failure_lines, short_time, stage_marks
-from pipeline.progress.log_lines import format_line
+from pipeline.progress.figures import (
+    cells_of,
+    chain_rows,
+    clock_time,
+    failure_lines,
+    format_line,
+    short_time,
+    stage_marks,
+)
 from pipeline.progress.snapshot import Snapshot, Stage
 
 __all__ = ["LiveView", "NotebookView", "can_show", "frame", "to_html"]
@@ -121,14 +128,14 @@ class LiveView:
         )  # fmt: skip
 
     def update(self, snapshot: Snapshot) -> None:
-        """See :class:`pipeline.progress.observers.Observer`."""
+        """See :class:`pipeline.progress.views.Observer`."""
         if not self._live.is_started:
             atexit.register(self._show_cursor)  # for ends that no block of ours sees
             self._live.start()
         self._live.update(frame(snapshot, self._console), refresh=True)
 
     def close(self, snapshot: Snapshot) -> None:
-        """See :class:`pipeline.progress.observers.Observer`."""
+        """See :class:`pipeline.progress.views.Observer`."""
         if not self._live.is_started:
             return
         self._live.transient = snapshot.stage is Stage.DONE
@@ -157,12 +164,12 @@ class NotebookView:
         self._stage: Stage | None = None
 
     def update(self, snapshot: Snapshot) -> None:
-        """See :class:`pipeline.progress.observers.Observer`."""
+        """See :class:`pipeline.progress.views.Observer`."""
         if snapshot.stage is not self._stage or snapshot.at >= self._next:
             self.close(snapshot)
 
     def close(self, snapshot: Snapshot) -> None:
-        """See :class:`pipeline.progress.observers.Observer`."""
+        """See :class:`pipeline.progress.views.Observer`."""
         from IPython.display import display
 
         self._stage, self._next = snapshot.stage, snapshot.at + _NOTEBOOK_SECONDS

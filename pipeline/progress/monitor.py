@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from pipeline.progress.counts import Counts, work_of
-from pipeline.progress.eta import RateTracker
-from pipeline.progress.observers import Observer, Pulse
+from pipeline.progress.eta import Counts, RateTracker, work_of
 from pipeline.progress.snapshot import ChainFilter, ExecutorState, Progress, Snapshot, Stage, Units
+from pipeline.progress.views import Observer, Pulse
 from pipeline.stages import announced_to
 from pipeline.types import CommitRecord, Totals
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.rendering import render_chat
-from pipeline.storage.first_contact import check_reachable
+from pipeline.storage.open import check_reachable
 from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS
 from wedlm_core.file_digest import file_digest

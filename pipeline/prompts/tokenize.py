@@ -35,8 +35,7 @@ from pipeline.prompts.rendering import render_prompt
 from pipeline.prompts.special_text import encode_marked, is_marked, marked, unmarked
 from pipeline.prompts.structures import of_cell
 from pipeline.settings.template import NullCellError, PromptTemplate
-from pipeline.sinks.row_digests import row_digests
-from pipeline.sinks.staged import data_checksum
+from pipeline.sinks.staged import data_checksum, row_digests
 from pipeline.sources import BAD, RAW
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS

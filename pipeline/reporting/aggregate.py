@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason
-from pipeline.reporting.histogram import SCALES, Histogram
-from pipeline.reporting.labels import Labels, labels_of, merged
+from pipeline.reporting.histogram import SCALES, Histogram, Labels, labels_of, merged
 
 __all__ = ["MEASURES", "Aggregate", "Aggregator"]
 
@@ -39,7 +38,7 @@ class Aggregate:
         rows: output rows: one for each generation, one for each failed input row.
         finish_reasons: number of output rows by reason.
         histograms: by the names of :data:`MEASURES`.
-        labels: column of few different values -> rows by value; see :mod:`pipeline.reporting.labels`.
+        labels: column of few different values -> rows by value; see :mod:`pipeline.reporting.histogram`.
     """
 
     rows: int = 0

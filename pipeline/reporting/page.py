@@ -19,10 +19,8 @@ from pipeline.codec import redact
 from pipeline.fingerprint import retry_advice
 from pipeline.progress.figures import clock_time, short_time
 from pipeline.reporting.aggregate import Aggregate
-from pipeline.reporting.chart import Bar, Chart, histogram_chart
-from pipeline.reporting.drafts import drafts_by_source
-from pipeline.reporting.facts import Facts, Session
-from pipeline.reporting.numbers import count, counted, figure, percent, short
+from pipeline.reporting.chart import Bar, Chart, count, counted, figure, histogram_chart, percent, short
+from pipeline.reporting.facts import Facts, Session, drafts_by_source
 from pipeline.reporting.player import ABOUT, name_of, player_data
 from pipeline.settings.parsing import describe_unparsed
 

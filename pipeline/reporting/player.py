@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.codec import redact, tokens_per_forward
-from pipeline.reporting.drafts import describe_drafts
-from pipeline.reporting.numbers import figure
+from pipeline.reporting.chart import figure
+from pipeline.reporting.facts import describe_drafts
 from pipeline.reporting.traces import RowTrace
 
 __all__ = ["ABOUT", "check_of", "name_of", "player_data"]

@@ -24,7 +24,7 @@ class Moment(NamedTuple):
 class TimeLine:
     """Keeps moments, evenly spread over the run: when there are too many, every second one goes.
 
-    An observer of a run (:class:`pipeline.progress.observers.Observer`). One thread at a time calls it.
+    An observer of a run (:class:`pipeline.progress.views.Observer`). One thread at a time calls it.
 
     Args:
         keep: called now and then with the time line so far, and at its end.

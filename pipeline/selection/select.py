@@ -13,11 +13,9 @@ import pyarrow.compute as pc
 from pipeline.errors import ConfigError
 from pipeline.schema import output_schema
 from pipeline.selection.candidates import Candidates, Reason, Verdict
-from pipeline.selection.columns import find_column, values_of
-from pipeline.selection.expression import Expression
+from pipeline.selection.expression import Expression, find_column, values_of
 from pipeline.selection.near_duplicates import NearDuplicates
-from pipeline.selection.outliers import drop_outliers
-from pipeline.selection.score import Score
+from pipeline.selection.score import Score, drop_outliers
 from pipeline.selection.settings import FilterConfig
 
 __all__ = ["DROPPED_FIELDS", "SELECTION_TYPE", "Chosen", "Selection"]

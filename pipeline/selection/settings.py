@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.codec import explain
 from pipeline.errors import ConfigError
-from pipeline.selection.keep import Keep, parse_keep
+from pipeline.selection.candidates import Keep, parse_keep
 
 __all__ = ["DEFAULT_SAMPLE_SCORE", "DEFAULT_SCORE", "DedupConfig", "FilterConfig", "OutlierConfig"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from pipeline.codec import EngineConfig, SamplingParams, WeDLMError, explain
 from pipeline.errors import ConfigError
+from pipeline.settings.parsing import loaded
 from pipeline.settings.pools import ActorRange
-from pipeline.settings.structured import loaded
 
 __all__ = ["build", "unknown_field"]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline.codec import redact
 from pipeline.errors import ConfigError, OutputError, SinkError
-from pipeline.sinks.delta_types import delta_schema
+from pipeline.sinks.delta_options import delta_schema
 
 __all__ = ["ConflictError", "DeltaCommit", "DeltaFile", "DeltaLake", "table_options"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
-__all__ = ["PartFormat", "PartWriter"]
+__all__ = ["HashedFile", "PartFormat", "PartWriter"]
 
 
 class PartWriter(Protocol):
@@ -45,5 +46,40 @@ class PartFormat(Protocol):
         ...
 
     def card(self, schema: pa.Schema) -> bytes | None:
-        """Files that readers need in addition to the parts (:mod:`pipeline.sinks.dataset_card`); None without any."""
+        """Files that readers need in addition to the parts (:mod:`pipeline.sinks.hub_card`); None without any."""
         ...
+
+
+class HashedFile(io.BufferedIOBase):
+    """A stream that hashes written bytes and passes them on.
+
+    After a failure, a garbage-collected writer may still write the end of its file; a closed file ignores that.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        """``file``: the file to write to."""
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Hash and pass on."""
+        data = memoryview(data)
+        self._digest.update(data)
+        self._size += data.nbytes
+        if not self._file.closed:
+            self._file.write(data)
+        return int(data.nbytes)
+
+    def tell(self) -> int:
+        """Number of bytes written."""
+        return self._size
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the bytes written."""
+        return self._digest.hexdigest()

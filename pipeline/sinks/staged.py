@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.storage.damage import Damage, FoundDamageError, as_damage
 from pipeline.storage.protocol import Storage
 
-__all__ = ["Staged", "data_checksum", "load_staged", "stage"]
+__all__ = ["Staged", "data_checksum", "digest_of_rows", "load_staged", "row_digests", "stage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,3 +112,40 @@ def _hash_values(digest: Any, array: pa.Array) -> None:
 
 def _hash_lengths(digest: Any, offsets: pa.Array) -> None:
     digest.update(np.diff(offsets.to_numpy()).astype(np.int64).tobytes())
+
+
+_BYTES = 16
+
+
+def row_digests(table: pa.Table, columns: Sequence[str]) -> bytes:
+    """The digest of each row's values in these columns, one after the other, 16 bytes each.
+
+    The values count, with the names of their columns; not how Arrow holds them.
+    """
+    header = "\x1f".join(columns).encode()
+    cells = [_values(table[name]) for name in columns]
+    rows: Iterable[tuple[object, ...]] = zip(*cells, strict=True) if cells else [()] * table.num_rows
+    return b"".join(hashlib.blake2b(header + repr(row).encode(), digest_size=_BYTES).digest() for row in rows)
+
+
+def _values(column: pa.ChunkedArray) -> list[object]:
+    """Python values; of a cell that has none (text that is not UTF-8, a time that Python lacks) a checksum."""
+    try:
+        return column.to_pylist()
+    except Exception:  # a time zone that is not known is a KeyError
+        return [_value(column, i) for i in range(len(column))]
+
+
+def _value(column: pa.ChunkedArray, row: int) -> object:
+    try:
+        return column[row].as_py()
+    except Exception:
+        return data_checksum(pa.table([column.slice(row, 1)], names=[""]), [""])
+
+
+def digest_of_rows(digests: bytes, rows: Iterable[int]) -> str:
+    """SHA-256 over the digests of the rows with these numbers, in this order."""
+    whole = hashlib.sha256()
+    for row in rows:
+        whole.update(digests[row * _BYTES : (row + 1) * _BYTES])
+    return whole.hexdigest()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pipeline.sources.limits import long_row_rule
-from pipeline.sources.lines import LongLine
+from pipeline.sources.text import LongLine
 
 __all__ = ["Record", "delimiter_of", "records"]
 

@@ -14,14 +14,24 @@ from typing import Any
 from pipeline.codec import file_digest, redact, sampled_stretches
 from pipeline.errors import SourceError
 from pipeline.sources.identity import stamp_now, stamp_of_info
-from pipeline.sources.partitions import partitions_in
+from pipeline.sources.types import partitions_in
 from pipeline.sources.walking import Entry, Folder, folders, has_wildcards, is_hidden, matching
-from pipeline.storage.first_contact import check_reachable
+from pipeline.storage.open import check_reachable
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import InputBase, SourceFile
 
-__all__ = ["Found", "Listing", "check_name", "digest_now", "find_files", "source_file", "split_pattern"]
+__all__ = [
+    "Found",
+    "Listing",
+    "check_name",
+    "digest_now",
+    "find_files",
+    "has_suffix",
+    "source_file",
+    "split_pattern",
+    "suffix_of",
+]
 
 _STORE_DIGESTS = ("ETag", "etag", "md5Hash", "content_md5")
 """Names under which object stores report the hash of an object's content."""
@@ -261,3 +271,14 @@ def _remote_digest(found: Found, options: Mapping[str, Any]) -> str:
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()
+
+
+def suffix_of(path: str, suffixes: Iterable[str]) -> str | None:
+    """The one of these suffixes (in lower case) that a name ends with; None if it has none of them."""
+    name = path.lower()
+    return next((suffix for suffix in suffixes if name.endswith(suffix)), None)
+
+
+def has_suffix(path: str, suffixes: Iterable[str]) -> bool:
+    """Whether a name ends with one of these suffixes."""
+    return suffix_of(path, suffixes) is not None

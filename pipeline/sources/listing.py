@@ -15,10 +15,9 @@ from typing import Any
 from pipeline.errors import ConfigError, SourceError
 from pipeline.sources.finding import Found, check_name
 from pipeline.sources.identity import known_of_info, modified_of_info, stamp_of_info, stamp_of_stat
-from pipeline.sources.partitions import partitions_in
+from pipeline.sources.types import partitions_in
 from pipeline.sources.walking import Folder, folders, is_hidden
-from pipeline.storage.concurrent import map_ahead
-from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
+from pipeline.storage.retry import BEFORE_THE_RUN, map_ahead, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import ListedFile
 

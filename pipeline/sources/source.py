@@ -15,11 +15,9 @@ from pipeline.errors import SourceError
 from pipeline.sinks.cast import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
-from pipeline.sources.partitions import Partitions
-from pipeline.sources.types import fits, spelled_as
+from pipeline.sources.types import Partitions, fits, spelled_as
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
-from pipeline.storage.concurrent import map_ahead
-from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
+from pipeline.storage.retry import BEFORE_THE_RUN, map_ahead, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile, Unread
 

@@ -11,17 +11,16 @@ from pipeline import layout
 from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import SourceError
 from pipeline.sinks import FORMATS
-from pipeline.sources.finding import Found, find_files, source_file, split_pattern
+from pipeline.sources.finding import Found, find_files, has_suffix, source_file, split_pattern
 from pipeline.sources.formats import all_suffixes, dialects_of, formats_of
 from pipeline.sources.formats.text_file import TextFileSource
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
 from pipeline.sources.source import FileSource, SlicedSource, open_input
 from pipeline.sources.spool import spool
-from pipeline.sources.suffixes import has_suffix
 from pipeline.sources.walking import has_wildcards, matches
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted, wanted_by
-from pipeline.storage.concurrent import map_ahead
 from pipeline.storage.protocol import Storage
+from pipeline.storage.retry import map_ahead
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, relative
 from pipeline.types import InputBase, SourceFile, Unread
 

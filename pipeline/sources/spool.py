@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.errors import SourceError
 from pipeline.sinks.cast import cast_table
-from pipeline.sinks.hashed import HashedFile
+from pipeline.sinks.part_format import HashedFile
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import check_object
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.identity import stamp_now
-from pipeline.sources.reserved_names import check_names
 from pipeline.sources.source import BAD, HIDDEN, NO_ROWS
+from pipeline.sources.source_schemas import check_names
 from pipeline.sources.tabulate import infer_columns, tabulate
 from pipeline.sources.types import plain_schema
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import BinaryIO, TypeVar
 
@@ -12,7 +14,7 @@ from pipeline.errors import PipelineError, SinkError
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import CredentialsError, MisuseError
 
-__all__ = ["BEFORE_THE_RUN", "RetryingStorage", "with_retries", "without_credentials"]
+__all__ = ["BEFORE_THE_RUN", "RetryingStorage", "map_ahead", "with_retries", "without_credentials"]
 
 _ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.2
@@ -175,3 +177,24 @@ class RetryingStorage:
     def sweep(self, before: float) -> None:
         """See :class:`~pipeline.storage.protocol.Storage`."""
         self._try(functools.partial(self.inner.sweep, before), "sweeping", "")
+
+
+_THREADS = 16
+
+_R = TypeVar("_R")
+
+
+def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int = _THREADS) -> Iterator[_R]:
+    """``map``, with up to ``threads`` calls ahead of the result that is taken; memory holds so many results."""
+    running: deque[Future[_R]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                if len(running) >= threads:
+                    yield running.popleft().result()
+                running.append(pool.submit(function, item))
+            while running:
+                yield running.popleft().result()
+        finally:
+            for call in running:
+                call.cancel()

@@ -31,8 +31,7 @@ from pipeline.prompts.tokenize import (
     ROW_DIGESTS,
     ROW_ID,
 )
-from pipeline.sinks.row_digests import digest_of_rows
-from pipeline.sinks.staged import Staged, stage
+from pipeline.sinks.staged import Staged, digest_of_rows, stage
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.types import CommitRecord, Place, Unit
 from pipeline.worker.crash_bisection import QUARANTINED, CrashBisection

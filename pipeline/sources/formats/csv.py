@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.sources.csv_records import Record, delimiter_of, records
+from pipeline.sources.finding import has_suffix
 from pipeline.sources.json_text import Misfit, Row
 from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES
-from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.source import each_of, read_with_retries
-from pipeline.sources.suffixes import has_suffix
 from pipeline.sources.tabulate import ANY_VALUES
-from pipeline.sources.text import TextSource, open_text, with_compression
+from pipeline.sources.text import LongLine, TextSource, lines_of, open_text, with_compression
 from pipeline.types import SourceFile
 
 __all__ = ["CsvSource"]

@@ -10,10 +10,9 @@ from typing import Any, BinaryIO
 from pipeline.errors import SourceError
 from pipeline.sources.json_text import JsonReader, Misfit
 from pipeline.sources.limits import DEPTH_RULE, INFER_BYTES, long_row_rule
-from pipeline.sources.lines import LongLine, lines_of
 from pipeline.sources.source import each_of, read_with_retries
 from pipeline.sources.tabulate import Inferred, columns_of, common_types, infer_types, misfits
-from pipeline.sources.text import TextSource, open_text, with_compression
+from pipeline.sources.text import LongLine, TextSource, lines_of, open_text, with_compression
 from pipeline.types import SourceFile
 
 __all__ = ["JsonlSource", "parsed_rows"]

@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.sources.formats.jsonl import JsonlSource, parsed_rows
-from pipeline.sources.lines import lines_of
 from pipeline.sources.source import NO_ROWS, read_with_retries
 from pipeline.sources.tabulate import ANY_VALUES
-from pipeline.sources.text import open_text
+from pipeline.sources.text import lines_of, open_text
 from pipeline.types import SourceFile
 
 __all__ = ["BATCH_COLUMNS", "BODY", "CUSTOM_ID", "OpenAIBatchSource"]

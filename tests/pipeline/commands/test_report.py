@@ -21,7 +21,7 @@ from pipeline.codec import RequestError
 from pipeline.commands.read import read
 from pipeline.commands.report import gather, load_sessions, report
 from pipeline.errors import ConfigError, LeaseLostError, OutputError
-from pipeline.reporting.labels import Labels
+from pipeline.reporting.histogram import Labels
 from pipeline.reporting.page import render
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.exactly_once import SmallJob

@@ -17,11 +17,10 @@ from pipeline.commands.report import gather, report
 from pipeline.commands.run import run_on
 from pipeline.commands.status import status
 from pipeline.config import RunConfig
-from pipeline.progress.figures import cells_of, format_progress
-from pipeline.progress.log_lines import format_line
+from pipeline.progress.figures import cells_of, format_line, format_progress
 from pipeline.progress.monitor import Monitor
-from pipeline.reporting.drafts import drafts_by_source
-from pipeline.reporting.numbers import count, figure, percent
+from pipeline.reporting.chart import count, figure, percent
+from pipeline.reporting.facts import drafts_by_source
 from pipeline.reporting.player import check_of
 from pipeline.storage.open import open_storage
 from testing.pipeline.fakes import InlineExecutor

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError
+from pipeline.progress.figures import Lines
 from pipeline.progress.live import LiveView
-from pipeline.progress.log_lines import Lines
 from pipeline.progress.snapshot import Snapshot
 from pipeline.progress.views import resolve_mode, views
 

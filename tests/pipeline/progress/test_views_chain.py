@@ -10,9 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from pipeline.progress.cost import ResourceSeconds
-from pipeline.progress.figures import chain_rows
+from pipeline.progress.figures import chain_rows, format_line
 from pipeline.progress.live import frame, to_html
-from pipeline.progress.log_lines import format_line
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Actors, ExecutorState, Load, Progress, Snapshot, Stage
 from pipeline.types import CommitRecord, Totals

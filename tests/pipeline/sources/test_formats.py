@@ -17,7 +17,7 @@ LINES = """
 import pyarrow as pa
 
 from pipeline.sources.text import TextSource
-from pipeline.sources.lines import lines_of
+from pipeline.sources.text import lines_of
 
 
 class LinesSource(TextSource):

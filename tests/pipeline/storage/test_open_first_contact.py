@@ -15,7 +15,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, OutputError, SourceError
 from pipeline.prompts.model_files import check_model
 from pipeline.sources.finding import find_files
-from pipeline.storage import first_contact
+from pipeline.storage import open as opening
 from pipeline.storage.open import open_storage
 from testing.pipeline.s3 import S3Server
 
@@ -60,7 +60,7 @@ def test_a_run_with_a_store_that_never_answers_ends_within_ten_seconds(
 def test_a_store_that_refuses_connections_is_told_for_input_output_and_model_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(first_contact, "_LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(opening, "_LIMIT_SECONDS", 0.5)
     endpoint = closed()
     config = RunConfig(input="a", output="b", model="s3://bucket/model", storage_options=options(endpoint))
     for failure, name, ask in (
@@ -73,10 +73,10 @@ def test_a_store_that_refuses_connections_is_told_for_input_output_and_model_eac
 
 
 def test_a_store_that_answers_is_asked_once_even_if_it_refuses(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_contact, "_reached", set())
+    monkeypatch.setattr(opening, "_reached", set())
     asked: list[str] = []
-    ask = first_contact._ask
-    monkeypatch.setattr(first_contact, "_ask", lambda fs, bucket, found: asked.append(bucket) or ask(fs, bucket, found))
+    ask = opening._ask
+    monkeypatch.setattr(opening, "_ask", lambda fs, bucket, found: asked.append(bucket) or ask(fs, bucket, found))
     assert find_files("s3://no-such-bucket-1/x/*", s3.options).files == []
     assert find_files("s3://no-such-bucket-2/x/*", s3.options).files == []
     assert asked == ["no-such-bucket-1"]

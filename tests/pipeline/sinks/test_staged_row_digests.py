@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pipeline.sinks.row_digests import row_digests
+from pipeline.sinks.staged import row_digests
 
 _MOST = 2**62
 

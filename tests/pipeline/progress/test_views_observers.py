@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pipeline.progress.observers import PULSE_SECONDS, Pulse
 from pipeline.progress.snapshot import Snapshot
+from pipeline.progress.views import PULSE_SECONDS, Pulse
 
 
 class Counting:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pipeline.reporting.numbers import NOTHING, count, counted, figure, percent, short
+from pipeline.reporting.chart import NOTHING, count, counted, figure, percent, short
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, NOTHING), (math.nan, NOTHING), (0, "0"), (0.04678, "0.0468"),

@@ -6,8 +6,7 @@ import io
 from dataclasses import replace
 
 from pipeline.progress.cost import ResourceSeconds
-from pipeline.progress.figures import format_progress
-from pipeline.progress.log_lines import Lines, format_line
+from pipeline.progress.figures import Lines, format_line, format_progress
 from pipeline.progress.snapshot import Actors, Eta, Load, Progress, Rates, Snapshot, Stage
 from pipeline.types import Totals
 

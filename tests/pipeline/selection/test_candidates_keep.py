@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.selection.keep import Keep, parse_keep
+from pipeline.selection.candidates import Keep, parse_keep
 
 
 @pytest.mark.parametrize(
