@@ -28,7 +28,7 @@ from pipeline.codec import EXACT_WEIGHT_DTYPES, WeDLMError
 from pipeline.commands.calibration_sample import sample_token_ids
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
-from pipeline.prompts.model_files import model_folder
+from pipeline.prompts.model_files import resolved_model
 from wedlm_core.model.smoothing_names import SMOOTHING_FILE
 
 __all__ = ["main"]
@@ -74,7 +74,7 @@ def _write(config: RunConfig, token_ids: list[list[int]], path: Path) -> tuple[i
     if dtype not in ("auto", *EXACT_WEIGHT_DTYPES):
         raise ConfigError(f"engine.weight_dtype={dtype!r}: only int8 and int4 are smoothed. Set one of them.")
     found = smooth_checkpoint(
-        read_checkpoint(model_folder(config)), token_ids, "int8" if dtype == "auto" else dtype,
+        read_checkpoint(resolved_model(config).folder), token_ids, "int8" if dtype == "auto" else dtype,
         head=config.engine.quantised_head,
     )  # fmt: skip
     try:

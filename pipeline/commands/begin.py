@@ -26,7 +26,7 @@ from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, plan_key, planned_units, recorded_shares
 from pipeline.plan.stage_before import StageBefore
 from pipeline.plan.units import check_any_rows
-from pipeline.prompts.model_files import generation_defaults, model_digest
+from pipeline.prompts.model_files import resolved_model
 from pipeline.sources import SlicedSource, source_of
 from pipeline.storage.protocol import Storage
 
@@ -92,8 +92,8 @@ def begin(
         job = resolve_job(config, corrections.source if corrections else source, storage, version=origin.schema_version)
     else:
         job = scheduled.job(config, storage, origin)
-    params = dict(generation_defaults(config).values)
-    job = replace(job, model_digest=model_digest(config), model_params=params)
+    params = dict(resolved_model(config).generation_defaults(config.generation_config).values)
+    job = replace(job, model_digest=resolved_model(config).digest(config.engine.smoothing), model_params=params)
     # Nothing is started for rows that are about to be refused below.
     if before is None and not is_begun(storage) and not first_rows_fail(job, config):
         resolved(job)

@@ -17,7 +17,7 @@ from pipeline.commands.read import OutputTable, read
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, DamagedError, OutputError
-from pipeline.prompts.model_files import load_tokenizer
+from pipeline.prompts.model_files import resolved_model
 from pipeline.sinks.openai_lines import failed_line, response_line
 from pipeline.sources.formats.openai_batch import OpenAIBatchSource
 from pipeline.storage.open import open_storage
@@ -171,7 +171,7 @@ class _Lines:
     @functools.cached_property
     def _tokenizer(self) -> Any:
         config = RunConfig(input="", output=".", model=self._model, storage_options=self._options)
-        return load_tokenizer(config)
+        return resolved_model(config).tokenizer
 
     @functools.cached_property
     def _decode(self) -> Any:

@@ -39,7 +39,7 @@ from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Progress, Stage
 from pipeline.progress.views import Observer, ProgressMode, views
-from pipeline.prompts.model_files import generation_defaults
+from pipeline.prompts.model_files import resolved_model
 from pipeline.sources import check_apart
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.stopping import Stop, stop_budget
@@ -230,7 +230,7 @@ def _run_in_session(
         uncounted_tokens=usage.uncounted_tokens,
         price_per_hour=config.price_per_hour,
         retries=tuple(describe_retries(begun.retries, total.retried)),
-        model_params=generation_defaults(config).describe(config.sampling),
+        model_params=resolved_model(config).generation_defaults(config.generation_config).describe(config.sampling),
         scheduled=scheduled is not None,
         corrected_rows=bool(begun.job.retry.rows),
     )

@@ -29,14 +29,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import OutputError, PipelineError
 from pipeline.plan.input_check import check_renamed
 from pipeline.plan.job import Job, new_run_record, resolve_job
-from pipeline.prompts.model_files import (
-    check_model,
-    generation_defaults,
-    load_tokenizer,
-    model_digest,
-    model_length,
-    model_notes,
-)
+from pipeline.prompts.model_files import check_model, model_length, model_notes, resolved_model
 from pipeline.prompts.model_memory import ModelMemory, model_memory
 from pipeline.prompts.structures import check_structure
 from pipeline.sinks import check_format
@@ -112,7 +105,7 @@ def validate(config: RunConfig) -> Validation:
     with _no_new_folders(config.output):
         attempt(lambda: check_writable(open_storage(config.output, layout.SCRATCH, config.output_options)))
     found_model = attempt(lambda: check_model(config))
-    tokenizer = attempt(lambda: load_tokenizer(config)) if not problems else None
+    tokenizer = attempt(lambda: resolved_model(config).tokenizer) if not problems else None
     if tokenizer is not None:
         attempt(lambda: check_structure(config))
     attempt(lambda: check_resources(config))
@@ -168,8 +161,8 @@ def _check_continues(config: RunConfig, job: Job) -> None:
     source = source_of(config, job.storage, partitioned=old.partitioned, begun=old.input_base)
     job = resolve_job(config, source, job.storage)
     check_renamed(job.source, old.files, storage.url)
-    job = replace(job, model_params=dict(generation_defaults(config).values))
-    old.continued_by(new_run_record(job, model_digest(config)), storage.url)
+    job = replace(job, model_params=dict(resolved_model(config).generation_defaults(config.generation_config).values))
+    old.continued_by(new_run_record(job, resolved_model(config).digest(config.engine.smoothing)), storage.url)
     if not config.repair and (damages := find_published_damage(storage, Manifest.load(storage), prove=False)):
         raise reading_error(storage, damages)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import RunConfig
@@ -22,20 +23,75 @@ from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
 __all__ = [
+    "ResolvedModel",
     "check_model",
     "check_same_model",
     "folder_digest",
-    "generation_defaults",
-    "load_tokenizer",
-    "model_digest",
-    "model_folder",
     "model_length",
     "model_notes",
+    "resolved_model",
+    "smoothing_of",
 ]
 
 
-def model_folder(config: RunConfig) -> Path:
-    """The model's local folder; downloads it if necessary.
+@dataclass(frozen=True, eq=False)
+class ResolvedModel:
+    """A model whose files were found; each of them is read once, when it is first asked for.
+
+    Attributes:
+        folder: with the files; they were downloaded if necessary.
+    """
+
+    folder: Path
+
+    @functools.cached_property
+    def config(self) -> ModelConfig:
+        """Its configuration.
+
+        Raises:
+            WeightsError: it cannot be read.
+        """
+        return load_config(self.folder)
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer, which renders chats in a process with limits.
+
+        Raises:
+            WeightsError: it cannot be read.
+        """
+        tokenizer = Tokenizer.load(self.folder)
+        tokenizer.render_chat = render_chat
+        return tokenizer
+
+    @functools.cached_property
+    def _digests(self) -> dict[str, str]:
+        return {}
+
+    @functools.cached_property
+    def _defaults(self) -> dict[str, GenerationDefaults]:
+        return {}
+
+    def digest(self, smoothing: str) -> str:
+        """Hash of configuration, tokenizer and weights, and of their smoothing (of large files: size and samples)."""
+        if smoothing not in self._digests:
+            own = smoothing_digest(smoothing, self.folder)
+            self._digests[smoothing] = f"{folder_digest(self.folder)}+{own}" if own else folder_digest(self.folder)
+        return self._digests[smoothing]
+
+    def generation_defaults(self, setting: str) -> GenerationDefaults:
+        """Sampling parameters that the model brings, unless ``setting`` is "off".
+
+        Raises:
+            ConfigError: one of them is out of its range.
+        """
+        if setting not in self._defaults:
+            self._defaults[setting] = load_generation_defaults(self.folder, setting, self.config.vocab_size)
+        return self._defaults[setting]
+
+
+def resolved_model(config: RunConfig) -> ResolvedModel:
+    """The model of a run. A process finds it once; :func:`check_model` looks anew.
 
     Raises:
         ConfigError: the configuration names no model.
@@ -45,17 +101,13 @@ def model_folder(config: RunConfig) -> Path:
         raise ConfigError(
             'model not given. Name a folder, a URL or a hub id ("tiny" is the small model that is shipped).'
         )
-    return resolve(config.model, config.revision, dict(config.storage_options) or None)
+    options = json.dumps(dict(config.storage_options), sort_keys=True, default=str)
+    return _resolved(config.model, config.revision, options)
 
 
-def model_digest(config: RunConfig) -> str:
-    """Hash of configuration, tokenizer and weights, and of their smoothing (of large files: size and samples)."""
-    return _digest(model_folder(config), config.engine.smoothing)
-
-
-def _digest(folder: Path, smoothing: str) -> str:
-    own = smoothing_digest(smoothing, folder)
-    return f"{folder_digest(folder)}+{own}" if own else folder_digest(folder)
+@functools.lru_cache(maxsize=4)
+def _resolved(model: str, revision: str | None, options: str) -> ResolvedModel:
+    return ResolvedModel(resolve(model, revision, json.loads(options) or None))
 
 
 def smoothing_of(config: RunConfig, digest: str) -> str:
@@ -67,7 +119,7 @@ def smoothing_of(config: RunConfig, digest: str) -> str:
         ConfigError: it was a file that does not lie beside the weights.
     """
     model, _, own = digest.partition("+")
-    folder = model_folder(config)
+    folder = resolved_model(config).folder
     if not own or folder_digest(folder) != model:
         return "off"
     for setting in ("sample", "model"):
@@ -80,7 +132,7 @@ def smoothing_of(config: RunConfig, digest: str) -> str:
 
 
 def folder_digest(folder: Path) -> str:
-    """:func:`model_digest` of a local folder, without smoothing."""
+    """Hash of the files of a model, without smoothing; see :meth:`ResolvedModel.digest`."""
     digest = hashlib.blake2b(digest_size=12)
     # The file of a smoothing counts where it is used (above), unless the weights themselves are in one of its name.
     is_shard = any(SMOOTHING_FILE.encode() in path.read_bytes() for path in folder.glob("*.safetensors.index.json"))
@@ -89,15 +141,6 @@ def folder_digest(folder: Path) -> str:
         if read and (is_shard or path.name != SMOOTHING_FILE):
             digest.update(f"{path.name}\x1f{file_digest(path)}\x1f".encode())
     return digest.hexdigest()
-
-
-@functools.lru_cache(maxsize=4)
-def _check_digest(config_key: str, wanted: str, folder: Path, smoothing: str) -> None:
-    if _digest(folder, smoothing) != wanted:
-        raise ConfigError(
-            f"model={config_key!r}: {folder} is not what it was when the run began. Restore it and run again to "
-            "continue; or start again with mode='new'."
-        )
 
 
 def check_same_model(config: RunConfig, wanted: str) -> None:
@@ -110,8 +153,12 @@ def check_same_model(config: RunConfig, wanted: str) -> None:
     Raises:
         ConfigError: the model's files have changed since the run began.
     """
-    if wanted:
-        _check_digest(config.model_name, wanted, model_folder(config), config.engine.smoothing)
+    model = resolved_model(config) if wanted else None
+    if model is not None and model.digest(config.engine.smoothing) != wanted:
+        raise ConfigError(
+            f"model={config.model_name!r}: {model.folder} is not what it was when the run began. Restore it and run "
+            "again to continue; or start again with mode='new'."
+        )
 
 
 def check_model(config: RunConfig) -> Checkpoint:
@@ -124,7 +171,8 @@ def check_model(config: RunConfig) -> Checkpoint:
             run wants a chat template and the tokenizer has none.
     """
     check_reachable(config.model, config.storage_options, "model", ConfigError)
-    folder = model_folder(config)
+    _resolved.cache_clear()  # its files may be others than at the last run of this process
+    folder = resolved_model(config).folder
     if not (folder / "tokenizer.json").is_file():
         raise ConfigError(f"model={config.model!r}: {folder} has no tokenizer.json. Save its fast tokenizer there.")
     if not any(folder.glob("*.safetensors")):
@@ -142,11 +190,11 @@ def model_notes(config: RunConfig, model: ModelConfig) -> tuple[str, ...]:
     """Lines that users should see of a checked model before a run begins.
 
     Raises:
-        ConfigError: see :func:`generation_defaults`.
+        ConfigError: see :meth:`ResolvedModel.generation_defaults`.
     """
     about = (
         WITHOUT_MASKS if model.mask_token_id is None else "",
-        generation_defaults(config).describe(config.sampling),
+        resolved_model(config).generation_defaults(config.generation_config).describe(config.sampling),
     )
     return tuple(f"model={config.model_name!r} {one}" for one in about if one)
 
@@ -166,47 +214,10 @@ def _check_chat_template(config: RunConfig, folder: Path) -> None:
         )
 
 
-def generation_defaults(config: RunConfig) -> GenerationDefaults:
-    """Sampling parameters that the model brings, unless ``generation_config`` is "off"; read once per process.
-
-    Raises:
-        WeightsError: the model cannot be found.
-        ConfigError: one of them is out of its range.
-    """
-    return _defaults(model_folder(config), config.generation_config)
-
-
-@functools.lru_cache(maxsize=4)
-def _defaults(folder: Path, setting: str) -> GenerationDefaults:
-    return load_generation_defaults(folder, setting, _config_of(folder).vocab_size)
-
-
-@functools.lru_cache(maxsize=4)
-def _config_of(folder: Path) -> ModelConfig:
-    return load_config(folder)
-
-
 def model_length(config: RunConfig) -> int:
     """The limit of prompt tokens plus ``max_tokens`` in the run's engine.
 
     Raises:
         WeightsError: the model cannot be found.
     """
-    return config.engine.max_model_len or _config_of(model_folder(config)).max_position_embeddings
-
-
-def load_tokenizer(config: RunConfig) -> Tokenizer:
-    """The model's tokenizer; loaded once per process. It renders chats in a process with limits.
-
-    Raises:
-        WeightsError: the model or its tokenizer cannot be read.
-    """
-    options = json.dumps(dict(config.storage_options), sort_keys=True, default=str)
-    return _load(config.model, config.revision, options)
-
-
-@functools.lru_cache(maxsize=2)
-def _load(model: str, revision: str | None, options: str) -> Tokenizer:
-    tokenizer = Tokenizer.load(resolve(model, revision, json.loads(options) or None))
-    tokenizer.render_chat = render_chat
-    return tokenizer
+    return config.engine.max_model_len or resolved_model(config).config.max_position_embeddings

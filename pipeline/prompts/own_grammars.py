@@ -9,15 +9,13 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pipeline.codec import Failure, RequestError, StructuredOutputs, explain
 from pipeline.config import RunConfig
 from pipeline.prompts.limited_process import ExceededError, LimitedProcess
-from pipeline.prompts.model_files import load_tokenizer, model_folder
+from pipeline.prompts.model_files import ResolvedModel, resolved_model
 from pipeline.prompts.structures import compiler_arguments
-from wedlm_core.tokenizer import Tokenizer
 
 __all__ = ["grammar_faults"]
 
@@ -51,14 +49,14 @@ def _fault(fields: Any, config: RunConfig) -> Failure | None:
         wanted = StructuredOutputs(**fields)
     except Exception:  # reported with the row's other parameters
         return None
-    return _compiler(load_tokenizer(config), model_folder(config))(wanted)
+    return _compiler(resolved_model(config))(wanted)
 
 
 @functools.lru_cache(maxsize=1)
-def _compiler(tokenizer: Tokenizer, folder: Path) -> Callable[[StructuredOutputs], Failure | None]:
+def _compiler(model: ResolvedModel) -> Callable[[StructuredOutputs], Failure | None]:
     """Says why a grammar cannot be compiled for a model within the limits."""
     process = LimitedProcess(
-        _SERVER, lambda: compiler_arguments(tokenizer, folder), seconds=_SECONDS, most_bytes=_BYTES,
+        _SERVER, lambda: compiler_arguments(model), seconds=_SECONDS, most_bytes=_BYTES,
         idle_seconds=_IDLE_SECONDS,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.codec import RequestError, explain
 from pipeline.plan.job import Job
 from pipeline.prompts.conversation import conversation, listed, mapping, with_system
-from pipeline.prompts.model_files import load_tokenizer
+from pipeline.prompts.model_files import resolved_model
 from pipeline.prompts.special_text import marked
 from pipeline.sources.json_text import JsonReader, MinusZero, Written
 from pipeline.sources.tabulate import holds_any_values
@@ -113,7 +113,7 @@ def chat_prompt(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells = 
     if cells.variables is not None:
         name = str(config.chat_template_kwargs_column)
         variables = {**variables, **marked(name, mapping(name, cells.variables), config)}
-    return load_tokenizer(job.config).apply_chat_template(
+    return resolved_model(job.config).tokenizer.apply_chat_template(
         messages, tokenize=False, tools=tools, variables=variables or None
     )
 

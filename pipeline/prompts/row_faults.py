@@ -12,12 +12,11 @@ import pyarrow.compute as pc
 from pipeline.codec import Failure, Request, SamplingParams, WeDLMError, params_of_row
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job
-from pipeline.prompts.model_files import generation_defaults, load_tokenizer, model_folder, model_length
+from pipeline.prompts.model_files import model_length, resolved_model
 from pipeline.prompts.tokenize import BLANK, FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
 from pipeline.types import PROMPT_COUNTS
 from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import Limits, check_request
-from wedlm_core.model.checkpoint import load_config
 from wedlm_core.model.memory import kv_bytes_per_token
 
 __all__ = ["prompt_counts", "row_faults", "row_params"]
@@ -30,7 +29,11 @@ def row_params(config: RunConfig, given: str | None) -> SamplingParams | Failure
     """A row's sampling parameters: its own in JSON text, the run's, and the model's; or why they are invalid."""
     try:
         own = {name: value for name, value in json.loads(given or "{}").items() if value is not None}
-        return generation_defaults(config).applied_to(params_of_row(config.sampling, own), own)
+        return (
+            resolved_model(config)
+            .generation_defaults(config.generation_config)
+            .applied_to(params_of_row(config.sampling, own), own)
+        )
     except Exception as error:  # this row's parameters are bad; the others are not
         return Failure.of(error)
 
@@ -72,14 +75,14 @@ def _most_pool_tokens(config: RunConfig, model: ModelConfig) -> int:
 
 def _limits(config: RunConfig) -> Limits:
     """Limits of the run's engines on a request, as far as they are known without an engine."""
-    model, engine = load_config(model_folder(config)), config.engine
+    model, engine = resolved_model(config).config, config.engine
     return Limits(
         vocab_size=model.vocab_size,
         max_model_len=model_length(config),
         max_window=engine.max_window,
         pool_tokens=_most_pool_tokens(config, model),
         page_size=engine.page_size,
-        has_mask_token=model.mask_token_id is not None or load_tokenizer(config).mask_token_id is not None,
+        has_mask_token=model.mask_token_id is not None or resolved_model(config).tokenizer.mask_token_id is not None,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.codec import RequestError, explain
 from pipeline.config import RunConfig
-from pipeline.prompts.model_files import load_tokenizer
+from pipeline.prompts.model_files import resolved_model
 from wedlm_core.tokenizer import Tokenizer
 
 __all__ = ["encode_marked", "is_marked", "marked", "unmarked"]
@@ -37,7 +37,7 @@ def marked(name: str, value: Any, config: RunConfig) -> Any:
     """
     if config.special_tokens_in_text == "control":
         return value
-    tokens = _tokens(load_tokenizer(config).special_tokens)
+    tokens = _tokens(resolved_model(config).tokenizer.special_tokens)
     return _marked(name, value, tokens, config.special_tokens_in_text == "fail")
 
 

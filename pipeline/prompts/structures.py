@@ -6,7 +6,6 @@ import difflib
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +13,10 @@ import pyarrow as pa
 from pipeline.codec import RequestError, WeDLMError, explain
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
-from pipeline.prompts.model_files import load_tokenizer, model_folder
+from pipeline.prompts.model_files import ResolvedModel, resolved_model
 from pipeline.prompts.prompt import no_value
 from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.grammar.schemas import ENFORCED, NOTES
-from wedlm_core.model.checkpoint import load_config
 from wedlm_core.structured_outputs import KINDS
 from wedlm_core.tokenizer import Tokenizer
 
@@ -116,7 +114,7 @@ def check_structure(config: RunConfig) -> None:
     """
     if config.sampling.structure is not None:
         try:
-            arguments = compiler_arguments(load_tokenizer(config), model_folder(config))
+            arguments = compiler_arguments(resolved_model(config))
             GrammarCompiler(*arguments).check(config.sampling.structure)
         except WeDLMError as error:
             raise ConfigError(f"sampling.{error}") from error
@@ -126,11 +124,11 @@ def check_structure(config: RunConfig) -> None:
             raise ConfigError(explain("include_token_ids", False, rule, "Leave it out."))
 
 
-def compiler_arguments(tokenizer: Tokenizer, folder: Path) -> tuple[str, int, Sequence[int]]:
+def compiler_arguments(model: ResolvedModel) -> tuple[str, int, Sequence[int]]:
     """The arguments with which :class:`GrammarCompiler` compiles as the engine of a model does."""
-    model = load_config(folder)
-    ends = dict.fromkeys((*tokenizer.eos_token_ids, *model.eos_token_ids))
-    return tokenizer.to_json(), model.vocab_size, [token for token in ends if token < model.vocab_size]
+    ends = dict.fromkeys((*model.tokenizer.eos_token_ids, *model.config.eos_token_ids))
+    size = model.config.vocab_size
+    return model.tokenizer.to_json(), size, [token for token in ends if token < size]
 
 
 @functools.lru_cache(maxsize=2)
@@ -141,12 +139,12 @@ def _special_ids(tokenizer: Tokenizer) -> Mapping[str, int]:
 
 def special_token(config: RunConfig, text: str) -> int | None:
     """The id of a special token of the model, which texts of generations leave out; None if ``text`` is none."""
-    return _special_ids(load_tokenizer(config)).get(text)
+    return _special_ids(resolved_model(config).tokenizer).get(text)
 
 
 def with_tag(config: RunConfig, tag: str, token: int, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> pa.ChunkedArray:
     """Texts with a special token where it came first; those without it as they are."""
-    decode = load_tokenizer(config).decode
+    decode = resolved_model(config).tokenizer.decode
     found = [
         text if own is None or token not in own else tag + decode(own[own.index(token) + 1 :])
         for text, own in zip(texts.to_pylist(), ids.to_pylist(), strict=True)

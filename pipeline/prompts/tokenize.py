@@ -17,7 +17,7 @@ from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, load_place
 from pipeline.prompts.batch_request import row_request
 from pipeline.prompts.limited_process import UnstartedError
-from pipeline.prompts.model_files import check_same_model, load_tokenizer, model_length
+from pipeline.prompts.model_files import check_same_model, model_length, resolved_model
 from pipeline.prompts.own_grammars import grammar_faults
 from pipeline.prompts.prompt import (
     NO_CELLS,
@@ -187,7 +187,7 @@ def _encode_all(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Tabl
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
             prompts[i] = Failure(error_class="SourceError", message=fault)
-    tokenizer, max_tokens = load_tokenizer(job.config), _max_tokens(given, job)
+    tokenizer, max_tokens = resolved_model(job.config).tokenizer, _max_tokens(given, job)
     check_same_model(job.config, job.model_digest)
     _refuse_long(prompts, max_tokens, job.config, tokenizer)
     _encode_marked(prompts, tokenizer, job.config)

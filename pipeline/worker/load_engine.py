@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pipeline.codec import EngineConfig, SamplingParams, explain
 from pipeline.errors import ConfigError
 from pipeline.plan.job import Job
-from pipeline.prompts.model_files import check_same_model, model_folder
+from pipeline.prompts.model_files import check_same_model, resolved_model
 from pipeline.stages import announce, stage
 from pipeline.worker.engine_thread import EngineLike
 from wedlm_base.waiting import wait_passively
@@ -73,7 +73,7 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
         torch.set_num_threads(num_threads)
     config = job.config
     with stage("model fetched"):
-        model_folder(config)  # of a URL: downloaded once per machine
+        resolved_model(config)  # of a URL: downloaded once per machine
     with _compiled_once(on_cpu=config.device == "cpu" or not torch.cuda.is_available()):
         with stage("model loaded"):
             llm = LLM(

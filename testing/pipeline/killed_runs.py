@@ -13,7 +13,7 @@ from pipeline import layout
 from pipeline.codec import SamplingParams
 from pipeline.commands.run import run_on
 from pipeline.config import RunConfig
-from pipeline.prompts.model_files import load_tokenizer
+from pipeline.prompts.model_files import resolved_model
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.fakes import InlineExecutor
 from testing.pipeline.faults import FaultyStorage, KillAt
@@ -30,7 +30,7 @@ def _run(model: str, source: str, output: str, boundary: str, after: bool) -> No
 
 def main() -> None:
     """Fork, run, wait; one after the other."""
-    load_tokenizer(RunConfig(input="", output="-", model=sys.argv[1]))  # once, for all
+    assert resolved_model(RunConfig(input="", output="-", model=sys.argv[1])).tokenizer  # once, for all
     for line in sys.stdin.read().splitlines():
         source, output, boundary, after = line.split("\t")
         child = os.fork()

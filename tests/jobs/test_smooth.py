@@ -11,8 +11,9 @@ import pytest
 from jobs.smooth import main
 from pipeline.codec import EngineConfig
 from pipeline.commands.validate import validate
+from pipeline.config import RunConfig
 from pipeline.errors import FingerprintError
-from pipeline.prompts.model_files import model_digest
+from pipeline.prompts.model_files import ResolvedModel
 from testing.pipeline.exactly_once import SmallJob
 from wedlm_core import LLM
 from wedlm_core.model.sources import resolve
@@ -28,6 +29,11 @@ def job(tmp_path: Path) -> SmallJob:
     job = SmallJob(tmp_path, folder)
     job.config = replace(job.config, engine=EngineConfig(smoothing="model", **INT8))  # type: ignore[arg-type]
     return job
+
+
+def model_digest(config: RunConfig) -> str:
+    """The digest, as another process finds it."""
+    return ResolvedModel(Path(config.model)).digest(config.engine.smoothing)
 
 
 def smooth(job: SmallJob, *more: str) -> int:

@@ -26,6 +26,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, FingerprintError
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work
+from pipeline.prompts.model_files import resolved_model
 from pipeline.storage.open import open_storage
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import load_engine
@@ -243,9 +244,8 @@ def test_what_follows_the_tag_is_parsed(tmp_path: Path) -> None:
 
 
 def _special_tag() -> str:
-    from pipeline.prompts.model_files import load_tokenizer
 
-    raw = json.loads(load_tokenizer(RunConfig(input="i", output="o", model="tiny")).to_json())
+    raw = json.loads(resolved_model(RunConfig(input="i", output="o", model="tiny")).tokenizer.to_json())
     return [token["content"] for token in raw["added_tokens"] if token["special"]][-1]
 
 

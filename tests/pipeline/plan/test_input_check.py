@@ -22,7 +22,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, FingerprintError, SourceError
 from pipeline.plan.job import Job, resolve_job
 from pipeline.plan.units import Work
-from pipeline.prompts.model_files import _check_digest, check_same_model, model_digest
+from pipeline.prompts.model_files import _resolved, check_same_model, resolved_model
 from pipeline.sources import source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.types import CommitRecord
@@ -260,12 +260,12 @@ def test_a_model_that_is_replaced_during_the_run_is_not_loaded(tmp_path: Path, q
     model = Path(shutil.copytree(qwen3_folder, tmp_path / "model"))
     config = RunConfig(input=[{"prompt": "a"}], output=str(tmp_path / "out"), model=str(model))
     job = resolve_job(config, source_of(config, LocalStorage(tmp_path / "out", layout.SCRATCH)), MemoryStorage())
-    job = replace(job, model_digest=model_digest(config))
+    job = replace(job, model_digest=resolved_model(config).digest(config.engine.smoothing))
     check_same_model(config, job.model_digest)
     load_engine(job, 1)
     before = (model / name).read_bytes()
     (model / name).write_bytes(before + b"\n" if name.endswith("json") else before[:-1] + bytes([before[-1] ^ 1]))
-    _check_digest.cache_clear()  # another process
+    _resolved.cache_clear()  # another process
     with pytest.raises(ConfigError, match=r"is not what it was when the run began\. Restore it"):
         check_same_model(config, job.model_digest)
     if name.endswith("safetensors"):

@@ -15,7 +15,7 @@ from pipeline.config import RunConfig
 from pipeline.plan.job import resolve_job
 from pipeline.plan.units import plan_units, read_units
 from pipeline.prompts.conversation import conversation, with_system
-from pipeline.prompts.model_files import load_tokenizer
+from pipeline.prompts.model_files import resolved_model
 from pipeline.prompts.tokenize import FAILURE, PROMPT_IDS, prepare_table
 from pipeline.sources import open_source
 from pipeline.storage.local import LocalStorage
@@ -134,7 +134,7 @@ def prepared(rows: list[dict[str, Any]], folder: Path, model: Path, name: str = 
     job = resolve_job(config, open_source(config.input, storage), storage)
     (unit,) = plan_units(job.source, 1000, "f")
     table = prepare_table(next(read_units(job.source, [unit])), unit, job)
-    decode = load_tokenizer(config).decode
+    decode = resolved_model(config).tokenizer.decode
     ids, failures = table[PROMPT_IDS].to_pylist(), table[FAILURE].to_pylist()
     return job, [decode(own) if own is not None else failure for own, failure in zip(ids, failures, strict=True)]
 

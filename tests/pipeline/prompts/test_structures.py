@@ -12,6 +12,7 @@ import pytest
 from pipeline.codec import RequestError, SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.prompts.model_files import resolved_model
 from pipeline.prompts.own_grammars import grammar_faults
 from pipeline.prompts.structures import FREE, check_structure, of_cell
 
@@ -100,9 +101,8 @@ def test_a_tag_that_texts_leave_out_needs_the_token_ids() -> None:
 
 
 def _added() -> list[dict[str, Any]]:
-    from pipeline.prompts.model_files import load_tokenizer
 
-    return json.loads(load_tokenizer(config({"regex": "a"})).to_json())["added_tokens"]
+    return json.loads(resolved_model(config({"regex": "a"})).tokenizer.to_json())["added_tokens"]
 
 
 def test_a_field_that_is_misspelt_in_a_cell_is_not_taken_for_a_schema() -> None:
