@@ -16,7 +16,6 @@ __all__ = [
     "CRASHES",
     "DEAD_LETTERS",
     "DISCARDED",
-    "EARLIER_RUN",
     "EVALUATION",
     "FENCES",
     "HEADS",
@@ -76,8 +75,6 @@ __all__ = [
 
 STATE = "__wedlm"
 RUN = f"{STATE}/run"
-EARLIER_RUN = f"{STATE}/run.json"
-"""The run record of earlier development versions."""
 LEASES = f"{STATE}/lease"
 MANIFEST = f"{STATE}/manifest"
 LEDGER = f"{STATE}/ledger"

@@ -2,9 +2,8 @@
 
 Output table (version 4): the input columns with their Arrow types, then the columns of :data:`RESULT_FIELDS`. ``stats``
 (how a row was decoded) and ``timings`` may differ from run to run. With a deterministic strategy the columns of
-:data:`DATA_COLUMNS` are byte-identical for any number of actors. Version 1 has no ``evidence``, and
-versions 1 and 2 do not count drafts by source in ``stats``. Versions before 4 have no ``retry``, and do not count the
-forward that gives the first token. Outputs that were begun with them go on without.
+:data:`DATA_COLUMNS` are byte-identical for any number of actors. Outputs of earlier
+versions are refused.
 
 A column whose value is an attribute of ``Generation`` needs nothing but its field in :data:`RESULT_FIELDS`; any other
 needs a function in :mod:`pipeline.codec`. The fields of ``stats`` are those of ``wedlm_core.statistics.STATISTICS``,
@@ -18,14 +17,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pipeline.codec import DRAFT_COUNTS, EVIDENCE, STATISTICS
+from pipeline.codec import EVIDENCE, STATISTICS
 from pipeline.errors import ConfigError
 
 __all__ = [
     "DATA_COLUMNS",
     "DEAD_FIELDS",
     "EVIDENCE_TYPE",
-    "KNOWN_VERSIONS",
     "RESULT_FIELDS",
     "SCHEMA_VERSION",
     "STATS_TYPE",
@@ -39,8 +37,6 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 4
-KNOWN_VERSIONS = (1, 2, 3, 4)
-"""Versions of outputs that this version of the package reads and continues."""
 _VERSION_KEY = b"wedlm.schema_version"
 
 _ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "list<int32>": pa.list_(pa.int32()),
@@ -48,7 +44,6 @@ _ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "li
 STATS_TYPE = pa.struct([pa.field(s.name, _ARROW[s.arrow]) for s in STATISTICS if s.arrow is not None])
 """Fields of ``wedlm_core.CommitStats`` under their names there; entropies in nats."""
 
-_STATS_BEFORE_3 = pa.struct([field for field in STATS_TYPE if field.name not in DRAFT_COUNTS])
 
 EVIDENCE_TYPE = pa.struct([pa.field(name, _ARROW[arrow]) for name, arrow in EVIDENCE])
 """Fields of ``wedlm_core.Evidence`` under their names there."""
@@ -105,7 +100,6 @@ def result_fields(
     logprobs: bool,
     top_logprobs: bool = False,
     prefix: str = "",
-    version: int = SCHEMA_VERSION,
     parsed: Sequence[pa.Field] = (),
 ) -> list[pa.Field]:
     """The result columns of a run; the arguments say which of the optional columns are included."""
@@ -113,31 +107,26 @@ def result_fields(
         "token_ids": token_ids,
         "logprobs": logprobs,
         "top_logprobs": top_logprobs,
-        "evidence": version >= 2,
-        "retry": version >= 4,
     }
     left_out = {name for name, wanted in optional.items() if not wanted}
     every = (*(field for field in RESULT_FIELDS if field.name not in left_out), *parsed)
-    types = {"stats": STATS_TYPE if version >= 3 else _STATS_BEFORE_3}
-    return [field.with_name(prefix + field.name).with_type(types.get(field.name, field.type)) for field in every]
+    return [field.with_name(prefix + field.name) for field in every]
 
 
-def output_schema(columns: pa.Schema, fields: Sequence[pa.Field], version: int = SCHEMA_VERSION) -> pa.Schema:
+def output_schema(columns: pa.Schema, fields: Sequence[pa.Field]) -> pa.Schema:
     """Schema of the output: the input's columns, then ``fields``; carries the version as metadata."""
-    metadata = {**(columns.metadata or {}), _VERSION_KEY: str(version).encode()}
+    metadata = {**(columns.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
     # pandas' notes describe the input's columns only and would mislead a reader of the wider table.
     metadata.pop(b"pandas", None)
     return pa.schema([*columns, *fields], metadata=metadata)
 
 
-def dead_schema(columns: pa.Schema, prefix: str = "", version: int = SCHEMA_VERSION) -> pa.Schema:
+def dead_schema(columns: pa.Schema, prefix: str = "") -> pa.Schema:
     """Schema of the dead-letter table."""
-    return output_schema(columns, [field.with_name(prefix + field.name) for field in DEAD_FIELDS], version)
+    return output_schema(columns, [field.with_name(prefix + field.name) for field in DEAD_FIELDS])
 
 
-def check_collisions(
-    columns: Sequence[str], prefix: str, version: int = SCHEMA_VERSION, parsed: Sequence[str] = ()
-) -> None:  # fmt: skip
+def check_collisions(columns: Sequence[str], prefix: str, parsed: Sequence[str] = ()) -> None:
     """Refuse input columns with the name of an output column, or of each other, whether in upper or lower case.
 
     DuckDB, Spark and Delta Lake do not tell such names apart. ``parsed``: names of columns parsed of the text.
@@ -145,7 +134,7 @@ def check_collisions(
     Raises:
         ConfigError: names the columns and the remedy.
     """
-    results = result_fields(token_ids=True, logprobs=True, top_logprobs=True, version=version)
+    results = result_fields(token_ids=True, logprobs=True, top_logprobs=True)
     ours = {(prefix + name).casefold() for name in (*(field.name for field in (*results, *DEAD_FIELDS)), *parsed)}
     folded = [name.casefold() for name in columns]
     counts = Counter(folded)  # an object of JSON may have 100,000 keys

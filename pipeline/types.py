@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ from pipeline.codec import DRAFT_COUNTS, prefix_cacheability, tokens_per_forward
 
 __all__ = [
     "CommitRecord",
-    "InputBase",
     "ListedFile",
     "Place",
     "Revocation",
@@ -63,19 +62,6 @@ class SourceFile:
         """The part of unit ids: the first digest; of a later version of the file's rows, its number too."""
         digest = self.begun or self.digest
         return f"{digest}#{self.version}" if self.version else digest
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputBase:
-    """How a run that was begun names its input files.
-
-    Attributes:
-        folder: the folder that its keys are relative to; None if it was begun by a version that did not record it.
-        keys: of the files that it has read.
-    """
-
-    folder: str | None
-    keys: Collection[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

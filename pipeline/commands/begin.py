@@ -85,11 +85,11 @@ def begin(
     lease.forget_predecessors()
     corrections: Corrections | None = None
     if before is not None:
-        job = resolve_job(config, before.rows, storage, version=origin.schema_version)
+        job = resolve_job(config, before.rows, storage)
     elif scheduled is None:
-        source = source_of(config, storage, partitioned=origin.partitioned, begun=origin.input_base)
+        source = source_of(config, storage, begun=origin.input_base)
         corrections = _corrections(config, source, storage)
-        job = resolve_job(config, corrections.source if corrections else source, storage, version=origin.schema_version)
+        job = resolve_job(config, corrections.source if corrections else source, storage)
     else:
         job = scheduled.job(config, storage, origin)
     params = dict(resolved_model(config).generation_defaults(config.generation_config).values)

@@ -18,7 +18,7 @@ from pipeline.commands.run_checks import check_input, spooled
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.run_record import Origin, RunState
+from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
 from pipeline.errors import (
     ConfigError,
@@ -33,7 +33,6 @@ from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.stage_before import StageBefore
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Progress
-from pipeline.schema import SCHEMA_VERSION
 from pipeline.selection.select import Selection
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -253,16 +252,11 @@ def check_later_stages(config: ChainConfig, first: Job, storages: Sequence[Stora
             before = StageBefore(name=name, settings="", job=job, index=index, where=own.where)
             with naming(own.name):
                 run = own.run_after(before.carried)
-                job, name = resolve_job(run, before.rows, storage, version=_version(run, storage)), own.name
+                job, name = resolve_job(run, before.rows, storage), own.name
     schema, prefix = job.schema, job.config.column_prefix
     for kept in config.filters:
         with naming(kept.name), Selection(kept.filter, schema, prefix) as selection:
             schema = selection.schema
-
-
-def _version(run: RunConfig, storage: Storage) -> int:
-    """Of the output's columns: the one that it was begun with, unless that is discarded."""
-    return SCHEMA_VERSION if run.mode == "new" else Origin.of(storage).schema_version
 
 
 def run_filters(

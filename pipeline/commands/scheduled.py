@@ -72,13 +72,12 @@ class ScheduledRun:
         Raises:
             SourceError: the files lack a column that the configuration names.
         """
-        version = origin.schema_version
         if self.columns is None or self.has_rows:  # a text file without rows has no columns
-            job = resolve_job(config, self.source, storage, self.columns, version)
+            job = resolve_job(config, self.source, storage, self.columns)
             if self.columns is None:
                 return job
         self.source.widen(self.columns)
-        return resolve_job(config, self.source, storage, self.columns, version)
+        return resolve_job(config, self.source, storage, self.columns)
 
     def plan(self, job: Job, index: Index, origin: Origin) -> tuple[RunState, RunState | None, SmallFiles]:
         """Enter the intake's units in the index; as for :func:`pipeline.commands.begin.begin`.

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.codec import CoreConfigError, SamplingParams
-from pipeline.commit.run_record import RunState, current_settings
+from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.job import Job, resolve_job
@@ -52,7 +52,6 @@ def trace_output(
 
     Raises:
         ConfigError: the model or its smoothing cannot be found, or is not what made the output.
-        OutputError: see :func:`pipeline.commit.run_record.current_settings`.
     """
     prefix: str = state.fingerprint["column_prefix"]
     rows = lowest_rows(tables, most + SPARE, prefix)
@@ -67,7 +66,7 @@ def trace_output(
 
 def _job(storage: Storage, state: RunState, model: str, options: Mapping[str, Any] | None) -> Job:
     """The run as its record has it, over the columns of the output."""
-    settings = current_settings(state.fingerprint, storage.url)
+    settings = state.fingerprint
     digest = str(settings["model"]).rpartition("@")[2]
     own = {name: settings[name] for name in _SETTINGS if name in settings}
     sampling = _under("sampling.", settings)

@@ -158,7 +158,7 @@ def _check_continues(config: RunConfig, job: Job) -> None:
         return
     if config.mode == "error_if_exists":
         raise OutputError(f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder.")
-    source = source_of(config, job.storage, partitioned=old.partitioned, begun=old.input_base)
+    source = source_of(config, job.storage, begun=old.input_base)
     job = resolve_job(config, source, job.storage)
     check_renamed(job.source, old.files, storage.url)
     job = replace(job, model_params=dict(resolved_model(config).generation_defaults(config.generation_config).values))

@@ -213,7 +213,7 @@ def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]
     )
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
-        yield source_of(config, storage, partitioned=state.partitioned, begun=state.input_base)
+        yield source_of(config, storage, begun=state.input_base)
 
 
 def _corrected_rows(

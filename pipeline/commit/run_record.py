@@ -14,15 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.codec import EXACT_WEIGHT_DTYPES, StructuredOutputs
+from pipeline.codec import StructuredOutputs
 from pipeline.commit.retries import Retry, recorded
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, FingerprintError, OutputError
 from pipeline.fingerprint import RETRY_SETTINGS
-from pipeline.schema import KNOWN_VERSIONS, SCHEMA_VERSION, dead_schema, output_schema, result_fields
+from pipeline.schema import SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.settings.parsing import Parse, parsed_columns
 from pipeline.storage.protocol import Storage
-from pipeline.types import InputBase
 
 __all__ = ["Derived", "FileIdentity", "Origin", "RunState", "describe_differences", "is_begun"]
 
@@ -38,10 +37,9 @@ _BY_RETRY = (
     f" A retry of failed rows (retry_failed=True) may change {', '.join(RETRY_SETTINGS)}, and read input files in "
     "which only failed rows were corrected."
 )
-_SINCE_RETRIES = 4
-"""Version of the output's columns from which on there is the column ``retry``."""
-_VERSION = 2
-"""Version of the state folder. 1 had one ``run.json``, and objects without checksums."""
+_VERSION = 3
+"""Version of the record. Those of version 2 are read if they have the fields that came last."""
+_LAST_OF_2 = {"base", "partitioned", "whole_numbers"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,21 +96,15 @@ class RunState:
         unit_rows: input rows per unit; the same for every continuation.
         files: file key -> identity of each source file that the run has read so far.
         columns: schema of the passed-through input columns.
-        base: the folder that file keys are relative to, without credentials; empty for rows in memory, None if the
-            run was begun by a version that did not record it.
-        partitioned: whether folders named ``name=value`` are columns of the input. Runs that were begun by versions
-            which did not know this go on without.
+        base: the folder that file keys are relative to, without credentials; empty for rows in memory.
         units, rows: size of the input when a run last began.
         scheduled: whether scheduled runs keep this output: then ``files`` are those of the last run only, and the
             watermark (see :mod:`pipeline.commit.watermark`) has the others.
-        schema_version: version of the output's columns, see :mod:`pipeline.schema`; a continuation keeps it.
         derived: of an output that was made from another one: by what, and from where; None for generated ones. Then
             ``fingerprint`` holds its origin and settings.
         sampled: of a later stage of a chain, how often a number of a sample was added to the id of an input row, with
             ``#`` before it; the same of what is made of its output.
         retries: retries of failed rows that differed from the run, in the order of their numbers.
-        whole_numbers: columns of fractions that the prompt template writes, whose whole numbers it writes as the input
-            has them, 1 and not 1.0; None: begun by a version that wrote 1.0.
     """
 
     begun: int
@@ -121,16 +113,13 @@ class RunState:
     unit_rows: int
     files: Mapping[str, FileIdentity]
     columns: pa.Schema
-    base: str | None = ""
-    partitioned: bool = True
+    base: str = ""
     units: int = 0
     rows: int = 0
     scheduled: bool = False
-    schema_version: int = SCHEMA_VERSION
     derived: Derived | None = None
     sampled: int = 0
     retries: tuple[Retry, ...] = ()
-    whole_numbers: tuple[str, ...] | None = None
 
     @property
     def fingerprint_hash(self) -> str:
@@ -148,9 +137,9 @@ class RunState:
         return {key: file.begun for key, file in self.files.items() if file.begun}
 
     @property
-    def input_base(self) -> InputBase | None:
-        """How the run names its input files; None for rows in memory."""
-        return None if self.base == "" else InputBase(folder=self.base, keys=self.files.keys())
+    def input_base(self) -> str | None:
+        """The folder that the keys of its files are relative to; None for rows in memory."""
+        return self.base or None
 
     @property
     def schema(self) -> pa.Schema:
@@ -170,26 +159,24 @@ class RunState:
             top_logprobs=requests or bool(settings.get("sampling.top_logprobs")),
             prefix=settings["column_prefix"],
             parsed=[own.field(name) for name, own in parsed.items()],
-            version=self.schema_version,
         )
-        return output_schema(self.columns, fields, self.schema_version)
+        return output_schema(self.columns, fields)
 
     @property
     def dead_schema(self) -> pa.Schema:
         """Schema of the output's dead letters."""
-        return dead_schema(self.columns, self.fingerprint["column_prefix"], self.schema_version)
+        return dead_schema(self.columns, self.fingerprint["column_prefix"])
 
     def save(self, storage: Storage, epoch: int) -> None:
         """Write the record, as the holder of the lease of this epoch."""
         raw = {
             "version": _VERSION,
-            "schema_version": self.schema_version,
+            "schema_version": SCHEMA_VERSION,
             "begun": self.begun,
             "first": self.first,
             "fingerprint": dict(self.fingerprint),
             "unit_rows": self.unit_rows,
-            **({} if self.base is None else {"base": self.base}),
-            "partitioned": self.partitioned,
+            "base": self.base,
             "units": self.units,
             "rows": self.rows,
             "files": {key: file.to_dict() for key, file in self.files.items()},
@@ -199,7 +186,6 @@ class RunState:
             **({} if self.derived is None else {"derived": asdict(self.derived)}),
             **({"sampled": self.sampled} if self.sampled else {}),
             **({"retries": [retry.to_dict() for retry in self.retries]} if self.retries else {}),
-            **({} if self.whole_numbers is None else {"whole_numbers": self.whole_numbers}),
         }
         storage.put(layout.run_record(epoch), seal(raw))
         storage.delete_objects([key for key in storage.keys(layout.RUN) if layout.epoch_of(key) < epoch])
@@ -214,8 +200,6 @@ class RunState:
         """
         keys = storage.keys(layout.RUN)
         if not keys:
-            if storage.exists(layout.EARLIER_RUN):
-                raise OutputError(f"{storage.url}: begun by an earlier development version. {_OTHER_VERSION}")
             return None
         key = max(keys, key=layout.epoch_of)
         try:
@@ -245,10 +229,11 @@ class RunState:
 
     @classmethod
     def _parse(cls, raw: Mapping[str, Any], url: str) -> RunState:
-        if raw["version"] != _VERSION or raw["schema_version"] not in KNOWN_VERSIONS:
+        is_read = raw["version"] == _VERSION or (raw["version"] == 2 and raw.keys() >= _LAST_OF_2)
+        if not is_read or raw["schema_version"] != SCHEMA_VERSION:
             raise OutputError(
-                f"{url}: its state is of version {raw['version']} and its output of schema {raw['schema_version']}, "
-                f"this version writes {_VERSION} and {SCHEMA_VERSION}. {_OTHER_VERSION}"
+                f"{url}: another version of this package began it (state {raw['version']}, schema "
+                f"{raw['schema_version']}; this version writes {_VERSION} and {SCHEMA_VERSION}). {_OTHER_VERSION}"
             )
         return cls(
             begun=raw["begun"],
@@ -257,26 +242,22 @@ class RunState:
             unit_rows=raw["unit_rows"],
             files={key: FileIdentity(**file) for key, file in raw["files"].items()},
             columns=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["columns"]))),
-            base=raw.get("base"),
-            partitioned=raw.get("partitioned", False),
+            base=raw["base"],
             units=raw["units"],
             rows=raw["rows"],
             scheduled=raw.get("scheduled", False),
-            schema_version=raw["schema_version"],
             derived=Derived(**raw["derived"]) if "derived" in raw else None,
             sampled=raw.get("sampled", 0),
             retries=tuple(Retry(**own, number=i) for i, own in enumerate(raw.get("retries", ()), start=1)),
-            whole_numbers=tuple(raw["whole_numbers"]) if "whole_numbers" in raw else None,
         )
 
     def followed_by(self, new: RunState, url: str) -> RunState:
         """The record of the next scheduled run: these settings, the files and columns of ``new``.
 
         Raises:
-            OutputError: see :func:`current_settings`.
             FingerprintError: a setting differs, or a column is gone or of another type; each difference is named.
         """
-        differences = describe_differences(current_settings(self.fingerprint, url), new.fingerprint)
+        differences = describe_differences(self.fingerprint, new.fingerprint)
         if not pa.schema(list(new.columns)[: len(self.columns)]).equals(pa.schema(list(self.columns))):
             differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
         self._check(differences, url)
@@ -295,27 +276,21 @@ class RunState:
             rows: the corrected rows of a retry, if it reads these in place of the input.
 
         Raises:
-            OutputError: see :func:`current_settings`.
             FingerprintError: a setting, the columns, or a file's content differs; each difference is named.
         """
-        settings = current_settings(self.fingerprint, url)
-        asked = self._asked(new, settings, rows)
+        settings = self.fingerprint
+        asked = self._asked(new, rows)
         allowed = retry_failed or any(own.settings == asked.settings for own in self.retries)
         same = asked.settings if allowed else {}
         differences = describe_differences(_without(settings, same), _without(new.fingerprint, same))
         if not new.columns.equals(self.columns):
             differences.append(f"input columns: was {_names(self.columns)}, is {_names(new.columns)}")
-        if self.whole_numbers is None and new.whole_numbers:
-            differences.append(
-                f"columns {', '.join(new.whole_numbers)}: 1 was 1.0 in prompts, and is 1 in this version"
-            )
         differences += [
             f"input file {key!r}: its content changed"
             for key, file in new.files.items()
             if not retry_failed and self.files.get(key, file).digest != file.digest
         ]
         self._check(differences, url, retriable=bool(asked) and not retry_failed)
-        self._check_retry(asked, url)
         files = {key: self.files[key].followed_by(file) if key in self.files else file
                  for key, file in new.files.items()}  # fmt: skip
         retries = recorded(self.retries, asked)
@@ -324,30 +299,17 @@ class RunState:
 
     def retry_of(self, new: RunState, rows: Retry | None = None) -> Retry:
         """How a continuation with these settings and this input differs from the run; see :meth:`continued_by`."""
-        asked = self._asked(new, self.fingerprint, rows)
+        asked = self._asked(new, rows)
         return next((own for own in self.retries if own.is_like(asked)), asked)
 
-    def _asked(self, new: RunState, settings: Mapping[str, Any], rows: Retry | None) -> Retry:
-        changed = _retry_settings(settings, new.fingerprint)
+    def _asked(self, new: RunState, rows: Retry | None) -> Retry:
+        changed = _retry_settings(self.fingerprint, new.fingerprint)
         return replace(rows or Retry(), settings=changed, files=self._corrected(new.files))
 
     def _corrected(self, files: Mapping[str, FileIdentity]) -> dict[str, str]:
         """Key of each file whose content has changed since the run began -> its digest now."""
         known = ((key, file.digest, self.files.get(key, file)) for key, file in files.items())
         return {key: digest for key, digest, own in known if digest != own.first_digest}
-
-    def _check_retry(self, asked: Retry, url: str) -> None:
-        """Refuse a retry that differs from the run where the output's rows cannot say so.
-
-        Raises:
-            OutputError: the output was begun by an earlier version.
-        """
-        if asked and self.schema_version < _SINCE_RETRIES:
-            raise OutputError(
-                f"{url}: {asked.describe()}: an earlier version began this output, and its rows have no column that "
-                "says which retry they are of. Retry with the run's own settings and input, or start again with "
-                "mode='new'."
-            )
 
     def check_generated(self, url: str) -> None:
         """Refuse to go on with an output that was made from another one.
@@ -380,16 +342,14 @@ class RunState:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """``begun``, ``first``, ``partitioned`` and ``schema_version`` of :class:`RunState`, and how it names its input.
+    """``begun``, ``first`` and ``input_base`` of :class:`RunState`.
 
     The defaults, used if the record is lost, exclude nothing.
     """
 
     begun: int = 0
     first: int = 0
-    partitioned: bool = True
-    schema_version: int = SCHEMA_VERSION
-    input_base: InputBase | None = None
+    input_base: str | None = None
 
     @classmethod
     def of(cls, storage: Storage) -> Origin:
@@ -404,40 +364,12 @@ class Origin:
             return cls()
         if state is None:
             return cls()
-        return cls(
-            begun=state.begun,
-            first=state.first,
-            partitioned=state.partitioned,
-            schema_version=state.schema_version,
-            input_base=state.input_base,
-        )
+        return cls(begun=state.begun, first=state.first, input_base=state.input_base)
 
 
 def is_begun(storage: Storage) -> bool:
-    """Whether a run was begun in an output, by this version or an earlier one, even if its record is lost."""
-    kinds = (layout.RUN, layout.LEDGER, layout.PUBLICATIONS)
-    return any(storage.keys(kind) for kind in kinds) or storage.exists(layout.EARLIER_RUN)
-
-
-def current_settings(settings: Mapping[str, Any], url: str) -> Mapping[str, Any]:
-    """The settings of a record as this version names them.
-
-    Beside weights in int8 and int4 earlier versions kept keys and values in the model's dtype, and recorded "auto".
-
-    Raises:
-        OutputError: which dtype that was follows from the device of the run, which no record names.
-    """
-    narrow = settings.get("engine.weight_dtype") in EXACT_WEIGHT_DTYPES
-    dtype = settings.get("dtype")
-    if not narrow or settings.get("engine.kv_cache_dtype") != "auto" or dtype not in ("auto", "float32"):
-        return settings
-    if dtype == "auto":
-        raise OutputError(
-            f"{url}: engine.kv_cache_dtype='auto' beside weights in {settings['engine.weight_dtype']}: an earlier "
-            "version kept keys and values in the dtype of the model, now they are in bfloat16. Go on with that "
-            "version, or start again with mode='new'."
-        )
-    return {**settings, "engine.kv_cache_dtype": "float32"}
+    """Whether a run was begun in an output, even if its record is lost."""
+    return any(storage.keys(kind) for kind in (layout.RUN, layout.LEDGER, layout.PUBLICATIONS))
 
 
 def _retry_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,8 +61,8 @@ def check_renamed(source: Source, known: Mapping[str, FileIdentity], url: str) -
             raise FingerprintError(
                 f"{url}: input file {gone[file.digest]!r}, which this run has read, is gone, and {file.key!r} has the "
                 "same content: its rows would be in the output twice. Give the file its name back, or the input as it "
-                "was given when the run was begun. If an earlier version began the run and folders came since, run "
-                "once with the files alone that it has read, and then with all; or start again with mode='new'."
+                "was given when the run was begun. Or start again with "
+                "mode='new'."
             )
 
 

@@ -16,15 +16,14 @@ from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.fingerprint import fingerprint_fields
 from pipeline.plan.units import check_any_rows
-from pipeline.schema import SCHEMA_VERSION, check_collisions, dead_schema, output_schema, result_fields
+from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
 from pipeline.settings.template import WHOLE_ROW, PromptTemplate
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import FileSource, SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
 from pipeline.sources.source_schemas import check_names
 from pipeline.sources.stage_rows import StageRows
-from pipeline.sources.types import has_whole_numbers
-from pipeline.sources.wanted import columns_named_by, wanted_by
+from pipeline.sources.wanted import columns_named_by
 from pipeline.storage.protocol import Storage
 from pipeline.types import Unit, Unread
 
@@ -144,7 +143,6 @@ def resolve_job(
     source: Source,
     storage: Storage,
     leading: pa.Schema | None = None,
-    version: int = SCHEMA_VERSION,
 ) -> Job:
     """Find the columns that the configuration names, and derive the schemas.
 
@@ -153,7 +151,6 @@ def resolve_job(
         source: the input.
         storage: the output.
         leading: columns that the output has already; they keep their place, others follow.
-        version: of the output's columns.
 
     Raises:
         SourceError: a column is missing, ambiguous or occurs twice.
@@ -176,7 +173,7 @@ def resolve_job(
     kept.sort(key=lambda field: first.index(field.name) if field.name in first else len(first))
     columns = pa.schema(kept, metadata=source.schema.metadata if leading is None else leading.metadata)
     parsed = config.parsed
-    check_collisions(columns.names, config.column_prefix, version, list(parsed))
+    check_collisions(columns.names, config.column_prefix, list(parsed))
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
     requests = kind == "request"  # any of them may ask for all of it
@@ -186,9 +183,8 @@ def resolve_job(
         top_logprobs=requests or config.sampling.top_logprobs > 0 or counted,
         prefix=config.column_prefix,
         parsed=[parse.field(name) for name, parse in parsed.items()],
-        version=version,
     )
-    schema = output_schema(columns, fields, version)
+    schema = output_schema(columns, fields)
     check_format(config.output_format, schema)
     return Job(
         config=replace(config, input=None),
@@ -198,7 +194,7 @@ def resolve_job(
         prompt_column=column,
         columns=columns,
         schema=schema,
-        dead_schema=dead_schema(columns, config.column_prefix, version),
+        dead_schema=dead_schema(columns, config.column_prefix),
     )
 
 
@@ -261,17 +257,8 @@ def new_run_record(
         files={file.key: FileIdentity(digest=file.digest, stamp=file.stamp) for file in job.source.files},
         columns=job.columns,
         base=job.source.base if isinstance(job.source, FileSource) else "",
-        partitioned=origin.partitioned,
         scheduled=scheduled,
-        schema_version=origin.schema_version,
-        whole_numbers=_whole_numbers(job),
     )
-
-
-def _whole_numbers(job: Job) -> tuple[str, ...]:
-    """See :class:`~pipeline.commit.run_record.RunState`."""
-    wanted = wanted_by(job.config)
-    return tuple(field.name for field in job.source.schema if wanted.writes(field.name) and has_whole_numbers(field))
 
 
 def _model_params(job: Job) -> dict[str, Any]:

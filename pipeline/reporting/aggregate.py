@@ -15,7 +15,7 @@ from pipeline.reporting.histogram import SCALES, Histogram, Labels, labels_of, m
 
 __all__ = ["MEASURES", "Aggregate", "Aggregator"]
 
-VERSIONS = (1, 2, 3, 4)
+VERSION = 4
 """Those that are understood; the last one is written. Only 4 has labels; 1 and 2 had more that is no longer shown."""
 _AT_ONCE = 8192
 """Rows that are aggregated at once: fewer cost more for each."""
@@ -90,7 +90,7 @@ class Aggregate:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "version": VERSIONS[-1],
+            "version": VERSION,
             "rows": self.rows,
             "finish_reasons": dict(self.finish_reasons),
             "histograms": {name: own.to_dict() for name, own in self.histograms.items()},
@@ -100,7 +100,7 @@ class Aggregate:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Aggregate | None:
         """Inverse of :meth:`to_dict`; None for an unknown version: its rows have to be read."""
-        if raw.get("version") not in VERSIONS:
+        if raw.get("version") != VERSION:
             return None
         return cls(
             rows=raw["rows"],

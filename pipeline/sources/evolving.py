@@ -21,7 +21,6 @@ def open_added_files(
     options: Mapping[str, Any],
     *,
     table: pa.Schema | None,
-    partitioned: bool = True,
     versions: Mapping[str, int] | None = None,
     input_format: str = ROWS,
 ) -> FileSource:
@@ -32,7 +31,6 @@ def open_added_files(
         found: the files.
         options: keyword arguments of their file system.
         table: input columns that the table has; None for a new table.
-        partitioned: see :func:`pipeline.sources.source_opening.open_source`.
         versions: see :func:`pipeline.sources.source_opening.open_files`.
         input_format: as in ``RunConfig``, but for "auto".
 
@@ -43,7 +41,7 @@ def open_added_files(
 
     def opened(files: Sequence[Found]) -> FileSource:
         return open_files(
-            name, files, options, partitioned=partitioned, versions=versions, input_format=input_format
+            name, files, options, versions=versions, input_format=input_format
         )  # fmt: skip
 
     try:

@@ -19,7 +19,7 @@ from pipeline.sources.walking import Entry, Folder, folders, has_wildcards, is_h
 from pipeline.storage.open import check_reachable
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
-from pipeline.types import InputBase, SourceFile
+from pipeline.types import SourceFile
 
 __all__ = [
     "Found",
@@ -65,20 +65,17 @@ class Listing:
         files: sorted by key.
         unread: keys of entries that are left out: hidden ones, links without a target, pipes and the like, and, with
             ``/`` at the end, folders that a pattern names, as it reads no file in them.
-        is_pattern: whether the input is a glob pattern.
     """
 
     base: str
     files: Sequence[Found] = ()
     unread: Sequence[str] = ()
-    is_pattern: bool = False
 
-    def named_as(self, begun: InputBase) -> Listing:
+    def named_as(self, base: str) -> Listing:
         """The same files under the keys that a run gives them which was begun with this base.
 
         If neither base lies in the other, the input was moved, and its files keep their keys.
         """
-        base = self._earlier_base(begun.keys) if begun.folder is None else begun.folder
         if base == self.base or not (_is_below(base, self.base) or _is_below(self.base, base)):
             return self
         paths = [posixpath.join(self.base, file.key) for file in self.files]
@@ -86,18 +83,6 @@ class Listing:
             replace(file, key=posixpath.relpath(path, base)) for file, path in zip(self.files, paths, strict=True)
         ]
         return replace(self, base=base, files=sorted(renamed, key=lambda file: file.key))
-
-    def _earlier_base(self, keys: Iterable[str]) -> str:
-        """The base of a run that recorded none: earlier versions took the lowest folder that holds a pattern's files.
-
-        It is only taken if all files of the run are found by it.
-        """
-        there = {file.key for file in self.files}
-        parents = [posixpath.dirname(file.key) for file in self.files]
-        lowest = posixpath.commonpath(parents) if self.is_pattern and parents else ""
-        if there.issuperset(keys) or not {posixpath.relpath(key, lowest or ".") for key in there}.issuperset(keys):
-            return self.base
-        return posixpath.join(self.base, lowest)
 
 
 def _is_below(one: str, other: str) -> bool:
@@ -130,7 +115,7 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> List
 
 
 def _find_local(root: Path) -> Listing:
-    is_pattern, named = False, list[str]()
+    named: list[str] = []
     if root.is_dir():
         base = str(root)
         walk = folders(Folder.at(base), lambda entry: not is_hidden(entry.key))
@@ -141,7 +126,6 @@ def _find_local(root: Path) -> Listing:
         read = found = [Folder.at(base).entry(root.name)]
     else:
         base, parts = split_pattern(str(root))
-        is_pattern = bool(parts)
         matched = {entry.key: entry for entry in matching(Folder.at(base), parts)} if parts else {}
         found = [entry for entry in matched.values() if not entry.is_folder]
         read = [entry for entry in found if entry.is_file]
@@ -151,7 +135,7 @@ def _find_local(root: Path) -> Listing:
     files = [_found_local(entry) for entry in sorted(read, key=lambda entry: entry.key)]
     names = {entry.key for entry in read}
     unread = [entry.key for entry in found if entry.key not in names]
-    return Listing(base=os.path.abspath(base), files=files, unread=unread + named, is_pattern=is_pattern)
+    return Listing(base=os.path.abspath(base), files=files, unread=unread + named)
 
 
 def _named_folders(pattern: str, keys: Iterable[str]) -> list[str]:
@@ -188,14 +172,12 @@ def split_pattern(pattern: str) -> tuple[str, list[str]]:
 def _find_remote(url: str, options: Mapping[str, Any]) -> Listing:
     fs, root = open_filesystem(url, options)
     unread: list[str] = []
-    is_pattern = False
     with as_os_errors():
         fs.invalidate_cache()
         # A name with brackets is a pattern only if nothing has this very name.
         if fs.isfile(root):
             files, base = {root: fs.info(root)}, posixpath.dirname(root)
         elif has_wildcards(root) and not fs.isdir(root):
-            is_pattern = True
             matched = fs.glob(root, detail=True)
             files = {path: info for path, info in matched.items() if info["type"] == "file"}
             base = split_pattern(root)[0]
@@ -214,12 +196,14 @@ def _find_remote(url: str, options: Mapping[str, Any]) -> Listing:
         )  # fmt: skip
     return Listing(
         base=redact(fs.unstrip_protocol(base)), files=sorted(found, key=lambda f: f.key), unread=unread,
-        is_pattern=is_pattern,
     )  # fmt: skip
 
 
-def source_file(found: Found, options: Mapping[str, Any], *, partitioned: bool = True) -> SourceFile:
-    """The file with its identity; ``partitioned``: whether folders named ``name=value`` are columns.
+def source_file(
+    found: Found,
+    options: Mapping[str, Any],
+) -> SourceFile:
+    """The file with its identity.
 
     Raises:
         SourceError: it cannot be read.
@@ -233,7 +217,7 @@ def source_file(found: Found, options: Mapping[str, Any], *, partitioned: bool =
         else:
             stamp, digest = stamp_now(found.path, options), file_digest(found.path)
             size = os.path.getsize(found.path)
-        partitions = partitions_in(found.folders) if partitioned else ()
+        partitions = partitions_in(found.folders)
         return SourceFile(
             key=found.key, path=found.path, digest=digest, stamp=stamp, size=size, partitions=partitions
         )  # fmt: skip

@@ -22,7 +22,7 @@ from pipeline.sources.wanted import ALL_COLUMNS, Wanted, wanted_by
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import map_ahead
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, relative
-from pipeline.types import InputBase, SourceFile, Unread
+from pipeline.types import SourceFile, Unread
 
 __all__ = ["ROWS", "check_apart", "check_files_apart", "open_files", "open_source", "source_of"]
 
@@ -31,15 +31,12 @@ ROWS = FileSource.input_format
 """Input format of tables that are nothing but rows."""
 
 
-def source_of(
-    config: RunConfig, storage: Storage, *, partitioned: bool = True, begun: InputBase | None = None
-) -> SlicedSource:
+def source_of(config: RunConfig, storage: Storage, *, begun: str | None = None) -> SlicedSource:
     """The source of a configuration; in-memory input is first written to ``storage``.
 
     Args:
         config: names the input.
         storage: the output.
-        partitioned: see :func:`open_source`.
         begun: see :func:`open_source`.
 
     Raises:
@@ -52,7 +49,6 @@ def source_of(
         options=config.input_options,
         storage_options=config.output_options if is_url(storage.url) else {},
         dataset_options=config.dataset_options,
-        partitioned=partitioned,
         input_format=_wanted_format(config),
         begun=begun,
         wanted=wanted_by(config),
@@ -93,9 +89,8 @@ def open_source(
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     dataset_options: Mapping[str, Any] | None = None,
-    partitioned: bool = True,
     input_format: str = "auto",
-    begun: InputBase | None = None,
+    begun: str | None = None,
     wanted: Wanted = ALL_COLUMNS,
 ) -> SlicedSource:
     """The source of a ``RunConfig.input``.
@@ -106,9 +101,8 @@ def open_source(
         options: keyword arguments of the file system of ``data``, if that is a URL.
         storage_options: keyword arguments of the file system of ``storage``.
         dataset_options: keyword arguments of ``datasets.load_dataset``.
-        partitioned: whether folders named ``name=value`` are columns of the files in them.
         input_format: as in ``RunConfig``.
-        begun: how the run names its files that is to be continued; None for a new one.
+        begun: the folder that the files of the run are relative to that is to be continued; None for a new one.
         wanted: columns that are asked for.
 
     Raises:
@@ -122,7 +116,7 @@ def open_source(
         elif listing is not None and listing.files and not dataset_options:
             named = listing if begun is None else listing.named_as(begun)
             source = open_files(
-                name, named.files, options or {}, partitioned=partitioned, input_format=input_format, wanted=wanted
+                name, named.files, options or {}, input_format=input_format, wanted=wanted
             )  # fmt: skip
             source.base, source.unread = named.base, source.unread.plus(*named.unread)
             if source.input_format == ROWS:  # a dialect needs all of its columns
@@ -159,7 +153,6 @@ def open_files(
     found: Sequence[Found],
     options: Mapping[str, Any],
     *,
-    partitioned: bool = True,
     versions: Mapping[str, int] | None = None,
     input_format: str = ROWS,
     wanted: Wanted = ALL_COLUMNS,
@@ -170,7 +163,6 @@ def open_files(
         name: of the input, for messages.
         found: the files; those of no known format are left out.
         options: keyword arguments of their file system.
-        partitioned: see :func:`open_source`.
         versions: file key -> version of its rows, where that is not 0.
         input_format: as in ``RunConfig``; "auto" goes by the first file.
         wanted: columns that are asked for; the files may contradict each other in others.
@@ -191,7 +183,7 @@ def open_files(
             f"{text if any(has_suffix(f.path, TextFileSource.suffixes) for f in found) else ''}"
         )
     (one,) = present
-    files = list(map_ahead(lambda file: source_file(file, options, partitioned=partitioned), by_format[one]))
+    files = list(map_ahead(lambda file: source_file(file, options), by_format[one]))
     later = versions or {}
     first = next((file for file in files if file.size), files[0])  # an empty one shows nothing
     source = _dialect(one, first, options, input_format).over(

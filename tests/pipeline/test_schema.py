@@ -67,23 +67,6 @@ def test_the_schema_carries_its_version_behind_the_input_columns() -> None:
     assert found.metadata == {b"wedlm.schema_version": b"4"}
 
 
-def test_version_1_is_version_2_without_the_evidence() -> None:
-    now, before = (result_fields(token_ids=True, logprobs=True, version=version) for version in (2, 1))
-    assert before == [field for field in now if field.name != "evidence"]
-    assert output_schema(pa.schema([]), before, 1).metadata == {b"wedlm.schema_version": b"1"}
-    check_collisions(["evidence"], "", version=1)
-    with pytest.raises(ConfigError, match="evidence"):
-        check_collisions(["evidence"], "")
-
-
-def test_version_2_is_version_3_without_the_drafts_by_source() -> None:
-    now, before = (result_fields(token_ids=True, logprobs=True, version=version) for version in (3, 2))
-    assert [field for field in before if field.name != "stats"] == [field for field in now if field.name != "stats"]
-    (new,), (old,) = ([field.type for field in fields if field.name == "stats"] for fields in (now, before))
-    assert [field for field in new if "_drafts" not in field.name] == list(old)
-    assert len(new) == len(old) + 6
-
-
 def test_every_column_has_a_value_for_rows_that_succeeded_and_rows_that_failed() -> None:
     stats = CommitStats(
         generated_tokens=6, decode_forwards=3, rows_forwarded=8, commit_histogram=(0, 1, 1), mean_entropy=0.5,

@@ -19,8 +19,6 @@ from pipeline.commands.read import read
 from pipeline.commands.run import run_on
 from pipeline.commands.validate import validate
 from pipeline.commands.verify import verify
-from pipeline.commit.run_record import RunState
-from pipeline.commit.sealed import seal, unseal
 from pipeline.config import RunConfig
 from pipeline.errors import FingerprintError
 from pipeline.storage.open import open_storage
@@ -145,47 +143,6 @@ def test_a_file_of_the_run_under_another_name_is_an_error_that_names_both(
 
 def _fail(problems: tuple[str, ...]) -> list[str]:
     raise FingerprintError(problems[0])
-
-
-def as_earlier_versions(config: RunConfig, rename: Callable[[str], str]) -> None:
-    """Make the record one of a version that recorded no folder, and named files by ``rename``."""
-    storage = open_storage(config.output, layout.SCRATCH)
-    (key,) = storage.keys(layout.RUN)
-    raw = unseal(storage.read(key))
-    del raw["base"]
-    raw["files"] = {rename(name): file for name, file in raw["files"].items()}
-    storage.put(key, seal(raw))
-    assert RunState.load(storage) is not None
-
-
-def test_a_run_of_an_earlier_version_continues_with_its_ids_or_is_refused(place: Any, config: RunConfig) -> None:
-    url, options, put = place
-    pattern = replace(config, input=f"{url}/in/*/a.jsonl", input_storage_options=options)
-    put("in/x/a.jsonl", 0)
-    # That version named files from the lowest folder that had all of them: here x.
-    assert go(replace(pattern, input=f"{url}/in/x/*.jsonl")) == ids("a.jsonl")
-    as_earlier_versions(pattern, lambda name: name)
-    put("in/y/a.jsonl", 10)
-    with pytest.raises(
-        FingerprintError, match=r"'a\.jsonl'.* is gone, and 'x/a\.jsonl' has the same content.*run once with"
-    ):
-        go(pattern)
-    assert go(replace(pattern, input=f"{url}/in/x/a.jsonl")) == ids("a.jsonl"), "the remedy that the error names"
-    assert go(pattern) == ids("a.jsonl", "../y/a.jsonl"), "its folder is recorded now"
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_run_of_an_earlier_version_over_several_folders_continues(
-    place: Any, config: RunConfig, pattern: str
-) -> None:  # fmt: skip
-    url, options, put = place
-    config = replace(config, input=f"{url}/{pattern}", input_storage_options=options)
-    put("in/dt=1/a.jsonl", 0)
-    put("in/dt=2/a.jsonl", 10)
-    go(config)
-    as_earlier_versions(config, lambda name: name)
-    put("in/dt=3/a.jsonl", 20)
-    assert go(config) == ids("dt=1/a.jsonl", "dt=2/a.jsonl", "dt=3/a.jsonl")
 
 
 def test_files_of_equal_content_are_no_renamed_ones(place: Any, config: RunConfig) -> None:

@@ -26,7 +26,7 @@ from pipeline.commands.status import status
 from pipeline.commands.summary import RunSummary
 from pipeline.commands.verify import verify
 from pipeline.config import RunConfig
-from pipeline.errors import FingerprintError, OutputError, SourceError
+from pipeline.errors import FingerprintError, SourceError
 from pipeline.fingerprint import RETRY_SETTINGS
 from pipeline.progress.live import frame
 from pipeline.progress.snapshot import Snapshot
@@ -425,24 +425,6 @@ def test_a_kill_anywhere_then_the_same_command_equals_the_undisturbed_one(
         job.retry(**fields)
         assert job.data() == whole, at
         assert job.problems() == ()
-
-
-def test_an_output_without_the_column_is_retried_with_its_own_settings_only(
-    tmp_path: Path, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = Job(tmp_path, qwen3_folder)
-    with monkeypatch.context() as before:
-        before.setattr("pipeline.commands.begin.Origin", _third)
-        job.run()
-    job.retry()
-    with pytest.raises(OutputError, match="no column that says which retry"):
-        job.retry(on_long_prompt="truncate_left")
-
-
-def _third(**given: Any) -> Any:
-    from pipeline.commit.run_record import Origin
-
-    return Origin(**given, schema_version=3)
 
 
 def test_failures_are_shown_by_cause_with_count_example_and_remedy_everywhere(job: Job) -> None:

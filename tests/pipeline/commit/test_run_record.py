@@ -1,109 +1,49 @@
-"""Outputs of earlier versions are read, verified and continued as they were begun: version 1 had no evidence."""
+"""Outputs that another version began with other columns are refused in one line; those of the version before go on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import pipeline
-from pipeline.commands.run import run_on
-from pipeline.commit import run_record
-from pipeline.commit.run_record import Origin, RunState
-from pipeline.errors import FingerprintError, OutputError
-from pipeline.schema import DATA_COLUMNS
+from pipeline import layout
+from pipeline.commit.sealed import seal, unseal
 from testing.pipeline.exactly_once import SmallJob
-from testing.pipeline.fakes import InlineExecutor
-from wedlm_core.config import EngineConfig
 
 
-@pytest.fixture
-def old(make_job: Callable[[], SmallJob], monkeypatch: pytest.MonkeyPatch) -> SmallJob:
-    """An output that was begun with version 1 and stopped half-way."""
+def written_by(job: SmallJob, **fields: Any) -> None:
+    """Change the record of a run as another version would have written it; None leaves a field out."""
+    key = max(job.storage.keys(layout.RUN))
+    raw = {**unseal(job.storage.read(key)), **fields}
+    job.storage.put(key, seal({name: value for name, value in raw.items() if value is not None}))
+
+
+@pytest.mark.parametrize("fields", [
+    {"schema_version": 3}, {"schema_version": 5}, {"version": 2}, {"version": 2, "partitioned": True}, {"version": 4},
+])  # fmt: skip
+def test_another_version_is_refused_in_one_line(make_job: Callable[[], SmallJob], fields: dict[str, Any]) -> None:
     job = make_job()
-    with monkeypatch.context() as before:
-        before.setattr("pipeline.commands.begin.Origin", lambda **given: Origin(**given, schema_version=1))
-        job.stop_after(3)
-    state = RunState.load(job.storage)
-    assert state is not None
-    assert state.schema_version == 1
-    return job
-
-
-def test_it_is_continued_with_its_columns(old: SmallJob, undisturbed_rows: list[dict[str, Any]]) -> None:
-    assert "evidence" not in pipeline.read(old.config.output, committed=True).schema.names
-    run_on(InlineExecutor(), old.config, old.storage, lambda progress: None)
-    table = pipeline.read(old.config.output, format="arrow")
-    assert "evidence" not in table.column_names
-    assert table.schema.metadata[b"wedlm.schema_version"] == b"1"
-    names = ["prompt", "topic", *(name for name in DATA_COLUMNS if name != "retry")]
-    assert table.select(names).to_pylist() == [{name: row[name] for name in names} for row in undisturbed_rows]
-    assert old.problems() == ()
-    old.retry()
-    assert old.problems() == ()
-    assert "evidence" not in pipeline.read(old.config.output).schema.names
-
-
-def test_it_can_be_filtered_by_what_it_has(old: SmallJob, tmp_path: Any) -> None:
-    old.run()
-    kept = pipeline.filter(old.config.output, to=tmp_path / "best", keep="best 50%", score="mean_logprob")
-    assert kept.kept == 20
-    with pytest.raises(pipeline.ConfigError, match="this output has no worst_logprob"):
-        pipeline.filter(old.config.output, to=tmp_path / "worst", keep="best 50%", score="worst_logprob")
-
-
-def test_begun_anew_it_has_evidence(old: SmallJob) -> None:
-    old.run(mode="new")
-    assert pa.types.is_struct(pipeline.read(old.config.output).schema.field("evidence").type)
-    assert old.problems() == ()
-
-
-def test_a_version_to_come_is_refused(old: SmallJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_record, "KNOWN_VERSIONS", (2,))
-    with pytest.raises(pipeline.OutputError, match="its output of schema 1, this version writes"):
-        old.run()
-
-
-def test_rows_of_narrow_weights_go_on_with_the_keys_and_values_that_they_have(make_job: Callable[[], SmallJob]) -> None:
-    """An earlier version recorded "auto", and meant the dtype of the model."""
-    job = make_job()
-    job.run(dtype="float32", engine=EngineConfig(weight_dtype="int8", kv_cache_dtype="float32"))
-    own = RunState.load_begun(job.storage)
-
-    def saying(**settings: str) -> RunState:
-        names = {"kv": "engine.kv_cache_dtype", "dtype": "dtype"}
-        return replace(own, fingerprint={**own.fingerprint, **{names[key]: value for key, value in settings.items()}})
-
-    assert saying(kv="auto").continued_by(own, "here") == saying(kv="auto")
-    for go_on in (RunState.continued_by, RunState.followed_by):
-        with pytest.raises(FingerprintError, match="was 'float32', is 'bfloat16'"):
-            go_on(saying(kv="auto"), saying(kv="bfloat16"), "here")
+    job.stop_after(3)
+    before = dict.fromkeys(job.storage.keys("."))
+    written_by(job, **fields)
+    own = (str(fields.get("version", 3)), str(fields.get("schema_version", 4)))
+    for command in (job.run, lambda: pipeline.status(job.config.output), lambda: pipeline.verify(job.config.output)):
         with pytest.raises(
-            OutputError, match=r"here: engine\.kv_cache_dtype='auto' beside .* int8: an earlier.*mode='new'"
-        ):
-            go_on(saying(kv="auto", dtype="auto"), saying(kv="bfloat16", dtype="auto"), "here")
-    plain = replace(own, fingerprint={**saying(kv="auto", dtype="auto").fingerprint, "engine.weight_dtype": "auto"})
-    assert plain.continued_by(plain, "here") == plain
+            pipeline.OutputError, match=r"another version .* write to a new folder, or discard"
+        ) as found:
+            command()
+        assert "\n" not in str(found.value)
+        assert all(f"{name} {value}" in str(found.value) for name, value in zip(("state", "schema"), own, strict=True))
+    assert before.keys() - set(job.storage.keys(".")) == set(), "nothing is removed"
+    job.run(mode="new")
+    assert job.problems() == ()
 
 
-def test_a_run_whose_prompts_had_whole_numbers_as_fractions_is_refused(make_job: Callable[[], SmallJob]) -> None:
+def test_an_output_of_the_version_before_goes_on(make_job: Callable[[], SmallJob]) -> None:
     job = make_job()
+    job.stop_after(3)
+    written_by(job, version=2, partitioned=True, whole_numbers=[])
     job.run()
-    own = RunState.load_begun(job.storage)
-    earlier, whole = replace(own, whole_numbers=None), replace(own, whole_numbers=("n",))
-    assert own.whole_numbers == ()
-    assert whole.continued_by(whole, "here") == whole
-    assert earlier.continued_by(own, "here") == earlier
-    with pytest.raises(FingerprintError, match=r"columns n: 1 was 1\.0 in prompts"):
-        earlier.continued_by(whole, "here")
-
-
-def test_columns_of_fractions_that_the_template_writes_are_recorded(make_job: Callable[[], SmallJob]) -> None:
-    rows = [{"q": "Count", "n": 1, "other": 1}, {"q": "Count", "n": 2.5, "other": 2.5}]
-    job = make_job()
-    config = replace(job.config, input=rows, columns=("q",), prompt_template="{{ q }} {{ n }}")
-    run_on(InlineExecutor(), config, job.storage, lambda progress: None)
-    assert RunState.load_begun(job.storage).whole_numbers == ("n",)
+    assert job.problems() == ()

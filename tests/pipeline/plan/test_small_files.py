@@ -19,8 +19,7 @@ from pipeline.commands.run import run_on
 from pipeline.commands.verify import verify
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
-from pipeline.commit.run_record import FileIdentity, RunState
-from pipeline.commit.sealed import seal, unseal
+from pipeline.commit.run_record import FileIdentity
 from pipeline.config import RunConfig
 from pipeline.errors import FingerprintError, SourceError
 from pipeline.plan import small_files
@@ -102,22 +101,6 @@ def job(tmp_path: Path, qwen3_folder: Path) -> ManyFiles:
     return ManyFiles(str(tmp_path), {}, qwen3_folder)
 
 
-def as_before(patch: pytest.MonkeyPatch) -> None:
-    """Plan and record as versions before this one did: each file has units of its own, folders are no columns."""
-    patch.setattr(SmallFiles, "join", lambda self, units, *_: units)
-    save = RunState.save
-
-    def save_as_before(state: RunState, storage: Any, epoch: int) -> None:
-        save(state, storage, epoch)
-        key = layout.run_record(epoch)
-        raw = unseal(storage.read(key))
-        assert {"partitioned", "files"} <= raw.keys()
-        assert {name for file in raw["files"].values() for name in file} == {"digest", "stamp"}
-        storage.put(key, seal({name: value for name, value in raw.items() if name != "partitioned"}))
-
-    patch.setattr(RunState, "save", save_as_before)
-
-
 @pytest.mark.parametrize("place", ["local", "s3"])
 def test_adjacent_small_files_share_units_and_rows_are_as_with_units_of_their_own(
     tmp_path: Path, qwen3_folder: Path, request: pytest.FixtureRequest, place: str
@@ -129,7 +112,7 @@ def test_adjacent_small_files_share_units_and_rows_are_as_with_units_of_their_ow
     joined, alone = ManyFiles(location, options, qwen3_folder), ManyFiles(str(tmp_path / "own"), {}, qwen3_folder)
     joined.run()
     with pytest.MonkeyPatch.context() as patch:
-        as_before(patch)
+        patch.setattr(SmallFiles, "join", lambda self, units, *_: units)
         alone.run()
     assert joined.out() == alone.out()
     assert joined.out_ids() == joined.ids(), "in input order, each once"
@@ -137,22 +120,6 @@ def test_adjacent_small_files_share_units_and_rows_are_as_with_units_of_their_ow
     assert max(record.num_rows for record in joined.records()) == 8
     assert joined.problems() == alone.problems() == ()
     assert joined.run().session.units == 0, "nothing is left to do"
-
-
-def test_an_output_that_an_earlier_version_began_goes_on(job: ManyFiles) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        as_before(patch)
-        job.stop_after(9)
-    before = {record.unit_id for record in job.records()}
-    job.put("f031.jsonl", 2)
-    job.put("g1.jsonl", 2)
-    job.put("g2.jsonl", 3)
-    job.run()
-    assert before <= {record.unit_id for record in job.records()}, "what was committed counts"
-    assert len(job.records()) == 32 + 2, "units of their own for what was there, shared ones for what came"
-    assert any(record.more for record in job.records())
-    assert sorted(job.out_ids()) == sorted(job.ids())
-    assert job.problems() == ()
 
 
 @pytest.mark.parametrize("units", [1, 4, 9])

@@ -116,9 +116,3 @@ def test_of_a_name_that_files_have_too_theirs_counts_and_the_last_of_two_equal_o
     folder.mkdir(parents=True)
     (folder / "x=y.parquet").write_bytes(parquet(ROWS))
     assert rows_of(opened(str(tmp_path / "in"), tmp_path)) == [{"prompt": p, "k": 2} for p in "abc"]
-
-
-def test_a_run_that_was_begun_without_them_is_read_without_them(tmp_path: Path) -> None:
-    (tmp_path / "in" / "k=1").mkdir(parents=True)
-    (tmp_path / "in" / "k=1" / "f.parquet").write_bytes(parquet(ROWS))
-    assert opened(str(tmp_path / "in"), tmp_path, partitioned=False).schema.names == ["prompt"]
