@@ -83,23 +83,12 @@ def begin(
     ledger, segment_notes = Ledger.load(storage, index.records, lease, origin.begun)
     say([*found.notes, *segment_notes])
     lease.forget_predecessors()
-    corrections: Corrections | None = None
-    if before is not None:
-        job = resolve_job(config, before.rows, storage)
-    elif scheduled is None:
-        source = source_of(config, storage, begun=origin.input_base)
-        corrections = _corrections(config, source, storage)
-        job = resolve_job(config, corrections.source if corrections else source, storage)
-    else:
-        job = scheduled.job(config, storage, origin)
-    params = dict(resolved_model(config).generation_defaults(config.generation_config).values)
-    job = replace(job, model_digest=resolved_model(config).digest(config.engine.smoothing), model_params=params)
+    job, corrections = _resolved(config, storage, origin, scheduled, before)
     # Nothing is started for rows that are about to be refused below.
     if before is None and not is_begun(storage) and not first_rows_fail(job, config):
         resolved(job)
     state, old, small, retry = _plan(job, index, origin, config, scheduled, before, corrections)
     job = replace(job, retry=retry, apart=state.apart)
-    reads_input = before is None and corrections is None
     manifest = _index(job, found, index, lease, known=old is not None, scheduled=scheduled is not None)
     _check_torn(small, index, storage)
     if scheduled is not None:
@@ -108,14 +97,11 @@ def begin(
     replaced = () if scheduled is None else scheduled.replaced
     kept = replace(manifest, decided=tuple(p for p in manifest.decided if p.position not in replaced))
     _check_published(config, kept, index, ledger, storage)
-    if scheduled is None and reads_input:
-        _check_touched(job, index, old)
     # Before the record is saved: settings that are refused are not those that the run was begun with.
     if old is None and not len(index.records) and before is None:
         check_rows(job, index.units)
-    if job.config.id_column is not None and reads_input:
-        derives = job.prompt_kind == "request"  # a line that is no request has no id, and fails by itself
-        check_unique_ids(job.source, index.units, job.config.id_column, derives=derives)
+    if before is None and corrections is None:
+        _check_read(job, index, old, scheduled=scheduled is not None)
     if retry.settings:
         _check_done(storage, index, retry)
     only = None
@@ -127,6 +113,33 @@ def begin(
         state.save(storage, lease.epoch)
     ledger.keep_snapshot(planned=index.units.loose)
     return Begun(job=job, ledger=ledger, manifest=manifest, scheduled=scheduled, only=only, retries=state.retries)
+
+
+def _resolved(
+    config: RunConfig, storage: Storage, origin: Origin, scheduled: ScheduledRun | None, before: StageBefore | None
+) -> tuple[Job, Corrections | None]:
+    """The job over the run's input, with the identity of its model; and the corrected rows that a retry reads."""
+    corrections = None
+    if before is not None:
+        job = resolve_job(config, before.rows, storage)
+    elif scheduled is not None:
+        job = scheduled.job(config, storage)
+    else:
+        source = source_of(config, storage, begun=origin.input_base)
+        corrections = _corrections(config, source, storage)
+        job = resolve_job(config, corrections.source if corrections else source, storage)
+    model = resolved_model(config)
+    params = dict(model.generation_defaults(config.generation_config).values)
+    return replace(job, model_digest=model.digest(config.engine.smoothing), model_params=params), corrections
+
+
+def _check_read(job: Job, index: Index, old: RunState | None, *, scheduled: bool) -> None:
+    """Check the input of a run that reads it: files that were read before are the same, and ids are unique."""
+    if not scheduled:
+        _check_touched(job, index, old)
+    if job.config.id_column is not None:
+        derives = job.prompt_kind == "request"  # a line that is no request has no id, and fails by itself
+        check_unique_ids(job.source, index.units, job.config.id_column, derives=derives)
 
 
 def _corrections(config: RunConfig, source: SlicedSource, storage: Storage) -> Corrections | None:

@@ -66,7 +66,7 @@ class ScheduledRun:
         """Positions of the publications that this run replaces, now or in a further round."""
         return frozenset((*self.intake.gone, *self.inputs.differing_positions([AGAIN])))
 
-    def job(self, config: RunConfig, storage: Storage, origin: Origin) -> Job:
+    def job(self, config: RunConfig, storage: Storage) -> Job:
         """The job over the files of the intake, with the table's columns first.
 
         Raises:
