@@ -28,8 +28,6 @@ from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError
 from pipeline.commands.calibrate import Calibration, CalibrationConfig, Trial, calibrate
 
-__all__ = ["main", "report"]
-
 _STRATEGY: Final = "streaming"
 
 

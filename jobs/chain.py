@@ -34,8 +34,6 @@ from jobs.showing import add_progress_options, begin_showing
 from pipeline import RunConfig
 from pipeline.commands.chain_config import ChainConfig
 
-__all__ = ["main"]
-
 _ALL_FAILED = 3
 
 

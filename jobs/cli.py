@@ -23,8 +23,6 @@ from pipeline.codec import redact
 from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_base.version import VERSION
 
-__all__ = ["NO_OUTPUT", "Parser", "collect", "collect_with", "merge", "parse_setting", "read_mapping", "show_stages"]
-
 _OF_COMMANDS = {"stages": "chain", "etl": "etl"}
 """Fields of a file that one command has beside those of ``RunConfig``."""
 NO_OUTPUT = "."

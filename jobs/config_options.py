@@ -17,16 +17,6 @@ from pipeline.codec import literal_secrets
 from pipeline.config import INPUT_FORMATS, LONG_PROMPTS, MODES, OUTPUT_FORMATS
 from wedlm_core.sampling_params import Strategy
 
-__all__ = [
-    "OPTIONS",
-    "Option",
-    "add_config_options",
-    "add_output_options",
-    "parse_options",
-    "warn_of_literals",
-    "yaml_fault",
-]
-
 _QUOTED = re.compile(r"'[^'<>]{2,}'")
 _URLS = ("input", "output", "model")
 _FLAG = {"action": "store_true", "default": None}

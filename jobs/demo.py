@@ -31,8 +31,6 @@ from jobs.showing import add_progress_options, begin_showing
 from wedlm_core import SamplingParams
 from wedlm_core.statistics import tokens_per_forward
 
-__all__ = ["main", "regime_lines"]
-
 PROMPTS = Path(__file__).parent / "data" / "demo_prompts.parquet"
 
 

@@ -21,8 +21,6 @@ import pyarrow.parquet as pq
 
 from wedlm_core.training import corpus
 
-__all__ = ["demo_table", "main"]
-
 DEMO_PROMPTS = Path(__file__).parent / "data" / "demo_prompts.parquet"
 
 

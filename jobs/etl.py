@@ -38,8 +38,6 @@ from pipeline.commands.etl import describe_counts, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig
 from pipeline.plan.intake import ON_CHANGED, Intake
 
-__all__ = ["main", "make_config", "make_parser"]
-
 _ALL_FAILED = 3
 _OWN = tuple(field.name for field in fields(EtlConfig) if field.name != "run")
 

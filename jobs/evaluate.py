@@ -28,8 +28,6 @@ from jobs.quiet_end import end_quietly
 from jobs.showing import add_progress_options, begin_showing
 from pipeline import evaluate
 
-__all__ = ["main"]
-
 _ALL_FAILED = 3
 
 

@@ -28,8 +28,6 @@ from jobs.config_options import add_output_options, parse_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError, redact
 
-__all__ = ["main"]
-
 _DELTA = "delta"
 
 

@@ -33,8 +33,6 @@ from pipeline.config import MODES
 from pipeline.selection.score import SCORES
 from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE
 
-__all__ = ["main"]
-
 _DEFAULTS = f"{DEFAULT_SCORE}; {DEFAULT_SAMPLE_SCORE} for samples of a row"
 _AT_FAULT = (pipeline.ConfigError, pipeline.OutputError, pipeline.SourceError, pipeline.ResourceError)
 

@@ -32,8 +32,6 @@ from jobs.showing import add_progress_options, begin_showing
 from pipeline import RunConfig
 from pipeline.codec import WeDLMError, redact
 
-__all__ = ["RUN_ENDS", "main", "report_end"]
-
 _ALL_FAILED = 3
 RUN_ENDS = (pipeline.PipelineError, WeDLMError, KeyboardInterrupt)
 """What ends a run, and is said in a line or two."""

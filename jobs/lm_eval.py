@@ -25,8 +25,6 @@ from jobs.cli import Parser
 from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval") -> int:
     """Run lm-eval's command; the exit status."""

@@ -12,8 +12,6 @@ from pipeline import ChainConfig, ChainSummary, FilterResult, RunConfig, RunSumm
 from pipeline.codec import redact
 from pipeline.progress.summary_table import Fact
 
-__all__ = ["commands_of_chain", "commands_of_stages", "next_commands"]
-
 _FLAGS = {"--retry-failed", "--repair"}
 _ONCE = ("--mode", "--redo")
 """Options of the run that ended, without and with a value, which the next one does not repeat."""

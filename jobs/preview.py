@@ -23,8 +23,6 @@ from jobs.config_options import add_config_options
 from jobs.generate import perform
 from jobs.quiet_end import end_quietly
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.preview") -> int:
     """Generate and print; the exit status."""

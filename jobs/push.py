@@ -24,8 +24,6 @@ from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError, redact
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.push") -> int:
     """Push; the exit status."""

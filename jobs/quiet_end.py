@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["CUT_OFF", "end_quietly"]
-
 CUT_OFF = 141
 """Exit status of a command that had more to do than to print: that of a process which SIGPIPE ends."""
 _PRINTS = ("status", "validate", "preview", "estimate", "verify")

@@ -11,8 +11,6 @@ from jobs.cli import show_stages
 from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.views import PROGRESS_MODES, resolve_mode
 
-__all__ = ["add_progress_options", "begin_showing"]
-
 _OFFERED = [mode for mode in PROGRESS_MODES if mode != "notebook"]
 
 

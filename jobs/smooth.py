@@ -31,8 +31,6 @@ from pipeline.errors import ConfigError
 from pipeline.prompts.model_files import resolved_model
 from wedlm_core.model.smoothing_names import SMOOTHING_FILE
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.smooth") -> int:
     """Find the scales and write them; the exit status."""

@@ -21,8 +21,6 @@ from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.status") -> int:
     """Print the state; the exit status (2: no run there)."""

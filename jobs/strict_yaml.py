@@ -14,8 +14,6 @@ import yaml
 from pipeline import RunConfig
 from pipeline.codec import masked
 
-__all__ = ["as_yaml", "read_yaml"]
-
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 

@@ -40,8 +40,6 @@ from wedlm_core.training.examples import Vocabulary
 from wedlm_core.training.recipe import Recipe, load_recipe, parse_recipe
 from wedlm_core.training.trainer import CHECKPOINT, CURVE, Trainer
 
-__all__ = ["build_model", "build_tokenizer", "main", "read_recipe"]
-
 RECIPES = Path(__file__).parent / "recipes"
 
 

@@ -23,8 +23,6 @@ from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify") -> int:
     """Print what was checked and found; the exit status."""

@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["MOST_CAUSES", "OTHER", "Cause", "added_causes", "cause_of", "causes_of", "described", "example_of"]
-
 OTHER = "other causes; the dead letters have them all"
 """The cause of rows whose own cause is not counted separately."""
 MOST_CAUSES = 100

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
-__all__ = ["start_child"]
-
 _START = "import importlib, sys; importlib.import_module(sys.argv[1]).main(int(sys.argv[2]))"
 
 

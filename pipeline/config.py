@@ -43,18 +43,6 @@ from pipeline.settings.pools import (
 from pipeline.settings.pools import require as _require
 from pipeline.settings.template import check_template
 
-__all__ = [
-    "DTYPES",
-    "GENERATION_CONFIGS",
-    "INPUT_FORMATS",
-    "LONG_PROMPTS",
-    "MODES",
-    "OUTPUT_FORMATS",
-    "PROMPT_PLACES",
-    "SPECIAL_TOKENS",
-    "RunConfig",
-]
-
 MODES = ("resume", "new", "error_if_exists")
 INPUT_FORMATS = ("auto", "rows", "openai-batch", "text")
 PROMPT_PLACES = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")

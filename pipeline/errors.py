@@ -6,24 +6,6 @@ import logging
 
 from pipeline.codec import CoreConfigError, redact
 
-__all__ = [
-    "ClusterLostError",
-    "ConfigError",
-    "DamagedError",
-    "EngineDiedError",
-    "FingerprintError",
-    "LeaseError",
-    "LeaseLostError",
-    "OutputError",
-    "PipelineError",
-    "ResourceError",
-    "SinkError",
-    "SourceError",
-    "StoppedError",
-    "TooManyFailuresError",
-    "log_failure",
-]
-
 
 class PipelineError(Exception):
     """Root of every error this package raises on purpose."""

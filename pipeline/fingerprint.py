@@ -9,8 +9,6 @@ from typing import Any
 from pipeline.codec import EXACT_WEIGHT_DTYPES, plain_params
 from pipeline.config import RunConfig
 
-__all__ = ["RETRY_SETTINGS", "fingerprint_fields", "retry_advice"]
-
 _OWN = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
         "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit", "output_format",
         "dtype")  # fmt: skip

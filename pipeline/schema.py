@@ -20,22 +20,6 @@ import pyarrow as pa
 from pipeline.codec import EVIDENCE, STATISTICS
 from pipeline.errors import ConfigError
 
-__all__ = [
-    "DATA_COLUMNS",
-    "DEAD_FIELDS",
-    "EVIDENCE_TYPE",
-    "RESULT_FIELDS",
-    "SCHEMA_VERSION",
-    "STATS_TYPE",
-    "TIMINGS_TYPE",
-    "TOP_TYPE",
-    "check_collisions",
-    "data_columns",
-    "dead_schema",
-    "output_schema",
-    "result_fields",
-]
-
 SCHEMA_VERSION = 4
 _VERSION_KEY = b"wedlm.schema_version"
 

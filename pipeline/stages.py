@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["LOGGER", "announce", "announced_to", "on_begin", "seconds_since_start", "stage", "taken"]
-
 LOGGER = logging.getLogger(__name__)
 _TAKEN: dict[str, float] = {}
 _ON_BEGIN: list[Callable[[str], None]] = []

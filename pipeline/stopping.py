@@ -20,8 +20,6 @@ from typing import Literal
 from pipeline.errors import StoppedError
 from pipeline.stages import announce
 
-__all__ = ["Stop", "stop_budget"]
-
 _WAIT_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 _RAYS_WAIT = 3.0
 """Seconds between the SIGTERM and the SIGKILL of ``ray job stop``, unless the variable says otherwise."""

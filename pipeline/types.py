@@ -10,22 +10,6 @@ from typing import Any, NamedTuple
 from pipeline.causes import MOST_CAUSES, Cause, added_causes, causes_of
 from pipeline.codec import DRAFT_COUNTS, prefix_cacheability, tokens_per_forward
 
-__all__ = [
-    "CommitRecord",
-    "ListedFile",
-    "Place",
-    "Revocation",
-    "Slice",
-    "SourceFile",
-    "Stretch",
-    "Totals",
-    "Unit",
-    "Unread",
-    "column_row_ids",
-    "derived_row_id",
-    "derived_row_ids",
-]
-
 _NO_FAILURES: Mapping[str, int] = {}
 _NO_EXAMPLES: Mapping[str, str] = {}
 _UNREAD_NAMES = 5

@@ -127,13 +127,10 @@ def _rooms(graph: Graph, files: Mapping[str, Path]) -> dict[str, frozenset[str]]
 
 
 def _public_names(files: Mapping[str, Path]) -> int:
-    """Names in the ``__all__`` of all modules."""
-    count = 0
-    for path in files.values():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "__all__" for t in node.targets):
-                count += len(getattr(node.value, "elts", ()))
-    return count
+    """Functions and classes at the top of all modules whose names begin with no underscore."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = (node for path in files.values() for node in ast.parse(path.read_text(encoding="utf-8")).body)
+    return sum(isinstance(node, kinds) and not node.name.startswith("_") for node in nodes)
 
 
 def _describe(root: Path, package: str) -> Iterator[str]:

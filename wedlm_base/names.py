@@ -23,8 +23,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["MARKS", "PACKAGES", "hidden_by", "load", "namespace_of", "private_packages", "refuse_hidden"]
-
 PACKAGES = ("jobs", "pipeline", "wedlm_core")
 """From the top down: each imports those after it."""
 

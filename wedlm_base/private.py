@@ -21,8 +21,6 @@ from typing import Any
 
 from wedlm_base.names import namespace_of, private_packages
 
-__all__ = ["open_namespace"]
-
 _HOME = str(Path(__file__).resolve().parent.parent)
 _PREFIX = namespace_of("")
 

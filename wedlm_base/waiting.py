@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["wait_passively"]
-
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 _CHOSEN = (*_PASSIVE, "GOMP_SPINCOUNT")
 

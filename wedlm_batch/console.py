@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from wedlm_base.names import load
 from wedlm_base.version import VERSION
 
-__all__ = ["COMMANDS", "main"]
-
 PROGRAM = "wedlm-batch"
 COMMANDS = {
     "generate": "run a job, or continue it",

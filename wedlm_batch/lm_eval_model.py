@@ -26,8 +26,6 @@ try:
 except ImportError as error:
     raise ImportError(f"{error}. lm-eval is not installed: pip install 'wedlm-batch[eval]'") from error
 
-__all__ = ["WeDLMBatchLM"]
-
 _NO_MODEL = 'pretrained: model not given. Name a folder, a URL or a hub id ("tiny" is the small model that is shipped).'
 _DECODING = ("strategy", "window_size", "entropy_threshold", "position_penalty")
 _IGNORED = ("batch_size", "max_batch_size", "trust_remote_code", "add_bos_token")

@@ -31,8 +31,6 @@ from pipeline.progress.cost import ResourceSeconds
 from pipeline.worker.load_engine import EngineLoader
 from wedlm_core.kernels.cpu.kept import are_kept
 
-__all__ = ["ActorPool", "ActorSeconds", "start_pool"]
-
 
 class ActorSeconds:
     """Adds up the lives of actors. Thread-safe.

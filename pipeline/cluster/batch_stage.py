@@ -37,8 +37,6 @@ from pipeline.worker.unit_worker import UnitWorker
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-__all__ = ["BatchJobs", "BatchSource", "GenerateBatches", "content_ids", "generate_batches", "stage_resources"]
-
 _ENGINE_DIED = 70
 _QUEUED = 2
 """Batches that are sent to an actor, over those that it answers at once: the next one is there when one is done."""

@@ -8,8 +8,6 @@ from pipeline.cluster.node_watch import fate_of
 from pipeline.config import RunConfig
 from pipeline.worker.crash_bisection import Attempt, CrashBisection, Rows, Verdict
 
-__all__ = ["RemoteBisection", "start_bisection"]
-
 
 class RemoteBisection:
     """A :class:`CrashBisection` in a Ray actor. If the actor is lost, the search starts again with no history."""

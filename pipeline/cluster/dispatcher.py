@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 
 from pipeline.cluster.waiting_units import WaitingUnits
 
-__all__ = ["Assignment", "Dispatcher"]
-
 _KNOWN_PREFIXES = 1 << 16
 """Prefixes whose actor is remembered; the least recently used are forgotten."""
 _RECENT = 8

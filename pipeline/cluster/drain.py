@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-__all__ = ["drain"]
-
 _T = TypeVar("_T")
 _MAX_WAITING = 4096
 """Items that wait at most. A slower consumer then blocks the source, so memory stays bounded."""

@@ -40,8 +40,6 @@ from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import EngineLoader, load_engine
 from pipeline.worker.row_traces import Traced
 
-__all__ = ["Executor", "RayExecutor", "units_per_actor"]
-
 _LOG = logging.getLogger(__name__)
 _ADVICE = re.compile(r"\nFailed to .+? after \d+/\d+ attempts.*", re.DOTALL)
 _POLL_SECONDS = 1.0

@@ -26,8 +26,6 @@ from pipeline.stopping import Stop
 from pipeline.types import CommitRecord
 from pipeline.worker.crash_bisection import QUARANTINED
 
-__all__ = ["generate"]
-
 _POLL_SECONDS = 0.2
 """Longest wait for an event. A slow actor and a request to stop cause none, so both are looked at this often."""
 _MIN_PREFETCHED = 8

@@ -33,8 +33,6 @@ from pipeline.worker.row_isolation import BisectionLike
 from pipeline.worker.row_traces import trace_rows
 from pipeline.worker.unit_worker import UnitWorker
 
-__all__ = ["ENGINE_DIED", "POOL", "GenerateActor", "Recorder", "Sign"]
-
 POOL = "default"
 """The name of a pool without a name."""
 

@@ -20,8 +20,6 @@ from pipeline.cluster.resources import ActorResources
 from pipeline.cluster.scaling import Load, Member, PoolLimits, Scaler
 from pipeline.worker.notice import SIGTERM, SPOT_NOTICE
 
-__all__ = ["STALE_SECONDS", "Actors", "Members"]
-
 _LOG = logging.getLogger(__name__)
 _EVERY_SECONDS = 1.0
 _FIT_SECONDS = 10.0

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 from pipeline.types import CommitRecord
 
-__all__ = ["ActorSource", "DriverSource", "MemberStates", "UnitStates", "engine_load"]
-
 
 class ActorSource:
     """Values of ``actor.*`` in the table of metrics, of one actor's process.

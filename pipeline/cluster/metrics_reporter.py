@@ -22,17 +22,6 @@ from pipeline.progress.metrics import LABELS, METRICS, Metric
 from pipeline.stages import seconds_since_start
 from pipeline.worker.engine_thread import EngineThread
 
-__all__ = [
-    "SAMPLE_SECONDS",
-    "Instrument",
-    "Reporter",
-    "label_of",
-    "labels_of",
-    "report_actor",
-    "report_run",
-    "seconds_between",
-]
-
 _LOG = logging.getLogger(__name__)
 _VARIABLE, _LEAST_SECONDS, _USUAL_SECONDS = "WEDLM_METRICS_SECONDS", 0.1, 5.0
 

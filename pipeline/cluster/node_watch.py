@@ -15,8 +15,6 @@ from pipeline.cluster.private_ray import read_node_tables
 from pipeline.errors import ClusterLostError
 from pipeline.worker.crash_bisection import Machine
 
-__all__ = ["NodeTable", "NodeWatch", "Silence", "fate_of", "own_node", "read_nodes"]
-
 _EXPECTED = frozenset({1, 3, 4})
 """Of Ray's reasons for a node's death: it ended by itself, was drained as it is being taken away, or for being idle."""
 

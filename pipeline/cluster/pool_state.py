@@ -15,8 +15,6 @@ from typing import Any, Protocol
 from pipeline.cluster.metric_sources import DriverSource
 from pipeline.progress.snapshot import Actors, ExecutorState, Load, Stage
 
-__all__ = ["EngineLoads", "PoolState"]
-
 _LOAD_SECONDS = 1.0
 """An actor is asked so often, or more seldom where there are very many."""
 _ASKED_PER_SECOND = 50

@@ -23,8 +23,6 @@ from pipeline.plan.units import LaterUnits, ReadTask
 from pipeline.types import Unit
 from pipeline.worker.row_isolation import BisectionLike
 
-__all__ = ["TASK_CPUS", "PreparedUnit", "interleaved", "prefetch_later", "prefetch_units"]
-
 Reserved = Callable[[], tuple[float, float]]
 """CPUs and GPUs that generate actors reserve, at the moment."""
 

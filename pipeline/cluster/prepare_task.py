@@ -19,8 +19,6 @@ from pipeline.types import Unit
 from pipeline.worker.crash_bisection import QUARANTINED
 from pipeline.worker.row_isolation import BisectionLike, RowIsolation
 
-__all__ = ["open_table", "pack", "prepare_units", "read_histogram", "seal", "unpack"]
-
 
 def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> Iterator[pa.Table]:
     """Two blocks for each unit, in order: the prefix histogram of its prompts, and its envelope.

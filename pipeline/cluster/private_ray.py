@@ -25,22 +25,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "LOOPBACK",
-    "PER_NODE",
-    "SUPPORTED",
-    "answers",
-    "cluster_here",
-    "end_of_logs",
-    "head_of",
-    "is_head_of_own_session",
-    "on_loopback",
-    "private_folder",
-    "read_node_tables",
-    "silence_retries",
-    "warn_unless_on_loopback",
-]
-
 SUPPORTED = ("2.59.0", "2.60.0")
 """The oldest and the newest Ray whose private parts were tested; CI runs the tests of this package on both."""
 LOOPBACK = "127.0.0.1"

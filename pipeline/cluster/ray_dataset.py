@@ -14,8 +14,6 @@ from pipeline.storage.urls import is_url, open_filesystem
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-__all__ = ["ray_dataset"]
-
 
 def ray_dataset(parts: Sequence[PublishedPart], schema: pa.Schema, options: Mapping[str, Any]) -> Dataset:
     """A lazy dataset over published files, in their order, in the session that :func:`ensure_ray` finds.

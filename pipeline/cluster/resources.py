@@ -13,18 +13,6 @@ from pipeline.config import RunConfig
 from pipeline.errors import ResourceError
 from pipeline.settings.pools import ActorRange
 
-__all__ = [
-    "ActorResources",
-    "Nodes",
-    "connected_nodes",
-    "fit_actors",
-    "fit_pools",
-    "is_private",
-    "local_cpus",
-    "local_node",
-    "surplus_actors",
-]
-
 Nodes = Sequence[Mapping[str, float]]
 """Ray's resources (CPU, GPU, ...) of each node."""
 _SHARE_FOR_ACTORS = 0.75

@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Change", "Load", "Member", "PoolLimits", "Scaler"]
-
 _START_SECONDS = 15.0
 """Of an actor, before the first one has started."""
 _PATIENCE_SECONDS = 30.0

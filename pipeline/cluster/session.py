@@ -30,19 +30,6 @@ from pipeline.cluster.resources import connected_nodes, is_private, local_cpus
 from pipeline.errors import ResourceError
 from wedlm_base.names import MARKS, private_packages
 
-__all__ = [
-    "PRIVATE_SYSTEM_CONFIG",
-    "Background",
-    "Found",
-    "ensure_ray",
-    "finder",
-    "marks_of",
-    "ray_session",
-    "start_probe",
-    "stays_on_this_machine",
-    "why_not",
-]
-
 _NEEDED = ("wedlm_base", "wedlm_batch", "pipeline", "wedlm_core")
 
 

@@ -17,8 +17,6 @@ from pipeline.plan.units import Sampled
 from pipeline.reporting.samples import lowest_rows
 from pipeline.worker.row_traces import SPARE, Traced
 
-__all__ = ["Tracing", "rows_to_trace"]
-
 _LOG = logging.getLogger(__name__)
 _SECONDS = 20.0
 """For the whole call; decoding has a limit of its own."""

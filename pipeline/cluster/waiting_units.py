@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-__all__ = ["OLDEST", "WaitingUnits"]
-
 OLDEST = 32
 """Units that are compared for their age."""
 _ALIKE = 32

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Answers", "Interval", "answer_agreement", "extract", "samples_to_show", "token_agreement", "wilson"]
-
 _Z = 1.959964  # 95%, two-sided
 
 

@@ -30,8 +30,6 @@ from pipeline.prompts.model_files import resolved_model
 from pipeline.sources import SlicedSource, source_of
 from pipeline.storage.protocol import Storage
 
-__all__ = ["Begun", "begin", "prepare_output", "say"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -26,8 +26,6 @@ from pipeline.prompts.model_files import check_model
 from pipeline.sources import source_of
 from pipeline.storage.local import LocalStorage
 
-__all__ = ["GRID", "Calibration", "CalibrationConfig", "Trial", "bounds", "calibrate"]
-
 GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9, 1.4, 2.0, 3.0)
 """Thresholds in nats; tried in ascending order until two in a row fail."""
 _FAILURES_TO_STOP = 2

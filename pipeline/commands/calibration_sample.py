@@ -25,8 +25,6 @@ from pipeline.types import Slice, Unit
 from pipeline.worker.load_engine import load_engine
 from pipeline.worker.unit_worker import preview_table
 
-__all__ = ["PREFIX", "CalibrationSample", "read_sample", "sample_token_ids"]
-
 PREFIX = "__wedlm_out_"
 """Of the result columns, so that they meet no column of the input."""
 

@@ -53,8 +53,6 @@ from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord
 
-__all__ = ["ChainProgress", "chain", "chain_on"]
-
 ChainProgress = Callable[[str, Progress], None]
 """Called with the name of a stage and its progress."""
 

@@ -15,8 +15,6 @@ from pipeline.settings.plain_data import build
 from pipeline.sources.stage_rows import STAGE_ID
 from pipeline.storage.urls import join
 
-__all__ = ["ChainConfig", "FilterStage", "StageConfig"]
-
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_FIRST = (
     "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column",

@@ -19,8 +19,6 @@ from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.units import LaterUnits, Work, read_tasks
 from pipeline.types import CommitRecord, Unit
 
-__all__ = ["Flow", "merged"]
-
 
 class Flow:
     """One pass over the stages.

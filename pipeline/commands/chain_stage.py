@@ -38,8 +38,6 @@ from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation, Unit
 
-__all__ = ["StageRun", "begin_stage", "check_before_discarding", "check_later_stages", "naming", "run_filters"]
-
 _BATCH = 512
 
 

@@ -12,8 +12,6 @@ from pipeline.commands.summary import RunResult, RunSummary, StartUp
 from pipeline.progress.cost import ResourceSeconds, describe_cost
 from pipeline.progress.summary_table import Fact, SummaryTable
 
-__all__ = ["ChainResult", "ChainSummary"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChainSummary:

@@ -29,8 +29,6 @@ from pipeline.types import Slice, Unit
 from pipeline.worker.load_engine import EngineLoader, load_engine
 from pipeline.worker.unit_worker import preview_table
 
-__all__ = ["Estimate", "Spread", "estimate"]
-
 _HOUR = 3600.0
 _SIGMAS = 1.96
 """Standard errors to either side: 95% of a normal distribution."""

@@ -44,8 +44,6 @@ from pipeline.stopping import Stop, stop_budget
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 
-__all__ = ["EtlResult", "describe_counts", "etl", "etl_on", "plan_etl"]
-
 _POLL_SECONDS = 1.0
 
 

@@ -16,8 +16,6 @@ from pipeline.settings.pools import is_int, is_number
 from pipeline.sources.listing import PartitionRange
 from pipeline.storage.urls import plain_name
 
-__all__ = ["EtlConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EtlConfig:

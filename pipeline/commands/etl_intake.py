@@ -43,17 +43,6 @@ from pipeline.storage.retry import map_ahead
 from pipeline.storage.urls import join, plain_name
 from pipeline.types import ListedFile, Unread
 
-__all__ = [
-    "LeftOut",
-    "check_new_table",
-    "compare_input",
-    "draw",
-    "is_listed",
-    "repair_records",
-    "source_of_intake",
-    "unproven",
-]
-
 _TAKEN_ANEW = "Run again: it is taken as it is then. With settle_seconds, files that are still written are left alone."
 
 

@@ -26,8 +26,6 @@ from pipeline.sources import source_of
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 
-__all__ = ["Evaluation", "evaluate"]
-
 SCORES, RESULT = f"{layout.EVALUATION}/scores.parquet", f"{layout.EVALUATION}/evaluation.json"
 _ROWS_AT_ONCE = 4096
 _SCHEMA = pa.schema(

@@ -23,8 +23,6 @@ from pipeline.sources.formats.openai_batch import OpenAIBatchSource
 from pipeline.storage.open import open_storage
 from pipeline.storage.urls import is_url, plain_name
 
-__all__ = ["EXPORT_FORMATS", "Exported", "export"]
-
 EXPORT_FORMATS = ("openai-batch",)
 _SCRATCH = ".wedlm-export-{}"
 """Folder of the unfinished file of a name, in the folder of that file."""

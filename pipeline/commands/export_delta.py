@@ -27,8 +27,6 @@ from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, with_secrets
 
-__all__ = ["DeltaExported", "export_delta", "export_to"]
-
 _SCRATCH = "_wedlm_scratch"
 _COPY_BYTES = 2**20
 _ATTEMPTS = 20

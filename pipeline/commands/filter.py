@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from pipeline.commands.read import OutputTable
 
-__all__ = ["FilterResult", "filter", "filter_on"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FilterResult:

@@ -19,8 +19,6 @@ from pipeline.sinks.stored_rows import check_object
 from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 
-__all__ = ["FilteredOutput", "dropped_by_reason", "open_filtered"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FilteredOutput:

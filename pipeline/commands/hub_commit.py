@@ -18,8 +18,6 @@ from pipeline.storage.urls import is_url
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["CARD", "HubContent", "Pushed", "commit_to_hub"]
-
 CARD = "README.md"
 _COPY_BYTES = 2**20
 _KIND = "dataset"

@@ -20,8 +20,6 @@ from pipeline.storage.local import LocalStorage
 from pipeline.worker.load_engine import load_engine
 from pipeline.worker.unit_worker import preview_table
 
-__all__ = ["preview"]
-
 
 def preview(config: RunConfig, rows: int = 5) -> pa.Table:
     """Output rows of the first ``rows`` input rows, as a run would give them. Uses no Ray and no output folder.

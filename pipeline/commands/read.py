@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from pipeline.cluster.ray_dataset import Dataset
 
-__all__ = ["OutputTable", "exact_frame", "read"]
-
 _ROWS_AT_ONCE = 1024
 """Rows that are Python objects at the same time while a table is iterated over."""
 

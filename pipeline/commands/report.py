@@ -36,8 +36,6 @@ from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced
 from wedlm_base.version import VERSION
 
-__all__ = ["gather", "load_session", "load_sessions", "published_aggregate", "report", "write_page"]
-
 _TRACES = 6
 _SESSIONS = 50
 """Runs that are shown, the last ones."""

@@ -49,8 +49,6 @@ from pipeline.storage.protocol import Storage
 from pipeline.types import Totals
 from pipeline.worker.row_traces import SPARE
 
-__all__ = ["FailureLimit", "check_inputs", "monitor_of", "publish_committed", "run", "run_held", "run_on"]
-
 _LEAST_ROWS = 100
 """With fewer rows the share is not tested."""
 

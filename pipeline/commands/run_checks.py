@@ -32,25 +32,6 @@ from pipeline.storage.urls import join
 from pipeline.types import Unit
 from pipeline.worker.load_engine import check_attention, count_gpus
 
-__all__ = [
-    "SAMPLE_ROWS",
-    "Sample",
-    "check_foreign",
-    "check_input",
-    "check_resources",
-    "check_rows",
-    "check_secrets",
-    "check_setup",
-    "check_writable",
-    "first_rows_fail",
-    "on_this_cpu",
-    "plan_index",
-    "prepared_sample",
-    "sample_rows",
-    "sample_units",
-    "spooled",
-]
-
 _FEW = 3
 
 

@@ -13,8 +13,6 @@ from pipeline.config import RunConfig
 from pipeline.settings.parsing import Parse
 from pipeline.settings.pools import ActorRange, PoolConfig
 
-__all__ = ["RunFields", "lists_fields"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -29,8 +29,6 @@ from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced
 from wedlm_base.version import VERSION
 
-__all__ = ["RunReport", "put_page"]
-
 _LOG = logging.getLogger(__name__)
 _PULSE_SECONDS = 0.5
 _KEPT_SESSIONS = 50

@@ -31,8 +31,6 @@ from pipeline.sources.listing import PartitionRange
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation, SourceFile
 
-__all__ = ["ScheduledRun", "check_scheduled"]
-
 _BATCH = 1024
 
 

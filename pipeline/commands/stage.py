@@ -17,8 +17,6 @@ from pipeline.prompts.structures import check_structure
 if TYPE_CHECKING:
     from pipeline.cluster.ray_dataset import Dataset
 
-__all__ = ["Stage", "stage"]
-
 _NOT_HERE = {
     "input": "the dataset is the input",
     "output": "the dataset that it gives is the output",

@@ -18,8 +18,6 @@ from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.types import Totals
 
-__all__ = ["status"]
-
 
 def status(output: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The state of an output as plain values.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pipeline.cluster.ray_dataset import Dataset
     from pipeline.commands.read import OutputTable
 
-__all__ = ["PHASES", "RunResult", "RunSummary", "StartUp"]
-
 PHASES: Mapping[str, tuple[str, ...]] = {
     "scheduling": ("scheduled",),
     "fetch": ("model fetched",),

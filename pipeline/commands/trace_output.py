@@ -20,8 +20,6 @@ from pipeline.types import Slice, SourceFile
 from pipeline.worker.load_engine import EngineLoader, load_engine
 from pipeline.worker.row_traces import SPARE, Traced, trace_rows
 
-__all__ = ["trace_output"]
-
 _SETTINGS = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
              "system_prompt", "on_long_prompt", "column_prefix", "include_token_ids", "dtype", "sampling_columns",
              "chat_template_kwargs", "chat_template_kwargs_column", "special_tokens_in_text",

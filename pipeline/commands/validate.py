@@ -39,8 +39,6 @@ from pipeline.storage.open import open_storage
 from pipeline.storage.urls import is_url, local_path
 from pipeline.types import PROMPT_COUNTS
 
-__all__ = ["Validation", "validate"]
-
 _SHOWN = 10
 
 _T = TypeVar("_T")

@@ -39,8 +39,6 @@ from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 from pipeline.types import Unit
 
-__all__ = ["Verification", "verify"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:

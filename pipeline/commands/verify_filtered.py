@@ -12,8 +12,6 @@ from pipeline.commit.published_parts import published_dead_letters
 from pipeline.errors import PipelineError
 from pipeline.sinks.staged import data_checksum
 
-__all__ = ["check_filtered", "not_proved_of_filtered", "proved_of_filtered"]
-
 _ROWS_AT_ONCE = 1024
 
 

@@ -12,8 +12,6 @@ from pipeline.plan.retry_failed import kept_sha256
 from pipeline.sinks.staged import data_checksum, row_digests
 from pipeline.types import CommitRecord
 
-__all__ = ["correction_faults", "input_faults"]
-
 
 def input_faults(
     table: pa.Table,

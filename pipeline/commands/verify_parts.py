@@ -30,8 +30,6 @@ from pipeline.sources import Source
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, column_row_ids, derived_row_ids
 
-__all__ = ["Expected", "Findings", "RowStream", "check_bytes", "check_publication"]
-
 _CHUNK = 2**22
 _MOST_PROBLEMS = 50
 

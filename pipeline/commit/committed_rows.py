@@ -22,8 +22,6 @@ from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import map_ahead
 from pipeline.types import CommitRecord, Place
 
-__all__ = ["DEAD_LETTERS", "ROWS", "CommittedTable", "committed_tables"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CommittedTable:

@@ -23,8 +23,6 @@ from pipeline.sinks.part_format import HashedFile, PartFormat, PartWriter
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries
 
-__all__ = ["DerivedTables", "publish_derived"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedTables:

@@ -20,8 +20,6 @@ from pipeline.errors import LeaseLostError
 from pipeline.sinks.dataset_card import NAME, is_card
 from pipeline.storage.protocol import Storage
 
-__all__ = ["discard", "finish_discard", "is_discarding", "parts_in", "remove_parts"]
-
 _BEGUN = b"discard "
 
 

@@ -29,8 +29,6 @@ from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, LeaseError, LeaseLostError, OutputError, SinkError
 from pipeline.storage.protocol import Storage
 
-__all__ = ["Holder", "Lease", "ProcessIdentity", "current_holder", "hold_lease"]
-
 _PROC = Path("/proc")
 _ENDED = "ZX"
 """States (in ``/proc/PID/stat``) of processes that have ended but are not reaped yet."""

@@ -31,8 +31,6 @@ from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation
 
-__all__ = ["Ledger", "LedgerReading", "fence_ledger", "read_ledger"]
-
 _COMPACT_SEGMENTS = 64
 """Segments beyond the number needed for all records; with more, the ledger is compacted."""
 _SEGMENT_RECORDS = 1024

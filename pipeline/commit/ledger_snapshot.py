@@ -19,8 +19,6 @@ from pipeline.commit.lease import Lease
 from pipeline.errors import SinkError
 from pipeline.storage.protocol import Storage
 
-__all__ = ["Covered", "load_snapshot", "save_snapshot"]
-
 _CHUNK = 1 << 20
 
 

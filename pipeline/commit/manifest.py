@@ -26,8 +26,6 @@ from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries
 
-__all__ = ["FENCE", "Manifest", "Publication", "count_units", "index_publication", "write_units"]
-
 _VERSION = 3
 """Version of the record. 1 held the units themselves; 2 was named by a token."""
 FENCE = b"fenced off "

@@ -18,8 +18,6 @@ from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError
 from pipeline.storage.protocol import Storage
 
-__all__ = ["ManifestHead", "ranges_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestHead:

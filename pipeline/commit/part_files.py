@@ -19,23 +19,6 @@ from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries
 from pipeline.types import CommitRecord, Place
 
-__all__ = [
-    "OutputTables",
-    "PartAggregator",
-    "PartDamage",
-    "PartJob",
-    "PartRecord",
-    "Rows",
-    "check_pieces",
-    "load_aggregates",
-    "staged_dead_place",
-    "staged_keys",
-    "staged_place",
-    "sweep_aggregates",
-    "write_part",
-    "write_rows",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PartRecord:

@@ -54,20 +54,6 @@ from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Place
 
-__all__ = [
-    "WriteInputs",
-    "WriteParts",
-    "clean",
-    "decide",
-    "make_visible",
-    "publication_of",
-    "publish",
-    "put_card",
-    "write_dead_letters",
-    "write_parts_here",
-    "written",
-]
-
 WriteInputs = Callable[[int, int], tuple[PartRecord, ...]]
 """Writes the watermark of the publication of this number and position; returns its lists."""
 WriteParts = Callable[[Iterable[PartJob]], Iterable[PartRecord | PartDamage]]

@@ -16,8 +16,6 @@ from pipeline.storage.damage import Damage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 
-__all__ = ["PublishedPart", "published_dead_letters", "published_rows"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedPart:

@@ -22,8 +22,6 @@ from pipeline.commit.sealed import read_state, unseal
 from pipeline.errors import DamagedError
 from pipeline.storage.protocol import Storage
 
-__all__ = ["Recovery", "give_up", "recover"]
-
 
 class Recovery:
     """The result of a recovery.

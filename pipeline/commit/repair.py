@@ -29,8 +29,6 @@ from pipeline.storage.damage import Damage, FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation
 
-__all__ = ["Lists", "describe_damage", "find_published_damage", "index_publications", "reading_error", "revoke"]
-
 _LOG = logging.getLogger(__name__)
 _NAMED = 3
 """Most damaged files that a message names."""

@@ -30,8 +30,6 @@ from pipeline.errors import DamagedError
 from pipeline.sinks import FORMATS
 from pipeline.types import CommitRecord, Place
 
-__all__ = ["Replacement", "replace_files"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:

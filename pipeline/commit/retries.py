@@ -9,8 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-__all__ = ["Retry", "describe_retries", "recorded"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:

@@ -19,8 +19,6 @@ from pipeline.sinks import FORMATS
 from pipeline.storage.protocol import Storage
 from pipeline.types import Place
 
-__all__ = ["dead_pieces", "joined", "outdated", "revise"]
-
 
 def outdated(manifest: Manifest, index: Index) -> list[Publication]:
     """The visible publications that hold a unit of which the ledger has a later attempt."""

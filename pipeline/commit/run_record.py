@@ -23,8 +23,6 @@ from pipeline.schema import SCHEMA_VERSION, dead_schema, output_schema, result_f
 from pipeline.settings.parsing import Parse, parsed_columns
 from pipeline.storage.protocol import Storage
 
-__all__ = ["Derived", "FileIdentity", "Origin", "RunState", "describe_differences", "is_begun"]
-
 _OTHER_VERSION = (
     "Its published files are plain tables that any reader opens; to go on with the run use the version it was begun "
     "with, or write to a new folder, or discard it with mode='new'."

@@ -15,8 +15,6 @@ from pipeline.errors import DamagedError, SinkError
 from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
 
-__all__ = ["read_state", "seal", "seal_lines", "unseal", "unseal_lines"]
-
 _SEAL = "sha256"
 
 

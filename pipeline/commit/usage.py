@@ -19,8 +19,6 @@ from pipeline.errors import DamagedError, SinkError
 from pipeline.progress.cost import ResourceSeconds
 from pipeline.storage.protocol import Storage
 
-__all__ = ["Usage", "read_usage"]
-
 _EVERY_SECONDS = 30.0
 
 

@@ -31,8 +31,6 @@ from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries
 
-__all__ = ["load_watermark", "write_watermark"]
-
 _GROWTH = 2
 """A list is merged into the new one if it has at most so many times its files."""
 _BATCH_FILES = 4096

@@ -9,8 +9,6 @@ from scipy import stats
 
 from pipeline.evaluation.scorers import OUTCOMES, Outcome
 
-__all__ = ["Counts", "Difference", "Interval"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:

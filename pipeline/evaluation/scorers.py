@@ -8,8 +8,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-__all__ = ["OUTCOMES", "SCORERS", "Outcome", "Verdict", "choice", "exact", "numeric"]
-
 Outcome = Literal["correct", "wrong", "no answer", "failed", "unjudged"]
 OUTCOMES: tuple[Outcome, ...] = ("correct", "wrong", "no answer", "failed", "unjudged")
 """How a question may end. ``failed``: nothing was generated. ``unjudged``: the row has no expected answer."""

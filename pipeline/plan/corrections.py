@@ -29,8 +29,6 @@ from pipeline.sources.spool import spool
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Place, Slice, SourceFile, Unit
 
-__all__ = ["Corrections", "check_no_corrections", "corrections_of", "is_correction"]
-
 _LOOKED_AT = 4096
 """Rows of an input that are looked at to tell whether they are corrected rows."""
 

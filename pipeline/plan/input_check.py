@@ -29,8 +29,6 @@ from pipeline.sources.source import BAD, Source
 from pipeline.storage.urls import is_url
 from pipeline.types import SourceFile, Unit, derived_row_ids
 
-__all__ = ["changed_since_planned", "check_committed_rows", "check_renamed", "check_unique_ids", "touched"]
-
 _THREADS = 16
 
 

@@ -17,8 +17,6 @@ from pipeline.errors import SourceError
 from pipeline.sources.listing import PartitionRange
 from pipeline.types import ListedFile, Unread
 
-__all__ = ["AGAIN", "ON_CHANGED", "Intake", "IntakeCounts", "OnChanged", "compare", "draw_intake"]
-
 OnChanged = Literal["error", "reprocess", "ignore"]
 ON_CHANGED: tuple[OnChanged, ...] = ("error", "reprocess", "ignore")
 _NAMED = 3

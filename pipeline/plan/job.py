@@ -27,8 +27,6 @@ from pipeline.sources.wanted import columns_named_by
 from pipeline.storage.protocol import Storage
 from pipeline.types import Unit, Unread
 
-__all__ = ["Job", "PromptKind", "named_columns", "new_run_record", "resolve_job"]
-
 PromptKind = Literal["text", "messages", "token_ids", "template", "request"]
 
 _KINDS: tuple[tuple[PromptKind, str, str], ...] = (

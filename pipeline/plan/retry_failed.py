@@ -21,20 +21,6 @@ from pipeline.plan.job import Job
 from pipeline.sinks.staged import digest_of_rows
 from pipeline.types import CommitRecord, Place, Unit
 
-__all__ = [
-    "REPAIR_FIRST",
-    "SampledUnits",
-    "failed_rows",
-    "kept_rows",
-    "kept_sha256",
-    "load_place",
-    "merge_letters",
-    "merge_retried",
-    "retried_rows",
-    "settled_samples",
-    "with_previous",
-]
-
 REPAIR_FIRST = (
     "Its rows that succeeded have to be generated again with the run's own settings: run with these and repair=True, "
     "then retry the failed rows."

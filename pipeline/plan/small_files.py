@@ -20,8 +20,6 @@ from pipeline.sources.source import SlicedSource
 from pipeline.types import Slice, SourceFile, Stretch, Unit
 from wedlm_base.version import VERSION
 
-__all__ = ["SmallFiles", "plan_key", "planned_units", "recorded_shares"]
-
 _MOST_FILES = 512
 _MOST_BYTES = 64 * 2**20
 """Text files of a unit hold at most so many bytes, as its rows are in memory together."""

@@ -23,8 +23,6 @@ from pipeline.selection.expression import Expression
 from pipeline.sources.stage_rows import StageRows, carried_columns
 from pipeline.types import CommitRecord, Place, Unit
 
-__all__ = ["StageBefore", "Where", "stage_unit_id"]
-
 
 def stage_unit_id(fingerprint: str, unit_id: str) -> str:
     """The id of a unit of a later stage.

@@ -20,8 +20,6 @@ from pipeline.sources.stage_rows import StageRows
 from pipeline.storage.retry import map_ahead
 from pipeline.types import CommitRecord, Place, Slice, Stretch, Unit
 
-__all__ = ["LaterUnits", "ReadTask", "Work", "check_any_rows", "plan_units", "read_tasks", "read_units", "unit_id_of"]
-
 _MOST = 32
 """Units of one take: what one task reads."""
 

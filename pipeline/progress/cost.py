@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ResourceSeconds", "describe_cost"]
-
 _MILLION = 1_000_000
 _HOUR = 3600.0
 

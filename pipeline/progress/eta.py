@@ -17,8 +17,6 @@ from dataclasses import dataclass, fields, replace
 from pipeline.progress.snapshot import ChainStage, Eta, Progress, Rates
 from pipeline.types import CommitRecord, Totals
 
-__all__ = ["Counts", "RateTracker", "work_of"]
-
 _BUCKETS = 64
 """Buckets that are kept at most; an even number."""
 _FIRST_SECONDS = 0.5

@@ -8,23 +8,6 @@ from typing import TextIO
 from pipeline.codec import redact
 from pipeline.progress.snapshot import ChainFilter, ChainStage, Eta, Progress, Snapshot, Stage
 
-__all__ = [
-    "LINE_SECONDS",
-    "Cell",
-    "ChainRow",
-    "Lines",
-    "StageMark",
-    "cells_of",
-    "chain_rows",
-    "clock_time",
-    "count",
-    "failure_lines",
-    "format_line",
-    "format_progress",
-    "short_time",
-    "stage_marks",
-]
-
 _UNKNOWN = "-"
 _NO_TIME = 0.05
 _CAUSES = 3

@@ -24,8 +24,6 @@ from pipeline.progress.figures import (
 )
 from pipeline.progress.snapshot import Snapshot, Stage
 
-__all__ = ["LiveView", "NotebookView", "can_show", "frame", "to_html"]
-
 _LEAST_WIDTH = 20
 _CELL_WIDTH = 30
 """Columns that a figure with its label takes at least."""

@@ -18,8 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["LABELS", "METRICS", "Metric", "metric_of_source"]
-
 LABELS = ("job", "model", "pool")
 """Labels of every metric: the run's output, without credentials; the model; the pool of actors (empty: the driver)."""
 

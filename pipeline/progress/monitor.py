@@ -17,7 +17,6 @@ from pipeline.progress.views import Observer, Pulse
 from pipeline.stages import announced_to
 from pipeline.types import CommitRecord, Totals
 
-__all__ = ["Monitor"]
 _NOTE_SECONDS = 60.0
 """Seconds for which an announcement is shown."""
 _ONLY = ""

@@ -12,11 +12,6 @@ from pipeline.codec import gain_of
 from pipeline.progress.cost import ResourceSeconds
 from pipeline.types import Totals
 
-__all__ = [
-    "Actors", "ChainFilter", "ChainStage", "Eta", "ExecutorState", "Load", "Progress", "Rates", "Snapshot", "Stage",
-    "Units",
-]  # fmt: skip
-
 
 class Stage(StrEnum):
     """The stage of a run. They come in this order; a run may go back to generating if it finds damage.

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-__all__ = ["Fact", "SummaryTable"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:

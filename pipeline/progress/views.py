@@ -17,17 +17,6 @@ from pipeline.errors import ConfigError
 from pipeline.progress.figures import LINE_SECONDS, Lines
 from pipeline.progress.snapshot import Snapshot
 
-__all__ = [
-    "PROGRESS_MODES",
-    "PULSE_SECONDS",
-    "Observer",
-    "ProgressMode",
-    "Pulse",
-    "in_notebook",
-    "resolve_mode",
-    "views",
-]
-
 PULSE_SECONDS = 0.25
 """Seconds between two snapshots."""
 _LOG = logging.getLogger(__name__)

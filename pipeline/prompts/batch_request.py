@@ -17,18 +17,6 @@ from pipeline.prompts.special_text import marked
 from pipeline.prompts.structures import of_response_format
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 
-__all__ = [
-    "CHAT",
-    "COMPLETIONS",
-    "IGNORED",
-    "REFUSED",
-    "SAMPLED",
-    "STRUCTURED",
-    "RowRequest",
-    "body_params",
-    "row_request",
-]
-
 SAMPLED = frozenset(field.name for field in fields(SamplingParams)) - {"logprobs", "structured_outputs"}
 """Parameters that go to the engine under their own names."""
 

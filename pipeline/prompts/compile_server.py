@@ -14,8 +14,6 @@ from wedlm_core.errors import WeDLMError
 from wedlm_core.grammar.compiler import GrammarCompiler
 from wedlm_core.structured_outputs import StructuredOutputs
 
-__all__ = ["main"]
-
 
 def main(descriptor: int) -> None:
     """Serve the connection of this number."""

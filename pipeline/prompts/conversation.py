@@ -15,8 +15,6 @@ from pipeline.codec import RequestError, explain
 from pipeline.sources.limits import MAX_DEPTH, is_too_deep
 from wedlm_core.messages import with_text
 
-__all__ = ["conversation", "listed", "mapping", "with_system"]
-
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),

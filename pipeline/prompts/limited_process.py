@@ -24,8 +24,6 @@ from typing import Any
 from pipeline.child_process import start_child
 from pipeline.errors import ResourceError
 
-__all__ = ["ExceededError", "LimitedProcess", "UnsendableError", "UnstartedError", "serve"]
-
 _IDLE_SECONDS = 60.0  # after which the process ends
 _TRIES = 3
 _ENDED = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)

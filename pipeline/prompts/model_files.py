@@ -22,17 +22,6 @@ from wedlm_core.model.smoothing_names import SMOOTHING_FILE, check_file, smoothi
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = [
-    "ResolvedModel",
-    "check_model",
-    "check_same_model",
-    "folder_digest",
-    "model_length",
-    "model_notes",
-    "resolved_model",
-    "smoothing_of",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class ResolvedModel:

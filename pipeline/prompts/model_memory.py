@@ -10,8 +10,6 @@ from wedlm_core.config import ModelConfig
 from wedlm_core.host_memory import available_memory, pool_bytes
 from wedlm_core.model.memory import WEIGHT_DTYPES, kv_bytes_per_token, weight_bytes
 
-__all__ = ["ModelMemory", "model_memory"]
-
 _COMPARED = ("float32", "bfloat16", "int8", "int4")
 
 

@@ -17,8 +17,6 @@ from pipeline.prompts.limited_process import ExceededError, LimitedProcess
 from pipeline.prompts.model_files import ResolvedModel, resolved_model
 from pipeline.prompts.structures import compiler_arguments
 
-__all__ = ["grammar_faults"]
-
 _SERVER = f"{__name__.rpartition('.')[0]}.compile_server"
 _SECONDS, _BYTES = 5, 1 << 30  # of a grammar; large ones take a second
 _IDLE_SECONDS = 60.0  # after which the process ends

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["prefix_histogram"]
-
 _MAX_ENTRIES = 48
 
 

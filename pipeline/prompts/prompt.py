@@ -19,22 +19,6 @@ from pipeline.sources.json_text import JsonReader, MinusZero, Written
 from pipeline.sources.tabulate import holds_any_values
 from pipeline.sources.types import has_whole_numbers
 
-__all__ = [
-    "NO_CELLS",
-    "BlankPrompt",
-    "ChatCells",
-    "TemplateRenderError",
-    "chat_prompt",
-    "checked_ids",
-    "no_value",
-    "noted",
-    "plain_values",
-    "prompt_of",
-    "template_values",
-    "text_prompt",
-    "values",
-]
-
 
 class TemplateRenderError(RequestError):
     """The prompt template cannot be rendered for a row."""

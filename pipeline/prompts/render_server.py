@@ -14,8 +14,6 @@ from pipeline.prompts.limited_process import serve
 from pipeline.settings.template import PromptTemplate
 from wedlm_core.templating import ChatTemplate
 
-__all__ = ["Kind", "main", "rendered"]
-
 Kind = Literal["prompt", "chat"]
 """Prompt templates of runs, whose variables are a row's cells; and chat templates of models."""
 _MOST_CHARS = 2_000  # of an error

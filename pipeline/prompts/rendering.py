@@ -14,8 +14,6 @@ from pipeline.prompts.render_server import Kind
 from pipeline.settings.template import PromptTemplate
 from wedlm_core.templating import ChatTemplate
 
-__all__ = ["render_chat", "render_prompt"]
-
 _SERVER = f"{__name__.rpartition('.')[0]}.render_server"
 """The module that the process runs, as this process calls it."""
 _SECONDS, _BYTES = 5, 1 << 30  # of a row; a conversation of 5,000 messages takes a fifth of a second

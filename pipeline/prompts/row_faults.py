@@ -19,8 +19,6 @@ from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import Limits, check_request
 from wedlm_core.model.memory import kv_bytes_per_token
 
-__all__ = ["prompt_counts", "row_faults", "row_params"]
-
 _ANY = 2**62
 """Tokens of a pool whose size only the engine knows."""
 

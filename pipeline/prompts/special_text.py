@@ -17,8 +17,6 @@ from pipeline.config import RunConfig
 from pipeline.prompts.model_files import resolved_model
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["encode_marked", "is_marked", "marked", "unmarked"]
-
 _MARK, _EDGE = "\ufdd0", "\ufdd1"
 _MARKS = re.compile(rf"[{_MARK}{_EDGE}]|\\ufdd[01]|%EF%B7%9[01]")
 """Marks, also as templates write them: ``tojson`` and lists as escapes, ``urlencode`` as bytes."""

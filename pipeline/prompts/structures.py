@@ -20,16 +20,6 @@ from wedlm_core.grammar.schemas import ENFORCED, NOTES
 from wedlm_core.structured_outputs import KINDS
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = [
-    "FREE",
-    "check_structure",
-    "compiler_arguments",
-    "of_cell",
-    "of_response_format",
-    "special_token",
-    "with_tag",
-]
-
 FREE: Mapping[str, Any] = {}
 """No fields: the output is free, whatever the run asks for."""
 _FORMATS = ("text", "json_object", "json_schema")

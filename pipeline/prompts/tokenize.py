@@ -44,23 +44,6 @@ from pipeline.storage.damage import FoundDamageError
 from pipeline.types import Unit, column_row_ids, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = [
-    "BLANK",
-    "FAILURE",
-    "FAILURE_CLASS",
-    "INPUT_SHA256",
-    "PARAMS",
-    "PROMPT_IDS",
-    "RAW_TEXT",
-    "REDONE",
-    "ROW_DIGESTS",
-    "ROW_ID",
-    "encoded_prompts",
-    "failed_table",
-    "prepare_rows",
-    "prepare_table",
-]
-
 ROW_ID = "__wedlm_row_id"
 PROMPT_IDS = "__wedlm_prompt_ids"
 PARAMS = "__wedlm_params"

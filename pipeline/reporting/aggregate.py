@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 from pipeline.codec import FinishReason
 from pipeline.reporting.histogram import SCALES, Histogram, Labels, labels_of, merged
 
-__all__ = ["MEASURES", "Aggregate", "Aggregator"]
-
 VERSION = 4
 """Those that are understood; the last one is written. Only 4 has labels; 1 and 2 had more that is no longer shown."""
 _AT_ONCE = 8192

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from pipeline.reporting.histogram import Histogram
 
-__all__ = ["NOTHING", "Bar", "Chart", "count", "counted", "figure", "histogram_chart", "percent", "short"]
-
 NOTHING = "\N{EN DASH}"
 """Where there is no number."""
 

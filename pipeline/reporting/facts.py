@@ -14,8 +14,6 @@ from pipeline.reporting.timeline import Moment, columns_of, moments_of
 from pipeline.reporting.traces import RowTrace
 from pipeline.types import Totals
 
-__all__ = ["Drafts", "Facts", "Session", "describe_drafts", "drafts_by_source"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Session:

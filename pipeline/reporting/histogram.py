@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["SCALES", "Histogram", "Labels", "Scale", "labels_of", "merged"]
-
 _UNIT = 2**20
 """Sums are of integers, in units of 2**-20, so that their order does not matter."""
 _LOW_BITS = 28

@@ -24,8 +24,6 @@ from pipeline.reporting.facts import Facts, Session, drafts_by_source
 from pipeline.reporting.player import ABOUT, name_of, player_data
 from pipeline.settings.parsing import describe_unparsed
 
-__all__ = ["render"]
-
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 _STRETCHES = 40
 """Bars of the throughput."""

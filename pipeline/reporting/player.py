@@ -9,8 +9,6 @@ from pipeline.reporting.chart import figure
 from pipeline.reporting.facts import describe_drafts
 from pipeline.reporting.traces import RowTrace
 
-__all__ = ["ABOUT", "check_of", "name_of", "player_data"]
-
 ABOUT = {
     "verified": "Masks propose tokens ahead of the text. The next forward checks these drafts with the next-token "
                 "head, all at once. Drafts that agree with it are committed, so the text is exactly that of "

@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason
 
-__all__ = ["lowest_hash", "lowest_rows", "row_hashes"]
-
 
 def row_hashes(row_ids: Iterable[str], sample_indexes: Iterable[int]) -> np.ndarray:
     """For each output row a number in [0, 2**63) that follows from its id and its sample's number alone; int64."""

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from pipeline.progress.snapshot import Snapshot
 
-__all__ = ["Moment", "TimeLine", "columns_of", "moments_of"]
-
 _MOST = 400
 _SECONDS = 0.5
 """Between two points, at first."""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Forward", "RowTrace", "forwards_of"]
-
 MASK = -1
 """In place of a token id: the place is a mask."""
 

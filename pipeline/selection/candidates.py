@@ -17,8 +17,6 @@ from pipeline.codec import explain
 from pipeline.commit.index.scratch import Scratch
 from pipeline.errors import ConfigError
 
-__all__ = ["Candidates", "Keep", "Reason", "Verdict", "parse_keep"]
-
 _BEST = re.compile(
     r"\s*best\s+(?P<amount>[\d_.]+)\s*(?P<percent>%|percent\b)?(?P<per_row>\s+per\s+row\b)?\s*"
     r"(?:\bwhere\b(?P<where>.+))?",

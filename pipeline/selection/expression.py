@@ -19,8 +19,6 @@ from pipeline.errors import ConfigError, ResourceError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Expression", "column_names", "find_column", "values_of"]
-
 
 def column_names(schema: pa.Schema) -> list[str]:
     """The names of all columns, each followed by those of its fields, dotted."""

@@ -25,8 +25,6 @@ from pipeline.commit.index.scratch import Scratch
 from pipeline.errors import ResourceError
 from pipeline.selection.settings import DedupConfig
 
-__all__ = ["NearDuplicates", "jaccard", "shingles"]
-
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
 _MOST_COMPARED = 256

@@ -18,8 +18,6 @@ from pipeline.selection.candidates import Candidates, Reason
 from pipeline.selection.expression import Expression, values_of
 from pipeline.selection.settings import OutlierConfig
 
-__all__ = ["SCORES", "Score", "drop_outliers"]
-
 SCORES: Mapping[str, Mapping[str, float]] = {
     "confidence": {"worst_logprob": 1.0, "mean_logprob": 10.0},
     "worst_logprob": {"worst_logprob": 1.0},

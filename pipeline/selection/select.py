@@ -18,8 +18,6 @@ from pipeline.selection.near_duplicates import NearDuplicates
 from pipeline.selection.score import Score, drop_outliers
 from pipeline.selection.settings import FilterConfig
 
-__all__ = ["DROPPED_FIELDS", "SELECTION_TYPE", "Chosen", "Selection"]
-
 _ROWS_AT_ONCE = 1024
 
 SELECTION_TYPE = pa.struct([

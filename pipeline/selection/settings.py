@@ -10,8 +10,6 @@ from pipeline.codec import explain
 from pipeline.errors import ConfigError
 from pipeline.selection.candidates import Keep, parse_keep
 
-__all__ = ["DEFAULT_SAMPLE_SCORE", "DEFAULT_SCORE", "DedupConfig", "FilterConfig", "OutlierConfig"]
-
 DEFAULT_SCORE = "mean_entropy"
 """How sure the model was of a row: tells good rows from bad ones."""
 DEFAULT_SAMPLE_SCORE = "confidence"

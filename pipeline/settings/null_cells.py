@@ -15,9 +15,6 @@ from jinja2 import StrictUndefined, UndefinedError, pass_context
 
 from pipeline.codec import BoundedEnvironment
 
-__all__ = ["NullCellError", "RowEnvironment", "cells_of"]
-
-
 _NUMERAL = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 
 

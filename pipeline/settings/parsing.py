@@ -19,17 +19,6 @@ from pipeline.codec import FinishReason, StructuredOutputs, WeDLMError, explain
 from pipeline.errors import ConfigError
 from pipeline.settings.typed_json import JSON_TEXT, JsonType, json_type, read_json
 
-__all__ = [
-    "PARSED",
-    "UNPARSED",
-    "Parse",
-    "describe_unparsed",
-    "loaded",
-    "loaded_schema",
-    "parse_settings",
-    "parsed_columns",
-]
-
 _IN_FILES = ("json", "grammar", "regex")
 _MOST_BYTES = 4 * 2**20
 _SHAPE = "Write {json: {file: schema.json}}, or the schema itself."

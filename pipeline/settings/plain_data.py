@@ -12,8 +12,6 @@ from pipeline.errors import ConfigError
 from pipeline.settings.parsing import loaded
 from pipeline.settings.pools import ActorRange
 
-__all__ = ["build", "unknown_field"]
-
 _NESTED: Mapping[str, type] = {"sampling": SamplingParams, "engine": EngineConfig}
 
 

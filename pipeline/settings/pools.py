@@ -14,18 +14,6 @@ from typing import Any, Literal
 from pipeline.codec import EngineConfig, explain, known_fields_only
 from pipeline.errors import ConfigError
 
-__all__ = [
-    "ActorRange",
-    "PoolConfig",
-    "actor_range",
-    "check_actors",
-    "check_reserved",
-    "is_int",
-    "is_number",
-    "pool_config",
-    "require",
-]
-
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _RAYS_OWN = ("CPU", "GPU", "memory", "object_store_memory", "accelerator_type:", "node:")

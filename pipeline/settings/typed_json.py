@@ -15,8 +15,6 @@ import pyarrow as pa
 
 from pipeline.codec import schema_at
 
-__all__ = ["JSON_TEXT", "JsonType", "json_type", "read_json"]
-
 _Kind = Literal["text", "string", "int64", "float64", "bool", "list", "struct", "null", "never"]
 _DEEPEST = 16
 """Levels of lists and structs; what is deeper is JSON text."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["cast_table"]
-
 
 def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """``table`` with the columns and types of ``schema``; missing columns are null.

@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-__all__ = ["NAME", "card_fields", "card_of", "is_card", "json_schema"]
-
 NAME = ".huggingface.yaml"
 """Other readers of a folder skip the file, as its name begins with a dot."""
 _MARK = b"# Types of the published rows, for datasets.load_dataset(FOLDER). Written by WeDLM Batch.\n"

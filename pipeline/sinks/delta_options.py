@@ -14,8 +14,6 @@ import pyarrow as pa
 
 from pipeline.errors import ConfigError
 
-__all__ = ["check_columns", "check_delta_options", "delta_schema"]
-
 _OF_ALL = (
     "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only", "http2_only",
     "http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_max_frame_size",

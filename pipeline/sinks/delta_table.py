@@ -19,8 +19,6 @@ from pipeline.codec import redact
 from pipeline.errors import ConfigError, OutputError, SinkError
 from pipeline.sinks.delta_options import delta_schema
 
-__all__ = ["ConflictError", "DeltaCommit", "DeltaFile", "DeltaLake", "table_options"]
-
 _S3 = {"key": "AWS_ACCESS_KEY_ID", "secret": "AWS_SECRET_ACCESS_KEY", "token": "AWS_SESSION_TOKEN",
        "endpoint_url": "AWS_ENDPOINT_URL", "region_name": "AWS_REGION"}  # fmt: skip
 _REFUSED = ("delta.constraints.", "delta.columnMapping.mode", "delta.generationExpression")

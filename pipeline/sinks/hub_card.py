@@ -18,8 +18,6 @@ from pipeline.codec import tokens_per_forward
 from pipeline.sinks import FORMATS
 from pipeline.sinks.dataset_card import card_fields
 
-__all__ = ["CardFacts", "RowStatistics", "card_text", "mark_of"]
-
 _MARK = "<!-- Made by WeDLM Batch from publication {}; a push replaces this file, unless this line is gone. -->"
 _MARKED = re.compile(re.escape(_MARK).replace(r"\{\}", "([0-9a-f]+)"))
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"),

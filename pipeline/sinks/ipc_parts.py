@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from pipeline.sinks.cast import cast_table
 
-__all__ = ["IpcFormat"]
-
 _BATCH_BYTES = 4 * 2**20
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", unify_dictionaries=True)
 

@@ -13,8 +13,6 @@ import pyarrow as pa
 from pipeline.sinks.dataset_card import card_of
 from pipeline.sinks.json_values import from_json_values, to_json_values
 
-__all__ = ["JsonlFormat"]
-
 _BATCH_ROWS = 4096
 
 

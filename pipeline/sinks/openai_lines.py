@@ -15,8 +15,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["REFUSALS", "failed_line", "request_ids", "response_line"]
-
 CHAT = "/v1/chat/completions"
 REFUSALS = frozenset({"CapacityError", "ConfigError", "RequestError", "SourceError", "TemplateRenderError"})
 """Classes of errors that say that the request cannot be answered as it is."""

@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 
 from pipeline.sinks.cast import cast_table
 
-__all__ = ["ParquetFormat"]
-
 _ROW_GROUP_BYTES = 64 * 2**20
 
 

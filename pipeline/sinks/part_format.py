@@ -9,8 +9,6 @@ from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
-__all__ = ["HashedFile", "PartFormat", "PartWriter"]
-
 
 class PartWriter(Protocol):
     """An open part file."""

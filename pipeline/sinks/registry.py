@@ -14,8 +14,6 @@ from pipeline.sinks.jsonl_parts import JsonlFormat
 from pipeline.sinks.parquet_parts import ParquetFormat
 from pipeline.sinks.part_format import PartFormat
 
-__all__ = ["FORMATS", "check_format"]
-
 FORMATS: Mapping[str, PartFormat] = {
     format.name: format for format in (ParquetFormat(), IpcFormat(), JsonlFormat())
 }  # fmt: skip

@@ -13,8 +13,6 @@ import pyarrow as pa
 from pipeline.storage.damage import Damage, FoundDamageError, as_damage
 from pipeline.storage.protocol import Storage
 
-__all__ = ["Staged", "data_checksum", "digest_of_rows", "load_staged", "row_digests", "stage"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:

@@ -17,8 +17,6 @@ from pipeline.storage.damage import Damage, FoundDamageError, as_damage
 from pipeline.storage.protocol import Storage
 from pipeline.types import Place, derived_row_ids
 
-__all__ = ["PlaceReader", "check_object", "unit_row_faults"]
-
 _CHUNK_BYTES = 2**22
 _PROVEN: set[tuple[str, str, str | None]] = set()
 

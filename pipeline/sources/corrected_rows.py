@@ -21,8 +21,6 @@ from pipeline.sources.types import spelled_as
 from pipeline.storage.urls import is_url, local_path
 from pipeline.types import Place, SourceFile, Unit
 
-__all__ = ["CorrectedRows", "CorrectedUnit", "load_rows", "row_ids_of", "table_of"]
-
 _ROW_IDS = "(row id)"
 """Name of the last column, unless the rows have a column of this name."""
 _READ_ROWS = 4096

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pipeline.sources.limits import long_row_rule
 from pipeline.sources.text import LongLine
 
-__all__ = ["Record", "delimiter_of", "records"]
-
 _MOST_BYTES = 16 * 2**20
 """A longer quoted cell counts as never closed."""
 _DELIMITERS = (",", ";", "\t")

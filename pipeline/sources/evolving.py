@@ -12,8 +12,6 @@ from pipeline.sources.finding import Found
 from pipeline.sources.source import FileSource
 from pipeline.sources.source_opening import ROWS, open_files
 
-__all__ = ["open_added_files"]
-
 
 def open_added_files(
     name: str,

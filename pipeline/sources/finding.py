@@ -21,18 +21,6 @@ from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import SourceFile
 
-__all__ = [
-    "Found",
-    "Listing",
-    "check_name",
-    "digest_now",
-    "find_files",
-    "has_suffix",
-    "source_file",
-    "split_pattern",
-    "suffix_of",
-]
-
 _STORE_DIGESTS = ("ETag", "etag", "md5Hash", "content_md5")
 """Names under which object stores report the hash of an object's content."""
 

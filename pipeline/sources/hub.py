@@ -11,8 +11,6 @@ import pyarrow as pa
 from pipeline.errors import ConfigError, SourceError
 from pipeline.storage.urls import is_url, with_secrets
 
-__all__ = ["features_of", "is_dataset_name", "is_saved", "load_named", "load_saved"]
-
 _NAME = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _SAVED = ("state.json", "dataset_dict.json")
 

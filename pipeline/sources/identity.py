@@ -16,8 +16,6 @@ from typing import Any
 
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem
 
-__all__ = ["RESTORE_INPUT", "known_of_info", "modified_of_info", "stamp_now", "stamp_of_info", "stamp_of_stat"]
-
 RESTORE_INPUT = "Restore the file as it was and run again; or start again with mode='new'."
 """The remedy for an input that has changed."""
 

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from pipeline.errors import SourceError
 
-__all__ = ["inflated"]
-
 MAX_RATIO = 2000
 """Bytes per compressed byte. Gzip cannot exceed 1032, so no such file is refused; the same row over and over, in
 zstd, can, and so could a file of a megabyte that takes hours."""

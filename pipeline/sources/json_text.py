@@ -13,8 +13,6 @@ from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
-__all__ = ["JsonReader", "MinusZero", "Misfit", "Row", "Written", "has_half_pair", "is_null", "write_json"]
-
 _SHORT = 15
 """A fraction of this many characters or fewer is equal to the shortest text of its 64-bit float."""
 _MOST_DIGITS = 4000

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["DEPTH_RULE", "INFER_BYTES", "MAX_DEPTH", "MAX_ROW_BYTES", "is_too_deep", "long_row_rule"]
-
 MAX_ROW_BYTES = 32 * 2**20
 """Longest row of a text file. A prompt of a million tokens has about 4 MiB; a reader keeps one row in memory at least.
 It bounds memory also where a compressed file of kilobytes holds one line of gigabytes."""

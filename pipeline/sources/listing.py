@@ -21,8 +21,6 @@ from pipeline.storage.retry import BEFORE_THE_RUN, map_ahead, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
 from pipeline.types import ListedFile
 
-__all__ = ["PartitionRange", "found_of", "list_files"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionRange:

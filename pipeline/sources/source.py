@@ -21,11 +21,6 @@ from pipeline.storage.retry import BEFORE_THE_RUN, map_ahead, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile, Unread
 
-__all__ = [
-    "BAD", "HIDDEN", "NO_ROWS", "RAW", "FileSource", "SlicedSource", "Source", "cut", "damage_named", "each_of",
-    "open_input", "read_with_retries",
-]  # fmt: skip
-
 BAD = "__wedlm_bad"
 """Hidden column: why a row does not fit the source's columns (null if it does)."""
 RAW = "__wedlm_raw"

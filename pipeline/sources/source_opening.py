@@ -24,8 +24,6 @@ from pipeline.storage.retry import map_ahead
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, relative
 from pipeline.types import SourceFile, Unread
 
-__all__ = ["ROWS", "check_apart", "check_files_apart", "open_files", "open_source", "source_of"]
-
 _MAGIC_BYTES = 8
 ROWS = FileSource.input_format
 """Input format of tables that are nothing but rows."""

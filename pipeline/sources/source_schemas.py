@@ -12,8 +12,6 @@ from pipeline.errors import SourceError
 from pipeline.sources.types import Held, held, plain_type, widened
 from pipeline.types import SourceFile
 
-__all__ = ["check_names", "common_schema"]
-
 _OURS = "__wedlm_"
 
 

@@ -32,8 +32,6 @@ from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 from pipeline.types import SourceFile
 
-__all__ = ["MEMORY_KEY", "spool", "tables_of"]
-
 MEMORY_KEY = "rows"
 """File key of in-memory input; its row ids begin with it."""
 _FILE = "rows.parquet"

@@ -13,8 +13,6 @@ from pipeline.storage.damage import FoundDamageError, StageDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.types import SourceFile, Unit
 
-__all__ = ["STAGE_ID", "KeepRows", "StageRows", "carried_columns"]
-
 STAGE_ID = "__wedlm_id"
 """Column of row ids: those of the stage before, with the number of the sample where it gave several."""
 

@@ -21,20 +21,6 @@ from pipeline.sources.source import BAD, RAW
 from pipeline.sources.types import WHOLE_NUMBERS, has_whole_numbers, number_type
 from pipeline.sources.wanted import ALL_COLUMNS, Wanted
 
-__all__ = [
-    "ANY_VALUES",
-    "ColumnTypes",
-    "Inferred",
-    "columns_of",
-    "comes_back",
-    "common_types",
-    "holds_any_values",
-    "infer_columns",
-    "infer_types",
-    "misfits",
-    "tabulate",
-]
-
 ColumnTypes = Mapping[str, pa.DataType | None]
 """Name of a column -> its type, in order; None: its values have no common type, so that it is text."""
 _NO_ARRAY = (pa.ArrowException, OverflowError, ValueError, TypeError)

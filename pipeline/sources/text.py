@@ -24,14 +24,6 @@ from pipeline.sources.source import FileSource, open_input, read_with_retries
 from pipeline.sources.tabulate import tabulate
 from pipeline.types import Slice, SourceFile
 
-__all__ = [
-    "LongLine",
-    "TextSource",
-    "lines_of",
-    "open_text",
-    "with_compression",
-]
-
 _KEPT_BYTES = 4096
 _STEP_BYTES = 2**20
 

@@ -12,21 +12,6 @@ import pyarrow as pa
 
 from pipeline.types import SourceFile
 
-__all__ = [
-    "WHOLE_NUMBERS",
-    "Held",
-    "Partitions",
-    "fits",
-    "has_whole_numbers",
-    "held",
-    "number_type",
-    "partitions_in",
-    "plain_schema",
-    "plain_type",
-    "spelled_as",
-    "widened",
-]
-
 WHOLE_NUMBERS = {b"wedlm.whole_numbers": b"1"}
 """Metadata of a column of fractions whose whole numbers were written as 1, and none as 1.0."""
 

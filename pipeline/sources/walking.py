@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from pipeline.errors import SourceError
 
-__all__ = ["Entry", "Folder", "folders", "has_wildcards", "is_hidden", "matches", "matching"]
-
 _ANY_DEPTH = "**"
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pipeline.config import RunConfig
 from pipeline.settings.template import PromptTemplate
 
-__all__ = ["ALL_COLUMNS", "PROMPT_COLUMNS", "Wanted", "columns_named_by", "wanted_by"]
-
 PROMPT_COLUMNS = ("prompt", "messages", "prompt_token_ids", "conversations")
 """Columns of prompts where no setting names one."""
 _PLACES = ("prompt_column", "messages_column", "token_ids_column")

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
 
-__all__ = ["Damage", "FoundDamageError", "StageDamageError", "as_damage", "is_unreadable"]
-
 _UNREADABLE = (errno.EIO, errno.EACCES, errno.EPERM, errno.EISDIR, errno.EUCLEAN)
 """Errors of a file system that holds a file and cannot read it; another attempt fails too."""
 

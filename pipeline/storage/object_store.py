@@ -11,8 +11,6 @@ from typing import Any, BinaryIO
 
 from pipeline.storage.urls import as_os_errors, open_filesystem, open_remote
 
-__all__ = ["ObjectStorage"]
-
 _STREAMING = {"s3", "s3a", "gs", "gcs"}
 """Stores whose open files are invisible until they are closed, and can be discarded; others need a temporary file."""
 _BLOCK_BYTES = 16 * 2**20

@@ -19,8 +19,6 @@ from pipeline.storage.object_store import ObjectStorage
 from pipeline.storage.retry import RetryingStorage, without_credentials
 from pipeline.storage.urls import CredentialsError, as_os_errors, is_url, local_path, open_filesystem, plain_name
 
-__all__ = ["check_output_url", "check_reachable", "open_storage"]
-
 _SCHEMES = ("s3", "s3a")
 _LIMIT_SECONDS = 6.0
 _DIRECT_SECONDS = 1.0

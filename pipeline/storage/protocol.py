@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Protocol
 
-__all__ = ["Storage"]
-
 
 class Storage(Protocol):
     """An output folder. Picklable: actors and tasks get a copy. Failures are OSErrors, or SinkErrors after retries."""

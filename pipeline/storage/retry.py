@@ -14,8 +14,6 @@ from pipeline.errors import PipelineError, SinkError
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import CredentialsError, MisuseError
 
-__all__ = ["BEFORE_THE_RUN", "RetryingStorage", "map_ahead", "with_retries", "without_credentials"]
-
 _ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.2
 _ENOUGH_SECONDS = 30.0

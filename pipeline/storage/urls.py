@@ -18,24 +18,6 @@ from urllib.parse import unquote_to_bytes
 from pipeline.codec import CoreConfigError, keep_url_credentials, quotes_secrets, redact, resolved
 from pipeline.errors import ConfigError
 
-__all__ = [
-    "READ_AHEAD_BYTES",
-    "CredentialsError",
-    "MisuseError",
-    "StoreError",
-    "as_os_errors",
-    "is_url",
-    "join",
-    "lies_inside",
-    "local_path",
-    "open_filesystem",
-    "open_remote",
-    "plain_name",
-    "relative",
-    "with_secrets",
-]
-
-
 _MISUSE = (TypeError, ValueError, AttributeError, KeyError, ImportError, NotImplementedError)
 
 

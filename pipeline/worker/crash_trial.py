@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Attempt", "Piece", "Rows", "Trial", "Verdict"]
-
 Rows = tuple[int, int]
 """Consecutive rows of a unit: first and one past the last."""
 

@@ -17,8 +17,6 @@ from typing import Any, Protocol, TypeVar
 
 from pipeline.codec import Failure, Generation, Request
 
-__all__ = ["DroppedError", "EngineLike", "EngineThread", "PrefixQueue"]
-
 
 class PrefixQueue:
     """A queue that hands out requests with a common prefix one after the other.

@@ -17,8 +17,6 @@ from pipeline.codec import Request, masked_errors, redact
 from pipeline.worker.engine_thread import EngineLike, EngineThread
 from pipeline.worker.load_engine import keep_what_is_there
 
-__all__ = ["main"]
-
 
 def main(descriptor: int) -> None:
     """Serve the connection of this number until its other end is closed."""

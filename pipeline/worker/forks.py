@@ -26,8 +26,6 @@ from pipeline.worker.load_engine import uses_gpu
 from pipeline.worker.row_isolation import ChildDiedError, NoChildrenError
 from wedlm_core.host_memory import available_memory
 
-__all__ = ["SERVER", "Forks"]
-
 SERVER = f"{__name__.rpartition('.')[0]}.fork_server"
 """The module that the server runs, as this process calls it."""
 _ONE_THREAD = {

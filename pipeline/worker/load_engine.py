@@ -21,17 +21,6 @@ from wedlm_core.kernels.cpu.kept import are_kept, note_kept
 if TYPE_CHECKING:
     from wedlm_core.llm import LLM
 
-__all__ = [
-    "EngineLoader",
-    "check_attention",
-    "count_gpus",
-    "keep_what_is_there",
-    "load_engine",
-    "load_for_any_row",
-    "nothing_collected",
-    "uses_gpu",
-]
-
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:

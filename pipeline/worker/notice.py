@@ -17,8 +17,6 @@ from types import FrameType
 from pipeline.codec import redact
 from pipeline.errors import EngineDiedError
 
-__all__ = ["SIGTERM", "SPOT_NOTICE", "Notice", "spot_notice"]
-
 SPOT_NOTICE = "WEDLM_SPOT_NOTICE"
 """Name of the variable that holds a path or an http(s) URL."""
 SIGTERM = "SIGTERM"

@@ -23,8 +23,6 @@ from pipeline.settings.parsing import Parse
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
 
-__all__ = ["encode_unit", "record_of"]
-
 _CAUSES = 8
 """Causes of failures that a unit's record tells apart; the dead-letter table has every message."""
 

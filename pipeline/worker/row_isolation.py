@@ -16,8 +16,6 @@ from typing import Protocol, TypeVar
 from pipeline.errors import EngineDiedError
 from pipeline.worker.crash_bisection import Attempt, Rows, Verdict
 
-__all__ = ["BisectionLike", "ChildDiedError", "Gate", "NoChildrenError", "RowIsolation"]
-
 _T = TypeVar("_T")
 _ANY = sys.maxsize
 """A limit for the gate: any number of units with a limit."""

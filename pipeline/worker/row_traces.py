@@ -21,8 +21,6 @@ from pipeline.prompts.tokenize import encoded_prompts
 from pipeline.reporting.traces import RowTrace, all_tokens, forwards_of, pieces_of
 from wedlm_core.tokenizer import TextStream, Tokenizer
 
-__all__ = ["SPARE", "Traced", "trace_rows"]
-
 SECONDS = 8.0
 """Of decoding, at most."""
 TOKENS = 192

@@ -43,8 +43,6 @@ from pipeline.worker.row_isolation import BisectionLike, RowIsolation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Runs", "UnitWorker", "preview_table"]
-
 
 class Runs:
     """The executions ("runs") of units in an actor. Thread-safe.

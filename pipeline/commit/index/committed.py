@@ -12,8 +12,6 @@ from pipeline.causes import MOST_CAUSES, added_causes
 from pipeline.commit.index.scratch import Scratch, load_snapshot, save_snapshot
 from pipeline.types import GENERATED_COUNTS, PROMPT_COUNTS, RECORD_FIELDS, CommitRecord, Revocation, Stretch, Totals
 
-__all__ = ["COLUMNS", "CommittedUnits", "record_of", "row_of"]
-
 COLUMNS = RECORD_FIELDS
 """Columns of the table, one for each field of a record; those of :data:`_MAPPINGS` and ``more`` are JSON text, or null
 if empty."""

@@ -14,8 +14,6 @@ from typing import Any
 from pipeline.commit.index.scratch import Scratch
 from pipeline.types import ListedFile
 
-__all__ = ["Inputs", "ProcessedFile"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessedFile:

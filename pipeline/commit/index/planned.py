@@ -9,8 +9,6 @@ from typing import Any
 from pipeline.commit.index.scratch import Scratch
 from pipeline.types import Slice, Unit
 
-__all__ = ["COLUMNS", "PlannedUnits", "unit_of"]
-
 COLUMNS = ("idx", "unit_id", "file", "first_row", "num_rows", "grp", "start", "stop", "more")
 """``num_rows`` is of the whole unit; ``more`` is JSON text of the slices after the first, or null if there are none."""
 

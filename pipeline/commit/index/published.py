@@ -10,8 +10,6 @@ from pipeline.commit.index import committed, planned
 from pipeline.commit.index.scratch import Scratch
 from pipeline.types import CommitRecord, Place, Unit
 
-__all__ = ["IndexedUnit", "PublishedUnit", "PublishedUnits"]
-
 _RECORD = ", ".join(f"r.{name}" for name in committed.COLUMNS)
 _UNIT = ", ".join(f"u.{name}" for name in planned.COLUMNS)
 _FIRST_OF_RECORD = 10

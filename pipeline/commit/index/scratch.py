@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-__all__ = ["Scratch", "load_snapshot", "save_snapshot"]
-
 _CACHE_KIB = 8192
 _BATCH = 1024
 """Tuples written in one transaction."""

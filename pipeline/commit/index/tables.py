@@ -12,8 +12,6 @@ from pipeline.commit.index.published import PublishedUnits
 from pipeline.commit.index.scratch import Scratch
 from pipeline.types import CommitRecord, Totals, Unit
 
-__all__ = ["Index"]
-
 _SETTLED = "EXISTS (SELECT 1 FROM units u WHERE u.unit_id = records.unit_id AND u.todo = 0)"
 
 

@@ -26,8 +26,6 @@ from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.text import LongLine, TextSource, lines_of, open_text, with_compression
 from pipeline.types import SourceFile
 
-__all__ = ["CsvSource"]
-
 _INFER_ROWS = 20_000
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[-+][0-9]+)?")

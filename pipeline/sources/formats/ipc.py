@@ -14,8 +14,6 @@ from pipeline.sources.source import FileSource, cut, damage_named, each_of, open
 from pipeline.sources.source_schemas import common_schema
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["IpcSource"]
-
 _SEQUENTIAL = -1
 """Group of a stream's slices: each is reached only by reading all that is before it."""
 

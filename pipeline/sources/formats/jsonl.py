@@ -15,8 +15,6 @@ from pipeline.sources.tabulate import Inferred, columns_of, common_types, infer_
 from pipeline.sources.text import LongLine, TextSource, lines_of, open_text, with_compression
 from pipeline.types import SourceFile
 
-__all__ = ["JsonlSource", "parsed_rows"]
-
 _INFER_ROWS = 20_000
 
 

@@ -19,8 +19,6 @@ from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.text import lines_of, open_text
 from pipeline.types import SourceFile
 
-__all__ = ["BATCH_COLUMNS", "BODY", "CUSTOM_ID", "OpenAIBatchSource"]
-
 CUSTOM_ID = "custom_id"
 BODY = "body"
 BATCH_COLUMNS = pa.schema(

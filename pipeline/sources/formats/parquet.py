@@ -17,8 +17,6 @@ from pipeline.sources.source_schemas import common_schema
 from pipeline.storage.urls import READ_AHEAD_BYTES, is_url, local_path
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["ParquetSource"]
-
 _BATCH_ROWS = 4096
 _BUFFER_BYTES = 2**20
 _MOST_ROW_BYTES = 256 * 2**20

@@ -14,8 +14,6 @@ from pipeline.sources.tabulate import tabulate
 from pipeline.sources.text import open_text, with_compression
 from pipeline.types import Slice, SourceFile
 
-__all__ = ["TextFileSource"]
-
 _SCHEMA = pa.schema([("prompt", pa.string())])
 _KEPT_BYTES = 4096
 
