@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pipeline import ChainConfig, ChainSummary, FilterResult, RunConfig, RunSummary, layout
 from pipeline.codec import redact
-from pipeline.progress.summary_table import Fact
+from pipeline.commands.summary import Fact
 
 _FLAGS = {"--retry-failed", "--repair"}
 _ONCE = ("--mode", "--redo")

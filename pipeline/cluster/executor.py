@@ -17,10 +17,9 @@ from typing import Any, Protocol
 
 from pipeline import layout
 from pipeline.cluster.actor_pool import ActorPool, ActorSeconds, start_pool
-from pipeline.cluster.drain import drain
 from pipeline.cluster.feeding import generate
 from pipeline.cluster.metrics_reporter import report_run
-from pipeline.cluster.node_watch import NodeWatch
+from pipeline.cluster.node_watch import NodeWatch, drain
 from pipeline.cluster.prefetch import TASK_CPUS, PreparedUnit, interleaved, prefetch_later, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private
 from pipeline.cluster.session import Background

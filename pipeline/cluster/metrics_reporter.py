@@ -1,4 +1,4 @@
-"""Reports the metrics of :mod:`pipeline.progress.metrics` to Ray, whose agent on each node serves them to Prometheus.
+"""Reports the metrics of :mod:`pipeline.cluster.metrics` to Ray, whose agent on each node serves them to Prometheus.
 
 A thread of its own samples every few seconds: nothing here runs for each row, and nothing on the path of a forward. On
 a node without a metrics port there is no reporter at all.
@@ -17,8 +17,8 @@ from functools import reduce
 from typing import Any, Protocol
 
 from pipeline.cluster.metric_sources import ActorSource, DriverSource
+from pipeline.cluster.metrics import LABELS, METRICS, Metric
 from pipeline.config import RunConfig
-from pipeline.progress.metrics import LABELS, METRICS, Metric
 from pipeline.stages import seconds_since_start
 from pipeline.worker.engine_thread import EngineThread
 
@@ -58,7 +58,7 @@ class Reporter:
     """Samples sources and gives changed values to the instruments.
 
     Args:
-        labels: values of :data:`pipeline.progress.metrics.LABELS`.
+        labels: values of :data:`pipeline.cluster.metrics.LABELS`.
         make: makes the instrument of a metric, when it first has a value.
     """
 

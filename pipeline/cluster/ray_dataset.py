@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pipeline.cluster.session import ensure_ray
-from pipeline.commit.published_parts import PublishedPart
+from pipeline.commit.committed_rows import PublishedPart
 from pipeline.storage.urls import is_url, open_filesystem
 
 if TYPE_CHECKING:

@@ -133,7 +133,7 @@ def _resolved(
 
 def _check_read(job: Job, index: Index, old: RunState | None, *, scheduled: bool) -> None:
     """Check the input of a run that reads it: files that were read before are the same, and ids are unique."""
-    if not scheduled:
+    if not scheduled and len(index.records):
         _check_touched(job, index, old)
     if job.config.id_column is not None:
         derives = job.prompt_kind == "request"  # a line that is no request has no id, and fails by itself

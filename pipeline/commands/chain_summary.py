@@ -8,9 +8,8 @@ from typing import Any
 
 from pipeline.codec import redact
 from pipeline.commands.filter import FilterResult
-from pipeline.commands.summary import RunResult, RunSummary, StartUp
+from pipeline.commands.summary import Fact, RunResult, RunSummary, StartUp, SummaryTable
 from pipeline.progress.cost import ResourceSeconds, describe_cost
-from pipeline.progress.summary_table import Fact, SummaryTable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from pipeline.commands.run_checks import on_this_cpu, plan_index, prepared_sampl
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.plan.job import Job, resolve_job
-from pipeline.prompts.model_files import check_model
-from pipeline.prompts.model_memory import ModelMemory, model_memory
+from pipeline.prompts.model_files import ModelMemory, check_model, model_memory
 from pipeline.prompts.structures import check_structure
 from pipeline.sinks import FORMATS
 from pipeline.sources import source_of

@@ -37,7 +37,7 @@ from pipeline.sources.formats import all_suffixes
 from pipeline.sources.formats.parquet import ParquetSource
 from pipeline.sources.listing import found_of, list_files
 from pipeline.sources.source_opening import check_files_apart
-from pipeline.sources.wanted import wanted_by
+from pipeline.sources.types import wanted_by
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import map_ahead
 from pipeline.storage.urls import join, plain_name

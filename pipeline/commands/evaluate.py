@@ -20,8 +20,7 @@ from pipeline.commands.run import run
 from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, OutputError
-from pipeline.evaluation.accuracy import Counts, Difference
-from pipeline.evaluation.scorers import OUTCOMES, SCORERS
+from pipeline.evaluation.scorers import OUTCOMES, SCORERS, Counts, Difference
 from pipeline.sources import source_of
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage

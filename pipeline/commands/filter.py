@@ -13,6 +13,7 @@ from pipeline.commands.begin import prepare_output, say
 from pipeline.commands.filter_source import FilteredOutput, dropped_by_reason, open_filtered
 from pipeline.commands.read import read
 from pipeline.commands.run_checks import check_writable
+from pipeline.commands.summary import Fact, SummaryTable
 from pipeline.commit.derive import DerivedTables, publish_derived
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease, hold_lease
@@ -23,7 +24,6 @@ from pipeline.commit.repair import find_published_damage
 from pipeline.commit.run_record import Derived, Origin, RunState, describe_differences
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, DamagedError, FingerprintError, OutputError
-from pipeline.progress.summary_table import Fact, SummaryTable
 from pipeline.selection.select import Selection
 from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
 from pipeline.sinks import FORMATS

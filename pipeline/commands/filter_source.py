@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.commit.committed_rows import published_dead_letters, published_rows
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.published_parts import published_dead_letters, published_rows
 from pipeline.commit.repair import reading_error
 from pipeline.commit.run_record import RunState
 from pipeline.errors import OutputError

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.codec import FinishReason, explain, redact
 from pipeline.commands.hub_commit import CARD, HubContent, Pushed, commit_to_hub
+from pipeline.commit.committed_rows import PublishedPart, published_rows
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.published_parts import PublishedPart, published_rows
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
 from pipeline.sinks.hub_card import CardFacts, RowStatistics, card_text

@@ -12,9 +12,8 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.cluster.ray_dataset import ray_dataset
 from pipeline.cluster.resources import is_private
-from pipeline.commit.committed_rows import DEAD_LETTERS, ROWS, committed_tables
+from pipeline.commit.committed_rows import DEAD_LETTERS, ROWS, PublishedPart, committed_tables
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.published_parts import PublishedPart
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, DamagedError, OutputError, ResourceError
 from pipeline.sinks.dataset_card import json_schema

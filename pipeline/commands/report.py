@@ -15,12 +15,11 @@ from pipeline import layout
 from pipeline.codec import redact
 from pipeline.commands.filter_source import dropped_by_reason
 from pipeline.commands.trace_output import trace_output
-from pipeline.commit.committed_rows import ROWS, committed_tables
+from pipeline.commit.committed_rows import ROWS, PublishedPart, committed_tables, published_rows
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, index_publication
 from pipeline.commit.part_files import load_aggregates
-from pipeline.commit.published_parts import PublishedPart, published_rows
 from pipeline.commit.retries import describe_retries
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import read_state, seal, unseal

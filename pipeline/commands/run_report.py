@@ -22,8 +22,7 @@ from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Snapshot
 from pipeline.progress.views import Pulse
 from pipeline.reporting.aggregate import Aggregate
-from pipeline.reporting.facts import Session
-from pipeline.reporting.timeline import TimeLine
+from pipeline.reporting.facts import Session, TimeLine
 from pipeline.storage.protocol import Storage
 from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced

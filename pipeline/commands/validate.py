@@ -29,8 +29,14 @@ from pipeline.config import RunConfig
 from pipeline.errors import OutputError, PipelineError
 from pipeline.plan.input_check import check_renamed
 from pipeline.plan.job import Job, new_run_record, resolve_job
-from pipeline.prompts.model_files import check_model, model_length, model_notes, resolved_model
-from pipeline.prompts.model_memory import ModelMemory, model_memory
+from pipeline.prompts.model_files import (
+    ModelMemory,
+    check_model,
+    model_length,
+    model_memory,
+    model_notes,
+    resolved_model,
+)
 from pipeline.prompts.structures import check_structure
 from pipeline.sinks import check_format
 from pipeline.sources import SlicedSource, check_apart, check_files_apart, source_of

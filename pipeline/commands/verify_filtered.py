@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pipeline.commands.filter_source import FilteredOutput
 from pipeline.commands.verify_parts import Findings, RowStream, check_bytes
-from pipeline.commit.published_parts import published_dead_letters
+from pipeline.commit.committed_rows import published_dead_letters
 from pipeline.errors import PipelineError
 from pipeline.sinks.staged import data_checksum
 

@@ -23,7 +23,7 @@ from pipeline.sources import FileSource, SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
 from pipeline.sources.source_schemas import check_names
 from pipeline.sources.stage_rows import StageRows
-from pipeline.sources.wanted import columns_named_by
+from pipeline.sources.types import columns_named_by
 from pipeline.storage.protocol import Storage
 from pipeline.types import Unit, Unread
 

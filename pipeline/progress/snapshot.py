@@ -158,7 +158,7 @@ class Units:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How full the engines are, as the actors said last (:mod:`pipeline.progress.metrics` has the same values).
+    """How full the engines are, as the actors said last (:mod:`pipeline.cluster.metrics` has the same values).
 
     Attributes:
         actors: that are in these sums.

@@ -12,8 +12,7 @@ from pipeline.codec import Failure, RequestError, SamplingParams, explain
 from pipeline.plan.job import Job
 from pipeline.prompts.conversation import conversation
 from pipeline.prompts.limited_process import UnstartedError
-from pipeline.prompts.prompt import ChatCells, chat_prompt, checked_ids, no_value, noted
-from pipeline.prompts.special_text import marked
+from pipeline.prompts.prompt import ChatCells, chat_prompt, checked_ids, marked, no_value, noted
 from pipeline.prompts.structures import of_response_format
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 

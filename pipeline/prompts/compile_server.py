@@ -1,4 +1,4 @@
-"""A process that compiles grammars to see whether that ends; see :mod:`pipeline.prompts.own_grammars`.
+"""A process that compiles grammars to see whether that ends; see :mod:`pipeline.prompts.structures`.
 
 The opening is the arguments of :class:`GrammarCompiler`, a request structured outputs, and its answer None, or the
 :class:`WeDLMError` with which they are refused.

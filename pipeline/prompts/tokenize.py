@@ -18,22 +18,24 @@ from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, l
 from pipeline.prompts.batch_request import row_request
 from pipeline.prompts.limited_process import UnstartedError
 from pipeline.prompts.model_files import check_same_model, model_length, resolved_model
-from pipeline.prompts.own_grammars import grammar_faults
 from pipeline.prompts.prompt import (
     NO_CELLS,
     BlankPrompt,
     ChatCells,
     TemplateRenderError,
+    encode_marked,
+    is_marked,
+    marked,
     no_value,
     plain_values,
     prompt_of,
     template_values,
     text_prompt,
+    unmarked,
     values,
 )
 from pipeline.prompts.rendering import render_prompt
-from pipeline.prompts.special_text import encode_marked, is_marked, marked, unmarked
-from pipeline.prompts.structures import of_cell
+from pipeline.prompts.structures import grammar_faults, of_cell
 from pipeline.settings.template import NullCellError, PromptTemplate
 from pipeline.sinks.staged import data_checksum, row_digests
 from pipeline.sources import BAD, RAW

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from pipeline.sinks.cast import cast_table
+from pipeline.sinks.part_format import cast_table
 
 _BATCH_BYTES = 4 * 2**20
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", unify_dictionaries=True)

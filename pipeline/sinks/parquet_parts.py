@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.sinks.cast import cast_table
+from pipeline.sinks.part_format import cast_table
 
 _ROW_GROUP_BYTES = 64 * 2**20
 

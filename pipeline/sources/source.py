@@ -12,11 +12,10 @@ from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar, runtime_checkable
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sinks.cast import cast_table
+from pipeline.sinks.part_format import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
-from pipeline.sources.types import Partitions, fits, spelled_as
-from pipeline.sources.wanted import ALL_COLUMNS, Wanted
+from pipeline.sources.types import ALL_COLUMNS, Partitions, Wanted, fits, spelled_as
 from pipeline.storage.retry import BEFORE_THE_RUN, map_ahead, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile, Unread

@@ -17,8 +17,8 @@ from pipeline.sources.formats.text_file import TextFileSource
 from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
 from pipeline.sources.source import FileSource, SlicedSource, open_input
 from pipeline.sources.spool import spool
+from pipeline.sources.types import ALL_COLUMNS, Wanted, wanted_by
 from pipeline.sources.walking import has_wildcards, matches
-from pipeline.sources.wanted import ALL_COLUMNS, Wanted, wanted_by
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import map_ahead
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, relative

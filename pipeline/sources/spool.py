@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.errors import SourceError
-from pipeline.sinks.cast import cast_table
-from pipeline.sinks.part_format import HashedFile
+from pipeline.sinks.part_format import HashedFile, cast_table
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import check_object
 from pipeline.sources.formats.parquet import ParquetSource
@@ -25,8 +24,7 @@ from pipeline.sources.identity import stamp_now
 from pipeline.sources.source import BAD, HIDDEN, NO_ROWS
 from pipeline.sources.source_schemas import check_names
 from pipeline.sources.tabulate import infer_columns, tabulate
-from pipeline.sources.types import plain_schema
-from pipeline.sources.wanted import ALL_COLUMNS, Wanted
+from pipeline.sources.types import ALL_COLUMNS, Wanted, plain_schema
 from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join

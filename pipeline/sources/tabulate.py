@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from pipeline.sources.json_text import MinusZero, Misfit, Row, Written, has_half_pair, is_null, write_json
 from pipeline.sources.limits import DEPTH_RULE, is_too_deep
 from pipeline.sources.source import BAD, RAW
-from pipeline.sources.types import WHOLE_NUMBERS, has_whole_numbers, number_type
-from pipeline.sources.wanted import ALL_COLUMNS, Wanted
+from pipeline.sources.types import ALL_COLUMNS, WHOLE_NUMBERS, Wanted, has_whole_numbers, number_type
 
 ColumnTypes = Mapping[str, pa.DataType | None]
 """Name of a column -> its type, in order; None: its values have no common type, so that it is text."""

@@ -1,4 +1,4 @@
-"""Makes the Grafana dashboard and the table of metrics in the documentation from :mod:`pipeline.progress.metrics`.
+"""Makes the Grafana dashboard and the table of metrics in the documentation from :mod:`pipeline.cluster.metrics`.
 
     python -m testing.monitoring
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipeline.progress.metrics import METRICS, Metric, metric_of_source
+from pipeline.cluster.metrics import METRICS, Metric, metric_of_source
 from testing.repository import ROOT
 
 __all__ = ["DASHBOARD", "DOCUMENT", "dashboard", "document", "expression", "files"]

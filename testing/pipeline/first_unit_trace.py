@@ -1,6 +1,7 @@
-"""Traces a run up to its first unit: which files of the product it passes, and how often it moves between them.
+"""Traces a run up to its first unit: which files of the product it enters, and how often it moves between them.
 
-Run as a module, in a process of its own, so that nothing is loaded or cached before. Prints a JSON object.
+A file is entered where one of its functions is called; an import does not count. Run as a module, in a process of its
+own, so that nothing is loaded or cached before. Prints a JSON object.
 """
 
 from __future__ import annotations
@@ -30,27 +31,42 @@ def trace(folder: Path) -> NoReturn:
     from pipeline.storage.open import open_storage
     from testing.pipeline.fakes import InlineExecutor
 
+    path = str(folder / "in.parquet")
     files: list[str] = []  # in the order in which they are entered
+    given: set[str] = set()
 
     def entered(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(str(ROOT)):
-            path = os.path.relpath(code.co_filename, ROOT)
-            if path.startswith(_PRODUCT) and files[-1:] != [path]:
-                files.append(path)
+        if event == "call" and code.co_filename.startswith(str(ROOT)) and not _is_import(frame):
+            name = os.path.relpath(code.co_filename, ROOT)
+            if name.startswith(_PRODUCT):
+                files.extend([] if files[-1:] == [name] else [name])
+                given.update(name for value in frame.f_locals.values() if _holds(value, path))
 
     class Stops(InlineExecutor):
         def run_units(self, job: Any, work: Any) -> NoReturn:
             sys.setprofile(None)
-            print(json.dumps({"files": sorted(set(files)), "moves": len(files)}), flush=True)
+            found = {"files": sorted(set(files)), "moves": len(files), "dataset": sorted(given)}
+            print(json.dumps(found), flush=True)
             os._exit(0)
 
-    pq.write_table(pa.table({"prompt": ["One.", "Two."]}), folder / "in.parquet")
-    given = {"input": str(folder / "in.parquet"), "output": str(folder / "out"), "model": "tiny"}
+    pq.write_table(pa.table({"prompt": ["One.", "Two."]}), path)
     sys.setprofile(entered)
-    config = RunConfig.from_mapping(given)
+    config = RunConfig.from_mapping({"input": path, "output": str(folder / "out"), "model": "tiny"})
     run_on(Stops(), config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
     raise AssertionError("the run asked for no unit")
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    """Whether a module is being imported."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals["__name__"] != "__main__"
+
+
+def _holds(value: Any, path: str) -> bool:
+    """Whether an argument is the input's path, or a configuration that has it."""
+    return value is path or (type(value).__name__ == "RunConfig" and value.input is path)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
-from pipeline.progress.metrics import LABELS, METRICS, metric_of_source
+from pipeline.cluster.metrics import LABELS, METRICS, metric_of_source
 from testing.infra import INFRA, load
 from testing.monitoring import DASHBOARD, DOCUMENT, dashboard, files
 from testing.repository import ROOT

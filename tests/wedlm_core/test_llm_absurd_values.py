@@ -15,8 +15,8 @@ import pytest
 from testing.engine.absurd import ENDLESS, HALF, HUGE, SAMPLING, name_of
 from testing.engine.refusals import assert_refused
 from wedlm_core import LLM, ConfigError, EngineConfig, RequestError, SamplingParams
+from wedlm_core.config.engine_config import StreamingSwitches
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.config.streaming_config import StreamingSwitches
 from wedlm_core.errors import explain
 from wedlm_core.types import Request
 

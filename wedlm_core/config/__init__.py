@@ -3,9 +3,8 @@
 Reads no files and imports no torch.
 """
 
-from wedlm_core.config.engine_config import EngineConfig
+from wedlm_core.config.engine_config import EngineConfig, StreamingSwitches
 from wedlm_core.config.model import EXACT_WEIGHT_DTYPES, ModelConfig, YarnScaling
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.config.streaming_config import StreamingSwitches
 
 __all__ = ["EXACT_WEIGHT_DTYPES", "EngineConfig", "ModelConfig", "StepCost", "StreamingSwitches", "YarnScaling"]

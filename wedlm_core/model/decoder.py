@@ -2,7 +2,7 @@
 
 The caller passes attention as an ``Attend`` callable. The engine's reads and writes a paged KV pool for packed rows
 ``[T]``; that of training has the dual-stream pattern for batches ``[B, T]``. Projections are fused: q, k and v are one
-matrix, gate and up another. :mod:`wedlm_core.model.expected_tensors` maps them to the Hugging Face names.
+matrix, gate and up another. :mod:`wedlm_core.model.checkpoint` maps them to the Hugging Face names.
 """
 
 from __future__ import annotations

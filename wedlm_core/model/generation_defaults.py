@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wedlm_core.errors import ConfigError, RequestError, explain
-from wedlm_core.model.checkpoint_files import read_json
+from wedlm_core.model.checkpoint import read_json
 from wedlm_core.sampling_params import SamplingParams
 
 __all__ = ["FILE", "GENERATION_CONFIGS", "GenerationDefaults", "load_generation_defaults"]

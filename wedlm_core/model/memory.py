@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wedlm_core.config import EXACT_WEIGHT_DTYPES, ModelConfig
-from wedlm_core.model.expected_tensors import expected_tensors
+from wedlm_core.model.checkpoint import expected_tensors
 
 __all__ = ["BYTES", "WEIGHT_DTYPES", "kv_bytes_per_token", "weight_bytes"]
 

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from wedlm_core.config import ModelConfig
 from wedlm_core.devices import on_device
 from wedlm_core.kernels.rounding import rounded
-from wedlm_core.model.checkpoint_files import opened
+from wedlm_core.model.checkpoint import TensorPlace, opened
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.expected_tensors import TensorPlace
 from wedlm_core.model.int8 import Int8Embedding
 from wedlm_core.model.quantised import EXACT_DTYPES, prepare_exact
 from wedlm_core.model.smoothing import Smoothing

@@ -18,8 +18,7 @@ from safetensors.torch import save
 from wedlm_core.cache import one_at_a_time, writable_cache
 from wedlm_core.errors import ConfigError, WeightsError, explain
 from wedlm_core.file_digest import file_digest
-from wedlm_core.model.checkpoint import Checkpoint
-from wedlm_core.model.checkpoint_files import opened
+from wedlm_core.model.checkpoint import Checkpoint, opened
 from wedlm_core.model.smoothing import MOST, Smoothing, expected_sites
 from wedlm_core.model.smoothing_names import SAMPLE, check_file, smoothing_path
 from wedlm_core.model.smoothing_search import search

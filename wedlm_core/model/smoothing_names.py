@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.file_digest import file_digest
-from wedlm_core.model.checkpoint_files import opened
+from wedlm_core.model.checkpoint import opened
 
 __all__ = ["REMEDY", "SAMPLE", "SMOOTHING_FILE", "check_file", "smoothing_digest", "smoothing_path"]
 

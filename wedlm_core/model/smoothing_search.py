@@ -14,10 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wedlm_core.model.checkpoint import Checkpoint
-from wedlm_core.model.checkpoint_files import opened
+from wedlm_core.model.checkpoint import Checkpoint, TensorPlace, expected_tensors, opened
 from wedlm_core.model.decoder import DecoderLayer, RMSNorm
-from wedlm_core.model.expected_tensors import TensorPlace, expected_tensors
 from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.placing import place

@@ -1,6 +1,6 @@
 """Load and save models in Hugging Face folder layout: ``config.json`` and safetensors, in one file or in shards.
 
-The decoder has fused projections. :mod:`wedlm_core.model.expected_tensors` maps Hugging Face tensors to its parameters,
+The decoder has fused projections. :mod:`wedlm_core.model.checkpoint` maps Hugging Face tensors to its parameters,
 :mod:`wedlm_core.model.checkpoint` checks the files, and :mod:`wedlm_core.model.placing` copies the tensors.
 """
 
@@ -17,10 +17,18 @@ from safetensors.torch import save_file
 
 from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
-from wedlm_core.model.checkpoint import Checkpoint, load_config, read_checkpoint, refuse_tensors
-from wedlm_core.model.checkpoint_files import INDEX_FILE, SINGLE_FILE, opened
+from wedlm_core.model.checkpoint import (
+    INDEX_FILE,
+    SINGLE_FILE,
+    Checkpoint,
+    TensorPlace,
+    expected_tensors,
+    load_config,
+    opened,
+    read_checkpoint,
+    refuse_tensors,
+)
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.expected_tensors import TensorPlace, expected_tensors
 from wedlm_core.model.placing import empty_decoder, equal_rows, place
 from wedlm_core.model.quantised import EXACT_DTYPES, quantise
 from wedlm_core.model.smoothing import Smoothing

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pipeline.cluster.metric_sources import ActorSource, DriverSource
+from pipeline.cluster.metrics import LABELS, METRICS, Metric
 from pipeline.cluster.metrics_reporter import Instrument, Reporter, label_of, labels_of, seconds_between
 from pipeline.config import RunConfig
-from pipeline.progress.metrics import LABELS, METRICS, Metric
 from pipeline.types import CommitRecord
 from testing.pipeline.ray_nodes import serve_cluster
 from testing.repository import ROOT

@@ -16,7 +16,7 @@ from pipeline.settings.template import PromptTemplate
 from pipeline.sources.corrected_rows import table_of
 from pipeline.sources.source import BAD, FileSource
 from pipeline.sources.tabulate import ANY_VALUES
-from pipeline.sources.wanted import Wanted
+from pipeline.sources.types import Wanted
 from testing.pipeline.source_rows import all_rows, opened
 
 WRITTEN = Wanted(written=frozenset({"n"}))

@@ -19,7 +19,7 @@ import pipeline
 import wedlm_batch as wb
 from pipeline.codec import RequestError, TemplateLimitError
 from pipeline.errors import ConfigError
-from pipeline.prompts import limited_process, own_grammars, rendering
+from pipeline.prompts import limited_process, rendering, structures
 from pipeline.prompts.rendering import render_chat, render_prompt
 from pipeline.settings.template import NullCellError, PromptTemplate, check_template
 from wedlm_core.templating import MOST_CHARS, ChatTemplate, chat_variables
@@ -189,7 +189,7 @@ def test_a_process_that_cannot_be_started_ends_the_job_with_one_error(
     start = Mock(wraps=limited_process.start_child)
     monkeypatch.setattr(limited_process, "start_child", start)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    own_grammars._compiler.cache_clear()
+    structures._compiler.cache_clear()
     with pytest.raises(pipeline.ResourceError, match=r"cannot be started \(exit code 1\). Check that /bin/false runs"):
         wb.preview(config, rows=3)
     assert start.call_count == 1

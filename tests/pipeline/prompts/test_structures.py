@@ -13,8 +13,7 @@ from pipeline.codec import RequestError, SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.model_files import resolved_model
-from pipeline.prompts.own_grammars import grammar_faults
-from pipeline.prompts.structures import FREE, check_structure, of_cell
+from pipeline.prompts.structures import FREE, check_structure, grammar_faults, of_cell
 
 SCHEMA = {"type": "object", "properties": {"a": {"const": None}}, "required": ["a"]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}

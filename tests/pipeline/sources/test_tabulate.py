@@ -17,7 +17,7 @@ from pipeline.errors import SourceError
 from pipeline.sources import BAD, RAW
 from pipeline.sources.json_text import JsonReader, Misfit, Written, write_json
 from pipeline.sources.tabulate import comes_back, infer_columns, tabulate
-from pipeline.sources.wanted import Wanted
+from pipeline.sources.types import Wanted
 from testing.pipeline.source_rows import all_rows, opened
 
 TYPED: list[list[Any]] = [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cluster.drain import drain
+from pipeline.cluster.node_watch import drain
 from pipeline.codec import EngineConfig, Generation, Request, SamplingParams
 from pipeline.worker.engine_thread import DroppedError, EngineThread, PrefixQueue
 from pipeline.worker.unit_worker import Runs

@@ -18,8 +18,8 @@ import torch
 from testing.engine.engines import run
 from testing.engine.features import random_features
 from wedlm_core.config import EngineConfig
+from wedlm_core.config.engine_config import StreamingSwitches
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.config.streaming_config import StreamingSwitches
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting.acceptance import Acceptance
 from wedlm_core.engine.drafting.report import StepReport

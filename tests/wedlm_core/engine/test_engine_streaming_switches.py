@@ -10,8 +10,8 @@ import torch
 
 from testing.engine.engines import requests_of, run
 from wedlm_core.config import EngineConfig
+from wedlm_core.config.engine_config import StreamingSwitches
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.config.streaming_config import StreamingSwitches
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError
 from wedlm_core.model.weights import load_model

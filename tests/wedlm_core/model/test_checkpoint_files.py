@@ -13,7 +13,7 @@ from pipeline.config import RunConfig
 from pipeline.prompts.model_files import check_model
 from wedlm_core import LLM
 from wedlm_core.errors import WeDLMError, WeightsError
-from wedlm_core.model.checkpoint_files import INDEX_FILE, SINGLE_FILE, files_by_tensor
+from wedlm_core.model.checkpoint import INDEX_FILE, SINGLE_FILE, files_by_tensor
 
 
 class Bomb:

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from testing.engine.models import random_decoder, wide_model
 from testing.repository import ROOT
 from wedlm_core.model import placing
-from wedlm_core.model.expected_tensors import expected_tensors
+from wedlm_core.model.checkpoint import expected_tensors
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.weights import load_model, save_model
 

@@ -9,8 +9,8 @@ import torch
 import transformers  # whose models are imported when they are first used
 
 from wedlm_core.config import ModelConfig
+from wedlm_core.model.checkpoint import expected_tensors
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.expected_tensors import expected_tensors
 from wedlm_core.model.rotary import rope_tables
 from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 

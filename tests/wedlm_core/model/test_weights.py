@@ -16,8 +16,8 @@ from testing.engine.models import random_decoder, write_tokenizer
 from wedlm_core.config import EngineConfig, ModelConfig, YarnScaling
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError, WeightsError
+from wedlm_core.model.checkpoint import expected_tensors
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.expected_tensors import expected_tensors
 from wedlm_core.model.weights import load_config, load_model, save_model
 from wedlm_core.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.streaming_config import StreamingSwitches
+from wedlm_core.config.engine_config import StreamingSwitches
 from wedlm_core.decoding.selection import leading_run, penalised_entropy
 from wedlm_core.decoding.strategies.base import (
     Commit,

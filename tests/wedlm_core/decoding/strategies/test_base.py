@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from testing.repository import ROOT
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.streaming_config import StreamingSwitches
+from wedlm_core.config.engine_config import StreamingSwitches
 from wedlm_core.decoding.strategies import Commit, Decoding, Refills, RowChoices, decodes, decoding_of
 from wedlm_core.decoding.strategies.base import missing_strategies
 from wedlm_core.decoding.window_state import Window, WindowParams, empty_windows, lay_out

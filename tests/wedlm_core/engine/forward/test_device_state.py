@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.streaming_config import StreamingSwitches
+from wedlm_core.config.engine_config import StreamingSwitches
 from wedlm_core.decoding.adjustments import Adjustment
 from wedlm_core.decoding.filters import Filter
 from wedlm_core.decoding.parameters import OPTIONAL, PARAMETERS

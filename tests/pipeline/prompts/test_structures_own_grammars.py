@@ -12,8 +12,8 @@ import pytest
 
 import wedlm_batch as wb
 from pipeline.config import RunConfig
-from pipeline.prompts import own_grammars
-from pipeline.prompts.own_grammars import grammar_faults
+from pipeline.prompts import structures
+from pipeline.prompts.structures import grammar_faults
 
 ENDLESS = {"grammar": "start: A\nA: " + " & ".join(f"/(.*{char}.{{9}})*/" for char in string.ascii_lowercase[:12])}
 FINE = {"choice": ["yes", "no"]}
@@ -21,10 +21,10 @@ FINE = {"choice": ["yes", "no"]}
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(own_grammars, "_SECONDS", 1)
-    own_grammars._compiler.cache_clear()
+    monkeypatch.setattr(structures, "_SECONDS", 1)
+    structures._compiler.cache_clear()
     yield
-    own_grammars._compiler.cache_clear()
+    structures._compiler.cache_clear()
 
 
 def faults(*given: dict[str, Any] | None) -> dict[int, str]:
@@ -42,15 +42,15 @@ def test_a_grammar_beyond_the_time_fails_alone() -> None:
 
 
 def test_a_grammar_beyond_the_memory_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_grammars, "_BYTES", 32 << 20)
-    monkeypatch.setattr(own_grammars, "_SECONDS", 60)
+    monkeypatch.setattr(structures, "_BYTES", 32 << 20)
+    monkeypatch.setattr(structures, "_SECONDS", 60)
     found = faults(ENDLESS, FINE)
     assert set(found) == {0}
     assert "its compilation ended its process (signal 6, Aborted), which may have 32 MiB of memory" in found[0]
 
 
 def test_the_process_ends_when_it_has_nothing_to_do_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_grammars, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(structures, "_IDLE_SECONDS", 0.1)
     assert faults(FINE) == {}
     time.sleep(0.5)
     assert faults({"choice": ["a"]}) == {}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.snapshot import Actors, Load, Snapshot
-from pipeline.reporting.facts import Session
-from pipeline.reporting.timeline import Moment, TimeLine, columns_of, moments_of
+from pipeline.reporting.facts import Moment, Session, TimeLine, columns_of, moments_of
 from pipeline.types import Totals
 
 

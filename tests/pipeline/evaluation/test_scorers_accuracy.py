@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.evaluation.accuracy import Counts, Difference
-from pipeline.evaluation.scorers import OUTCOMES
+from pipeline.evaluation.scorers import OUTCOMES, Counts, Difference
 
 
 def counts(correct: int, wrong: int, **others: int) -> Counts:

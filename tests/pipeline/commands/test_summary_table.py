@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from pipeline.progress.summary_table import Fact, SummaryTable
+from pipeline.commands.summary import Fact, SummaryTable
 
 TABLE = SummaryTable(
     facts=(Fact(label="Output", value="out/sums"), Fact(label="Cost of this run", value="12.9 CPU-seconds")),

@@ -14,7 +14,7 @@ from pipeline.commands.preview import preview
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import fingerprint_fields
-from pipeline.prompts.special_text import encode_marked, marked, unmarked
+from pipeline.prompts.prompt import encode_marked, marked, unmarked
 from testing.engine.models import SPECIAL
 from wedlm_core.tokenizer import Tokenizer
 

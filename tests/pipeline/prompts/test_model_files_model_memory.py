@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.codec import EngineConfig
 from pipeline.config import RunConfig
-from pipeline.prompts import model_memory as module
-from pipeline.prompts.model_memory import ModelMemory, model_memory
+from pipeline.prompts import model_files as module
+from pipeline.prompts.model_files import ModelMemory, model_memory
 from wedlm_core.model.shapes import WEDLM_8B
 
 GIB = 2**30
