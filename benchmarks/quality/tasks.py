@@ -8,7 +8,6 @@ say about this prompt.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,10 +16,8 @@ from wedlm_core.training import corpus
 from wedlm_core.training.corpus.medium import add_steps, subtract_steps
 from wedlm_core.training.corpus.words import CATEGORIES, NAMES, PLACES, WORDS, with_article
 
-__all__ = ["FAMILIES", "SPLITS", "HardProblem", "draw", "is_right"]
+__all__ = ["FAMILIES", "HardProblem", "draw", "is_right"]
 
-SPLITS = ("choice", "report")
-"""Scores are chosen by the first, figures are reported of the second."""
 _TRIES = 40
 
 
@@ -143,19 +140,15 @@ def is_right(family: str, prompt: str, answer: str, text: str) -> bool:
     return text.strip() == answer
 
 
-def draw(group: str, split: str, per_family: int) -> Iterator[HardProblem]:
-    """Problems of a split, at most ``per_family`` of each family of a group, all prompts different; deterministic.
+def draw(group: str, per_family: int) -> Iterator[HardProblem]:
+    """At most ``per_family`` problems of each family of a group, all prompts different; deterministic.
 
-    No prompt is in two splits: they differ in the hash of the prompt. A family with fewer prompts gives all it has.
+    A family with fewer prompts gives all it has.
     """
     for family, make in FAMILIES[group].items():
-        rng, seen = random.Random(f"{split}/{family}"), set[str]()
+        rng, seen = random.Random(family), set[str]()
         for _ in range(_TRIES * per_family):
             prompt, answer = make(rng)
-            if prompt not in seen and _split_of(prompt) == split and len(seen) < per_family:
+            if prompt not in seen and len(seen) < per_family:
                 seen.add(prompt)
                 yield HardProblem(family=family, prompt=prompt, answer=answer)
-
-
-def _split_of(prompt: str) -> str:
-    return SPLITS[hashlib.blake2b(prompt.encode(), digest_size=1).digest()[0] % len(SPLITS)]

@@ -43,7 +43,7 @@ def test_a_kernel_is_compiled_once_and_then_taken_from_the_cache_folder(tmp_path
     assert any(path.name.startswith("step._is_stop") for path in folder.iterdir())
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("damaged", ["*.nbc", "*.nbi"])
 @pytest.mark.parametrize("damage", ["cut", "empty", "other bytes"])
 def test_a_damaged_kernel_is_compiled_anew(damaged: str, damage: str, tmp_path: Path) -> None:
@@ -57,6 +57,7 @@ def test_a_damaged_kernel_is_compiled_anew(damaged: str, damage: str, tmp_path: 
     assert ask(tmp_path) == "True 1 0 True"
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("damaged", ["*.nbc", "*.nbi"])
 def test_a_kernel_that_cannot_be_kept_is_used_all_the_same(damaged: str, tmp_path: Path) -> None:
     ask(tmp_path)
