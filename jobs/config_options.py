@@ -58,6 +58,13 @@ def parse_schema(text: str) -> str | dict[str, str]:
     return text if text.lstrip().startswith("{") else {"file": text}
 
 
+def parse_path(text: str) -> Path:
+    """A file or folder, for ``argparse``; the path of an empty text would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a path, is empty. Name a file or folder, or leave it out.")
+    return Path(text)
+
+
 def parse_options(text: str) -> dict[str, Any]:
     """Keyword arguments from YAML (or JSON) text, for ``argparse``; warns of secrets among them."""
     try:
@@ -160,7 +167,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """``--config``, ``--set``, ``--print-config``, and the options of :data:`OPTIONS`."""
-    parser.add_argument("--config", type=Path, metavar="FILE", help="Read settings from this YAML file.")
+    parser.add_argument("--config", type=parse_path, metavar="FILE", help="Read settings from this YAML file.")
     parser.add_argument(
         "--set",
         action="append",

@@ -16,11 +16,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pipeline
 from jobs.cli import Parser
-from jobs.config_options import add_output_options
+from jobs.config_options import add_output_options, parse_path
 from jobs.quiet_end import end_quietly
 from pipeline.codec import WeDLMError
 
@@ -30,7 +29,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.report")
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_output_options(parser)
     parser.add_argument(
-        "--to", type=Path, metavar="FILE", help="Write the page to this local file (OUTPUT/__wedlm/report.html)."
+        "--to", type=parse_path, metavar="FILE", help="Write the page to this local file (OUTPUT/__wedlm/report.html)."
     )
     parser.add_argument(
         "--model",

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pipeline
 from jobs.cli import NO_OUTPUT, Parser, collect, show_stages
-from jobs.config_options import add_config_options
+from jobs.config_options import add_config_options, parse_path
 from jobs.quiet_end import end_quietly
 from pipeline.codec import EXACT_WEIGHT_DTYPES, WeDLMError
 from pipeline.commands.calibration_sample import sample_token_ids
@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.smooth")
     parser.add_argument(
         "--rows", type=int, default=256, metavar="N", help="Sample this many rows (256, which is the most)."
     )
-    parser.add_argument("--to", type=Path, metavar="FILE", help=f"Write to this file (the model's {SMOOTHING_FILE}).")
+    parser.add_argument(
+        "--to", type=parse_path, metavar="FILE", help=f"Write to this file (the model's {SMOOTHING_FILE})."
+    )
     args = parser.parse_args(argv)
     args.output = args.output or NO_OUTPUT
     try:

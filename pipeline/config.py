@@ -222,10 +222,11 @@ class RunConfig:
         object.__setattr__(self, "parse", parse_settings(self.parse))
         for name in _OPTIONS:
             _check_options(name, getattr(self, name))
+        self._check_kinds()
         for name in _URLS:
             value = getattr(self, name)
             _require(not isinstance(value, (str, os.PathLike)) or _is_utf8(os.fspath(value)), name, value,
-                     "a name in UTF-8, as it becomes part of records", "Rename it.")  # fmt: skip
+                     "a name in UTF-8 without NUL, as it becomes part of records", "Rename it.")  # fmt: skip
             _require(not (_is_url(value) and MASK in value), name, value,
                      f"{MASK} stands for credentials that were left out",
                      "Give them in storage_options, as {env: NAME} or {file: /path}.")  # fmt: skip
@@ -250,7 +251,7 @@ class RunConfig:
                  f"one of {list(INPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
         names = self.served_model_names
         listed = isinstance(names, Sequence) and not isinstance(names, str)
-        _require(listed and all(isinstance(name, str) for name in names), "served_model_names", names,
+        _require(listed and all(isinstance(name, str) and name for name in names), "served_model_names", names,
                  "a list of names", 'Write ["gpt-4o-mini"], or ["*"] for any.')  # fmt: skip
         object.__setattr__(self, "served_model_names", tuple(names))
         _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {list(DTYPES)}", "Pick one of these.")
@@ -298,6 +299,19 @@ class RunConfig:
         """The output as it is written into metrics: without credentials."""
         return redact_forms(self.output)
 
+    def _check_kinds(self) -> None:
+        for name in _FLAGS:
+            value = getattr(self, name)
+            _require(isinstance(value, bool), name, value, "true or false", "Write one of these.")
+        for name in _TEXTS:
+            value = getattr(self, name)
+            _require(isinstance(value, str) or (value is None and name != "column_prefix"), name, value, "text",
+                     "Quote it, or leave it out.")  # fmt: skip
+        for name in ("revision", "accelerator_type"):
+            _require(getattr(self, name) != "", name, "", "a name", "Leave it out to use the default.")
+        _require(not (isinstance(self.input, str) and not self.input), "input", "", "a path, URL or name",
+                 'Name a file or a folder ("." is this one).')  # fmt: skip
+
     def _check_prompts(self) -> None:
         given = [name for name in PROMPT_PLACES if getattr(self, name) is not None]
         _require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
@@ -331,7 +345,6 @@ class RunConfig:
                  '"auto" or a number of 0 or more', 'Use "auto".')  # fmt: skip
         _require(is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "an integer in [0, 2**63)",
                  "Pick one in range.")  # fmt: skip
-        _require(isinstance(self.report, bool), "report", self.report, "true or false", "Leave it out to get one.")
         _require(is_int(self.report_traces) and 0 <= self.report_traces <= _MOST_TRACES, "report_traces",
                  self.report_traces, f"an integer from 0 to {_MOST_TRACES}", "Use 6.")  # fmt: skip
         _require(is_int(self.max_engine_deaths) and self.max_engine_deaths >= 0, "max_engine_deaths",
@@ -421,12 +434,15 @@ _MOST_UNITS_IN_FLIGHT = 64
 _MOST_TRACES = 8
 
 _URLS = ("input", "output", "model")
+_FLAGS = ("chat", "include_token_ids", "retry_failed", "repair", "report", "expect_autoscaling")
+_TEXTS = ("revision", "prompt_column", "messages_column", "token_ids_column", "tools_column",
+          "chat_template_kwargs_column", "system_prompt", "id_column", "column_prefix", "accelerator_type")  # fmt: skip
 _OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")
 
 
 def _is_utf8(value: str | bytes) -> bool:
     try:
-        return isinstance(value, str) and value.encode() is not None
+        return isinstance(value, str) and b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
 

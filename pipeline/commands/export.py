@@ -168,7 +168,7 @@ class _Lines:
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
-        config = RunConfig(input="", output=".", model=self._model, storage_options=self._options)
+        config = RunConfig(input="-", output=".", model=self._model, storage_options=self._options)
         return resolved_model(config).tokenizer
 
     @functools.cached_property

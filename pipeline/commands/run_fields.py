@@ -84,7 +84,7 @@ def lists_fields(function: _F) -> _F:
     """Decorator of a function with ``**fields: Unpack[RunFields]``: its signature at run time names each field."""
     own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
     taken = {"input", *(one.name for one in own)}
-    defaults = RunConfig(input="", output="out")
+    defaults = RunConfig(input="in", output="out")
     named = [
         Parameter(field.name, Parameter.KEYWORD_ONLY, default=getattr(defaults, field.name), annotation=field.type)
         for field in fields(RunConfig)

@@ -52,7 +52,7 @@ def loaded_schema(given: Any, name: str) -> Any:
 
 
 def _structured_read(path: Any, name: str) -> str:
-    if not isinstance(path, (str, os.PathLike)):
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ConfigError(explain(f"{name}.file", path, "a path", _SHAPE))
     try:
         with Path(path).open("rb") as file:

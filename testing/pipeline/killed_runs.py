@@ -30,7 +30,7 @@ def _run(model: str, source: str, output: str, boundary: str, after: bool) -> No
 
 def main() -> None:
     """Fork, run, wait; one after the other."""
-    assert resolved_model(RunConfig(input="", output="-", model=sys.argv[1])).tokenizer  # once, for all
+    assert resolved_model(RunConfig(input="-", output="-", model=sys.argv[1])).tokenizer  # once, for all
     for line in sys.stdin.read().splitlines():
         source, output, boundary, after = line.split("\t")
         child = os.fork()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -30,11 +31,31 @@ from pipeline.settings.pools import ActorRange
         ({"retry_failed": True, "mode": "new"}, "retry_failed"),
         ({"prompt_template": "{{ a", "output": "o"}, "not a Jinja template"),
         ({"prompt_template": "{{ a }}", "prompt_column": "b"}, "at most one"),
+        ({"input": ""}, "input='': a path, URL or name. Name a file"),
+        ({"output": ""}, "output='': a folder"),
+        ({"input": "a\0b"}, "input=.*without NUL"),
+        ({"sampling": {"structured_outputs": {"json": {"file": ""}}}}, r"json\.file='': a path. Write"),
+        ({"sampling": {"structured_outputs": {"choice": [""]}}}, "none of them empty"),
+        ({"served_model_names": [""]}, "served_model_names="),
+        ({"revision": ""}, "revision=''"),
+        ({"chat": ""}, "chat='': true or false"),
+        ({"column_prefix": None}, "column_prefix=None: text"),
+        ({"id_column": ["id"]}, "id_column=.*: text"),
     ],
 )
 def test_bad_configurations_name_field_rule_and_remedy(raw: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         RunConfig.from_mapping({"input": "x", "output": "y", **raw})
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(RunConfig)])
+def test_a_value_of_any_kind_is_taken_or_refused_by_its_field(name: str) -> None:
+    for value in (None, "", [], {}, 0, -1, True, ["x"], [None], {"": ""}, {"a": None}, 1.5, float("nan"), "\0", {1: 2}):
+        try:
+            assert fingerprint_fields(RunConfig.from_mapping({"input": "x", "output": "y", name: value}))
+        except ConfigError as error:
+            message = str(error)
+            assert name in message, value
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def simulated(config: RunConfig, units: Sequence[Sequence[float]], speeds: Seque
 def test_a_slow_actor_or_one_that_hangs_does_not_hold_up_the_end(speeds: tuple[float, ...]) -> None:
     draw = random.Random(0)
     units = [[draw.expovariate(1 / 10) + 1 for _ in range(8)] for _ in range(600)]
-    config = RunConfig(input="", output="-", actors=len(speeds), engine=EngineConfig(max_num_seqs=16))
+    config = RunConfig(input="-", output="-", actors=len(speeds), engine=EngineConfig(max_num_seqs=16))
     ideal = sum(map(sum, units)) / (16 * sum(speeds))
     longest = max(map(max, units))
     seconds, full = simulated(config, units, speeds)
@@ -256,7 +256,7 @@ def test_a_slow_actor_or_one_that_hangs_does_not_hold_up_the_end(speeds: tuple[f
 def test_one_actor_is_full_to_the_end_whatever_its_rows_are() -> None:
     draw = random.Random(1)
     units = [[draw.paretovariate(1.5) for _ in range(8)] for _ in range(400)]
-    config = RunConfig(input="", output="-", engine=EngineConfig(max_num_seqs=16))
+    config = RunConfig(input="-", output="-", engine=EngineConfig(max_num_seqs=16))
     ideal = sum(map(sum, units)) / 16
     seconds, full = simulated(config, units, (1.0,))
     assert seconds < 1.1 * ideal + max(map(max, units))
