@@ -25,6 +25,8 @@ ColumnTypes = Mapping[str, pa.DataType | None]
 _NO_ARRAY = (pa.ArrowException, OverflowError, ValueError, TypeError)
 """Errors of a conversion to Arrow; half a surrogate pair is a ValueError."""
 
+_KINDS = ({int, float, MinusZero}, {str}, {bool})
+
 ANY_VALUES = {b"wedlm.any_values": b"1"}
 """Metadata of a text column whose values were of several kinds, or of none that Arrow has, where types are inferred."""
 _MOST_SHOWN = 1000
@@ -58,7 +60,7 @@ def comes_back(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Arr
     """
     try:
         array = pa.array(values) if _have_same_fields(values) else None
-        if array is not None and kind in (None, array.type) and _is_plain(array.type):
+        if array is not None and kind in (None, array.type) and _is_plain(array.type) and _are_of_one_kind(values):
             return array  # Arrow infers these only from values that they hold
     except _NO_ARRAY:
         array = None
@@ -84,6 +86,15 @@ def _have_same_fields(values: Iterable[Any]) -> bool:
     items = itertools.chain.from_iterable(value for value in some if isinstance(value, list))
     places = [[value[name] for value in objects] for name in (objects[0] if objects else ())]
     return all(map(_have_same_fields, places)) and (len(objects) == len(some) or _have_same_fields(items))
+
+
+def _are_of_one_kind(values: Iterable[Any]) -> bool:
+    """Whether all values, those in lists too, are Python's numbers, texts or flags: Arrow mixes 1.5 and True."""
+    kinds = set(map(type, values)) - {type(None)}
+    if list in kinds:
+        items = list(itertools.chain.from_iterable(value for value in values if type(value) is list))
+        return kinds == {list} and _are_of_one_kind(items)
+    return any(kinds <= one for one in _KINDS)
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -27,6 +28,7 @@ TYPED: list[list[Any]] = [
 TEXT: list[list[Any]] = [
     [12, "twelve"], ["a", ["a", "b"]], [True, 1], [1, {"x": 1}], [7, 2**64 + 1], [-7, 2**63 + 1], [2**64 - 1, 7],
     [[2**70]],
+    [1.5, True], [True, 1.5], [[1.5], [True]], [[1.5, True]],
     [2**53 + 1, 1.5], [{}], [{"a": {}}], [{"k": 1}, {"other": 1}], [{"k": 1}, {"k": 1.5}], [{"k": 1}, {"k": True}],
     [{"a": 1, "b": 2}, {"b": 1, "a": 2}], [{"k": None}, {"k": 1}], [[True], [1]], [[1], {"a": 1}], [None], [[]],
     [[], None],
@@ -203,3 +205,8 @@ def test_objects_that_differ_in_thousands_of_fields_take_linear_time(wrap: Calla
     assert time.process_time() - begin < 2
     assert [json.loads(cell) for cell in table["o"].to_pylist()] == [row["o"] for row in rows]
     assert later[BAD].null_count == 0
+
+
+@pytest.mark.parametrize("values", [[1, np.float16(0.1)], [1, np.bool_(True)], [[1], [np.bool_(True)]], [["x", b"x"]]])
+def test_values_that_arrow_would_mix_are_no_column_of_one_type(values: list[Any]) -> None:
+    assert comes_back(values) is None
