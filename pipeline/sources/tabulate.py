@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.sources.json_text import MinusZero, Misfit, Row, Written, has_half_pair, is_null, write_json
-from pipeline.sources.limits import DEPTH_RULE, is_too_deep
+from pipeline.sources.limits import DEPTH_RULE, check_column_count, is_too_deep
 from pipeline.sources.source import BAD, RAW
 from pipeline.sources.types import ALL_COLUMNS, WHOLE_NUMBERS, Wanted, has_whole_numbers, number_type
 
@@ -152,9 +152,13 @@ def infer_types(rows: Sequence[Any]) -> Inferred:
     """The types of the columns of ``rows``, in order of first appearance; of nulls and empty lists, types of nulls.
 
     Rows that are no mappings are passed over, as are cells that no column holds.
+
+    Raises:
+        SourceError: there are too many columns.
     """
     rows = [row for row in rows if isinstance(row, Mapping)]
     names = dict.fromkeys(name for row in rows for name in row if _is_text(name))
+    check_column_count(names, "the first rows")
     types: dict[str, pa.DataType | None] = {}
     whole, fractions = set(), set()
     for name in names:
@@ -197,8 +201,13 @@ def _is_empty_object(kind: pa.DataType) -> bool:
 
 
 def common_types(found: Sequence[Inferred]) -> Inferred:
-    """One type for each column of several files; None where they have none. See :func:`misfits`."""
+    """One type for each column of several files; None where they have none. See :func:`misfits`.
+
+    Raises:
+        SourceError: there are too many columns.
+    """
     names = dict.fromkeys(name for own in found for name in own.types)
+    check_column_count(names, "the input's files")
     types = {name: _common(name, [own.types[name] for own in found if name in own.types]) for name in names}
     whole, fractions = (frozenset().union(*sets) for sets in zip(*((f.whole, f.fractions) for f in found), strict=True))
     return Inferred(types=types, whole=whole, fractions=fractions)

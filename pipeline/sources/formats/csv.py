@@ -20,7 +20,7 @@ from pipeline.errors import SourceError
 from pipeline.sources.csv_records import Record, delimiter_of, records
 from pipeline.sources.finding import has_suffix
 from pipeline.sources.json_text import Misfit, Row
-from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES
+from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES, check_column_count
 from pipeline.sources.source import each_of, read_with_retries
 from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.text import LongLine, TextSource, lines_of, open_text, with_compression
@@ -32,7 +32,6 @@ _FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[-+][0-9]+)?")
 _SEPARATOR_LINE = re.compile(rb"sep=([,;\t|])\r?\n?")
 """First line of a file that Excel is to open, in front of the header."""
 _HEADER_REMEDY = "The first line names the columns, each once."
-_MOST_COLUMNS = 10_000
 _MOST_EXACT = 2**53
 """Floats of 64 bits hold every integer up to it."""
 _SPELLINGS = (("false", "true"), ("False", "True"), ("FALSE", "TRUE"))
@@ -269,9 +268,7 @@ def _names(path: str, cells: Sequence[str]) -> tuple[str, ...]:
     Raises:
         SourceError: they are too many, not UTF-8, missing or not unique.
     """
-    if len(cells) > _MOST_COLUMNS:
-        count = f"{len(cells)} columns, and {_MOST_COLUMNS} is the most"
-        raise SourceError(f"{path}: its header names {count}. {_HEADER_REMEDY}")
+    check_column_count(cells, path)
     try:
         names = (_text(cells[0]) or "Unnamed: 0", *map(_text, cells[1:]))
     except UnicodeDecodeError as error:
