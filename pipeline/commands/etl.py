@@ -29,7 +29,6 @@ from pipeline.commit.discard import is_discarding
 from pipeline.commit.index import Inputs
 from pipeline.commit.lease import Lease, hold_lease
 from pipeline.commit.manifest import FENCE, Manifest
-from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.recover import recover
 from pipeline.commit.run_record import Origin, RunState
 from pipeline.config import RunConfig
@@ -137,8 +136,8 @@ def etl_on(
     monitor = monitor or Monitor(on_progress=on_progress)
     with Inputs() as inputs:
         origin = Origin.of(storage)
-        head = _settled(config.run, storage, origin)
-        left_out = None if head is None else compare_input(config, storage, origin, inputs, head)
+        manifest = _settled(config.run, storage, origin)
+        left_out = None if manifest is None else compare_input(config, storage, origin, inputs, manifest)
         intake = None if left_out is None else draw(config, inputs, most=0, left_out=left_out)
     if intake is not None and not intake.left:
         return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
@@ -162,7 +161,7 @@ def plan_etl(config: EtlConfig) -> Intake:
     storage = open_storage(config.run.output, layout.SCRATCH, config.run.output_options)
     with Inputs() as inputs:
         origin = Origin.of(storage)
-        left_out = compare_input(config, storage, origin, inputs, Manifest.load(storage, origin).head)
+        left_out = compare_input(config, storage, origin, inputs, Manifest.load(storage, origin))
         return draw(config, inputs, left_out=left_out)
 
 
@@ -180,9 +179,9 @@ def _run(
     origin = prepare_output(config.run, storage, lease)
     if config.run.repair:
         repair_records(storage, lease, origin, lambda key: is_listed(config, key))
-    head = recover(storage, lease, origin).manifest.head
+    manifest = recover(storage, lease, origin).manifest
     # Again, under the lease: another run may have done some of it in the meantime.
-    left_out = compare_input(config, storage, origin, inputs, head)
+    left_out = compare_input(config, storage, origin, inputs, manifest)
     first = intake = draw(config, inputs, left_out=left_out)
     if intake.is_nothing:
         return EtlResult(outcome="nothing new", intake=intake, counts=intake.counts)
@@ -225,18 +224,18 @@ def _round(
     return run_held(executor, run, storage, lease, origin, monitor, scheduled)
 
 
-def _settled(config: RunConfig, storage: Storage, origin: Origin) -> ManifestHead | None:
-    """The manifest's head; None if there is something to do whatever the input is, or the state has to be corrected."""
+def _settled(config: RunConfig, storage: Storage, origin: Origin) -> Manifest | None:
+    """The manifest; None if there is something to do whatever the input is, or the state has to be corrected."""
     if config.mode == "new" or config.repair or is_discarding(storage):
         return None
     try:
-        head = ManifestHead.load(storage, origin) or Manifest.load(storage, origin).head
+        manifest = Manifest.load(storage, origin)
     except DamagedError:
         return None
-    following = head.next_number
+    following = manifest.next_number
     records = (key for key in storage.keys(layout.PUBLICATIONS) if layout.number_of(key)[0] >= following)
     undone = any(layout.number_of(key)[1] >= origin.begun and not _is_fence(storage, key) for key in records)
-    return None if undone else head
+    return None if undone else manifest
 
 
 def _is_fence(storage: Storage, key: str) -> bool:

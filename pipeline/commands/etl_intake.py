@@ -19,7 +19,6 @@ from pipeline.commit.index import Index, Inputs, ProcessedFile
 from pipeline.commit.lease import Lease
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, Publication, index_publication
-from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.part_files import Rows
 from pipeline.commit.recover import Recovery, give_up, recover
 from pipeline.commit.repair import find_published_damage, index_publications
@@ -59,7 +58,7 @@ class LeftOut:
     unread: Unread = field(default_factory=Unread)
 
 
-def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, head: ManifestHead) -> LeftOut:
+def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, manifest: Manifest) -> LeftOut:
     """Enter the watermark, a listing of the input and their differences in the index.
 
     Returns:
@@ -72,7 +71,7 @@ def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: I
     """
     check_scheduled(RunState.load(storage), storage)
     options = config.run.input_options
-    load_watermark(storage, head, inputs)
+    load_watermark(storage, manifest, inputs)
     files, left_out = _listed(config)
     settled = time.time() - config.settle_seconds if config.settle_seconds else math.inf
     inputs.list(files, settled=settled)

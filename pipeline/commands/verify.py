@@ -249,7 +249,7 @@ def _check_ledger(
         found.problem(f"unit {unit_id} is published {count} times")
     with Inputs() as inputs:
         if state.scheduled:
-            load_watermark(storage, manifest.head, inputs)
+            load_watermark(storage, manifest, inputs)
         for record in index.records.unpublished():
             if inputs.get(record.file_key) is None:
                 found.problem(f"{record.where} are committed and not published: run again")

@@ -141,7 +141,7 @@ def committed_tables(storage: Storage, table: CommittedTable, state: RunState, s
 
     with Index() as index, Inputs() as inputs:
         if state.scheduled:
-            load_watermark(storage, manifest.head, inputs)
+            load_watermark(storage, manifest, inputs)
         read_ledger(storage, index.records, state.begun)
         for publication in manifest.publications:
             index_publication(storage, publication, index.published)

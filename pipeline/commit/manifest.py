@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.index import PublishedUnit, PublishedUnits
-from pipeline.commit.manifest_head import ManifestHead, ranges_of
 from pipeline.commit.part_files import PartRecord
 from pipeline.commit.run_record import Origin
 from pipeline.commit.sealed import read_state, seal, unseal
@@ -168,12 +167,6 @@ class Manifest:
         return () if last is None else last.inputs
 
     @property
-    def head(self) -> ManifestHead:
-        """See :class:`ManifestHead`."""
-        positions = ranges_of(publication.position for publication in self.publications)
-        return ManifestHead(inputs=self.inputs, positions=positions, next_number=self.next_number)
-
-    @property
     def next_number(self) -> int:
         """Number of the next publication."""
         return 1 + max((publication.number for publication in self.decided), default=self.first - 1)
@@ -221,8 +214,6 @@ class Manifest:
         own = [layout.count_of(key) for key in before if layout.epoch_of(key) == epoch]
         # Publications may have been withdrawn since the last one of this epoch was written.
         key = layout.manifest(epoch, max([len(self.decided), *(count + 1 for count in own)]))
-        if self.inputs:
-            self.head.save(storage, key)
         storage.put(key, seal(raw))
         storage.delete_objects([other for other in before if other < key])
 

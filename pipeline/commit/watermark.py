@@ -23,7 +23,6 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.commit.index import Inputs, ProcessedFile
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.manifest_head import ManifestHead
 from pipeline.commit.part_files import PartRecord
 from pipeline.errors import DamagedError, SinkError
 from pipeline.sinks.part_format import HashedFile
@@ -39,18 +38,18 @@ _TYPES = {"str": pa.string(), "int": pa.int64(), "int | None": pa.int64(), "bool
 _SCHEMA = pa.schema([(field.name, _TYPES[str(field.type)]) for field in fields(ProcessedFile)])
 
 
-def load_watermark(storage: Storage, head: ManifestHead, inputs: Inputs) -> None:
+def load_watermark(storage: Storage, manifest: Manifest, inputs: Inputs) -> None:
     """Enter the watermark in the index, a batch of one list in memory at a time.
 
     Args:
         storage: the output.
-        head: of its manifest.
+        manifest: the decisions so far.
         inputs: tables of an index, to be filled.
 
     Raises:
         DamagedError: a list is missing, or differs from the decided one.
     """
-    for number, part in enumerate(head.inputs):
+    for number, part in enumerate(manifest.inputs):
         key = layout.named_inputs(part.name)
         try:
             _check(storage, key, part)  # nothing is decoded before
@@ -66,7 +65,7 @@ def load_watermark(storage: Storage, head: ManifestHead, inputs: Inputs) -> None
                 "Restore it from a copy, or discard the table with mode='new': without it nobody knows which files are "
                 "new. The published files themselves are plain tables.",
             ) from error
-    inputs.keep_positions(head.positions)
+    inputs.keep_positions([publication.position for publication in manifest.publications])
 
 
 def _check(storage: Storage, key: str, part: PartRecord) -> None:

@@ -90,12 +90,11 @@ class Inputs:
         query = f"SELECT {_P} FROM processed p WHERE list = ? AND key > ? ORDER BY key LIMIT ?"
         return map(_processed, self._scratch.stream(query, (number,), first=""))
 
-    def keep_positions(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Forget files whose rows are at no position in these ranges: their publication was withdrawn."""
+    def keep_positions(self, positions: Sequence[int]) -> None:
+        """Forget files whose rows are at none of these positions: their publication was withdrawn."""
         self._scratch.run(
-            "DELETE FROM processed WHERE NOT removed AND NOT EXISTS (SELECT 1 FROM json_each(?) r WHERE position "
-            "BETWEEN json_extract(r.value, '$[0]') AND json_extract(r.value, '$[1]'))",
-            (json.dumps(ranges),),
+            "DELETE FROM processed WHERE NOT removed AND position NOT IN (SELECT value FROM json_each(?))",
+            (json.dumps(positions),),
         )
 
     def __len__(self) -> int:

@@ -33,14 +33,14 @@ class Table:
     def add(self, files: list[ProcessedFile]) -> None:
         number = self.manifest.next_number
         with Inputs() as inputs:
-            load_watermark(self.storage, self.manifest.head, inputs)
+            load_watermark(self.storage, self.manifest, inputs)
             lists = write_watermark(self.storage, self.manifest, inputs, lambda: files, number=number, epoch=1)
         self.written += lists[-1].rows
         self.manifest = replace(self.manifest, decided=(*self.manifest.decided, publication(number, lists)))
 
     def load(self) -> list[ProcessedFile]:
         with Inputs() as inputs:
-            load_watermark(self.storage, self.manifest.head, inputs)
+            load_watermark(self.storage, self.manifest, inputs)
             return list(inputs.processed())
 
 
@@ -84,7 +84,7 @@ def test_an_attempt_that_is_made_again_changes_nothing() -> None:
     table = Table()
     table.add([processed(1, 0), processed(2, 0)])
     with Inputs() as inputs:
-        load_watermark(table.storage, table.manifest.head, inputs)
+        load_watermark(table.storage, table.manifest, inputs)
         again = [
             write_watermark(table.storage, table.manifest, inputs, lambda: [processed(3, 1)], number=1, epoch=1)
             for _ in range(2)
