@@ -1,6 +1,6 @@
 """Batch generation over Ray: rows in, rows out, each exactly once.
 
-Knows tables, files, Ray and what is committed; does not know tensors, training or command lines. Names are resolved on
+Knows tables, files, Ray and commits; does not know tensors, training or command lines. Names are resolved on
 first use, so importing the package imports neither torch nor Ray.
 """
 

@@ -1,4 +1,4 @@
-"""Causes of failed rows: messages without the values of single rows, so that rows are counted by what has to be done.
+"""Causes of failed rows: messages without the values of single rows, so that rows are counted by their remedy.
 
 A message has the form ``name=value: rule. remedy`` of :func:`wedlm_core.errors.explain`, or has no value.
 """
@@ -28,11 +28,11 @@ _BLANK = "\0"
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A cause for which rows failed.
+    """Why rows failed.
 
     Attributes:
         text: the rule that the rows break.
-        remedy: what to do, as sentences; empty if the message has none.
+        remedy: as sentences; empty if the message has none.
         rows: how many failed for it.
         example: the id of one of them, with its value.
     """

@@ -20,7 +20,7 @@ def start_child(
         module: its name.
         theirs: the process's end of the connection, whose descriptor ``main`` is given. It is closed here.
         environment: variables that are added to this process's own.
-        quiet: drop what the process prints.
+        quiet: drop the output of the process.
 
     Raises:
         OSError: no process could be started.

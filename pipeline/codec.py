@@ -1,7 +1,7 @@
 """Converts between the pipeline and ``wedlm_core``: rows to Requests, Generations to Arrow columns. Imports no torch.
 
 Besides the worker and the prompt packages this is the only module of the pipeline that imports ``wedlm_core``; the
-others take what they need of it (``SamplingParams``, ``EngineConfig``, ``explain``) from here.
+others import its names (``SamplingParams``, ``EngineConfig``, ``explain``) from here.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ _LATER = ("min_tokens", "min_p", *_PENALTIES, "logit_bias", "suppress_tokens", "
 
 
 def plain_params(params: SamplingParams) -> dict[str, Any]:
-    """Every parameter that changes what is generated, as plain values; later ones only where they do something.
+    """Every parameter that changes the generated tokens, as plain values; later ones only where they do something.
 
     So an output that was begun by an earlier version goes on, and has the same hashes.
     """

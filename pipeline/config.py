@@ -60,12 +60,12 @@ class RunConfig:
     """One generation job.
 
     Attributes:
-        input: what to read: a path, folder, glob or URL of Parquet, JSONL, CSV or Arrow files, the name of a
+        input: a path, folder, glob or URL of Parquet, JSONL, CSV or Arrow files, the name of a
             dataset on the hub, the folder of one saved to disk, a list of dicts, a ``pyarrow.Table``, a pandas
             frame, a ``datasets.Dataset``, or a ``ray.data.Dataset``.
         output: folder or URL to write to; holds the published tables and the state that a re-run continues from.
         input_format: "openai-batch" for JSON Lines of OpenAI's batch API, whose bodies hold prompts and sampling
-            parameters; "text" for text files, each of which is one prompt; "rows" for any other table; "auto"
+            parameters; "text" for text files, one prompt each; "rows" for any other table; "auto"
             recognises lines of that API where no setting names the prompts.
         model: a folder, an fsspec URL, a hub id, or ``"tiny"`` (shipped). A job has no default: empty is an error.
         served_model_names: names that ``model`` in the bodies of an OpenAI batch may have, beside ``model`` above; "*"
@@ -92,8 +92,8 @@ class RunConfig:
         sampling_columns: sampling parameter -> column with per-row values; null cells keep ``sampling``'s. That of
             ``structured_outputs`` has JSON schemas, OpenAI's ``response_format``, or fields of ``StructuredOutputs``:
             JSON text or structs.
-        parse: name of a column -> :class:`~pipeline.settings.parsing.Parse`: what to read out of each text, such as
-            a score (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none. With
+        parse: name of a column -> :class:`~pipeline.settings.parsing.Parse`: a value read from each text, such as a
+            score (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none. With
             ``sampling.structured_outputs.json``, and no schemas of rows' own, there is a column ``parsed`` by itself.
         on_long_prompt: a prompt that with its ``max_tokens`` exceeds the model's length: "fail" its row, or cut
             tokens off at its begin ("truncate_left") or end ("truncate_right").
@@ -105,9 +105,9 @@ class RunConfig:
         column_prefix: put before the names of all result columns.
         include_token_ids: write the ``token_ids`` column.
         limit: read this many rows at most.
-        mode: "resume" continues or starts; "error_if_exists" only starts; "new" discards what is there.
+        mode: "resume" continues or starts; "error_if_exists" only starts; "new" discards the output there.
         actors: generate actors, each with an engine, a model and a KV pool of its own: a number, or a range
-            (:class:`~pipeline.settings.pools.ActorRange`, in YAML ``{min: 1, max: 64}``), in which it follows the work.
+            (:class:`~pipeline.settings.pools.ActorRange`, in YAML ``{min: 1, max: 64}``)that follows the work.
         gpus_per_actor: "auto" is 1 where the cluster has GPUs or an ``accelerator_type`` is given, else 0. Below 1,
             actors share a GPU, and ``engine.gpu_memory_utilization`` is of an actor's part of it.
         cpus_per_actor: Ray CPUs reserved per actor; "auto" leaves a quarter of the cluster to other tasks.
@@ -123,9 +123,9 @@ class RunConfig:
         target_part_bytes: published files are closed when they reach about this size.
         max_engine_deaths: times that a generate actor may be lost in a row without any unit being done
             meanwhile, before the job stops.
-        drain_seconds: an actor that has to go (its machine is drained or has a spot notice, or it got SIGTERM) takes no
-            new unit, has so long to finish those it runs, and hands back the rest.
-        stop_seconds: what units in flight get to finish once the run is asked to stop (SIGTERM, Ctrl-C); "auto" fits
+        drain_seconds: an actor that has to go (machine drained, spot notice, SIGTERM) takes no new unit, has so long to
+            finish its units, and hands back the rest.
+        stop_seconds: time for units in flight once the run is asked to stop (SIGTERM, Ctrl-C); "auto" fits
             in the time that ``ray job stop`` waits: 1.5 of 3 s, or more where RAY_JOB_STOP_WAIT_TIME_S says so.
         max_row_deaths: a row that was alone in its process as often when the process died is quarantined.
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
@@ -137,7 +137,7 @@ class RunConfig:
             cost in the summary.
         expect_autoscaling: do not insist that the cluster has the resources already.
         output_format: of the published files: "parquet", "ipc" (Arrow, Feather version 2) or "jsonl".
-        dataset_options: keyword arguments of ``datasets.load_dataset``, for which ``input`` then is the name;
+        dataset_options: keyword arguments of ``datasets.load_dataset``; ``input`` is the data set's name then;
             ``split`` alone also chooses from a folder of datasets saved to disk.
         storage_options: keyword arguments for the file systems of input, output and model, where they are URLs.
             Secrets in them, as in ``dataset_options``, by reference: ``{"env": "NAME"}`` or ``{"file": "/path"}``.
@@ -261,7 +261,7 @@ class RunConfig:
         _require(not (self.retry_failed and self.mode == "new"), "retry_failed", True,
                  "mode='new' discards the rows that failed", "Drop one of the two.")  # fmt: skip
         _require(not (self.repair and self.mode == "new"), "repair", True,
-                 "mode='new' discards what could be repaired", "Drop one of the two.")  # fmt: skip
+                 "mode='new' discards rows that could be repaired", "Drop one of the two.")  # fmt: skip
         known = {f.name for f in fields(SamplingParams)}
         unknown = [name for name in self.sampling_columns if name not in known]
         _require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
@@ -395,7 +395,7 @@ class RunConfig:
 
     @property
     def actor_engine(self) -> EngineConfig:
-        """``engine`` as one actor runs it: of a GPU that several actors share, it holds its part of the memory."""
+        """``engine`` of one actor: if several share a GPU, each has its part of the memory."""
         share = self.gpus_per_actor
         if share == "auto" or not 0 < share < 1:
             return self.engine

@@ -27,7 +27,7 @@ recorded (KV pages, deaths, times) may change anyway."""
 
 
 def retry_advice(*, scheduled: bool) -> str:
-    """The ways in which failed rows come to succeed; ``scheduled``: of a table that scheduled runs keep."""
+    """The ways for failed rows to succeed; ``scheduled``: of a table that scheduled runs keep."""
     again = "Once the cause is gone, --retry-failed (retry_failed=True) does"
     if scheduled:
         return (
@@ -59,6 +59,6 @@ def _of_engine(config: RunConfig) -> dict[str, Any]:
     found = {f"engine.{name}": getattr(engine, name) for name in _OF_ENGINE}
     if engine.weight_dtype in EXACT_WEIGHT_DTYPES:
         found["engine.quantised_head"] = engine.quantised_head
-        if config.dtype in ("auto", "float32"):  # what "auto" stands for now: earlier versions recorded "auto"
+        if config.dtype in ("auto", "float32"):  # the meaning of "auto" now: earlier versions recorded "auto"
             found["engine.kv_cache_dtype"] = engine.kv_numbers("float32")
     return found | {f"engine.streaming.{name}": value for name, value in asdict(engine.streaming).items()}

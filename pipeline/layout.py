@@ -146,7 +146,7 @@ def snapshot(epoch: int, entries: int, since: int, sha256: str) -> str:
 
 
 def snapshot_of(key: str) -> tuple[int, str] | None:
-    """The epoch in which its run began, and the SHA-256, in the key of a snapshot; None for other files."""
+    """The epoch of its run's begin, and the SHA-256, in the key of a snapshot; None for other files."""
     found = re.fullmatch(r"\d+-\d+-(\d+)-([0-9a-f]{64})\.sqlite", key.rsplit("/", 1)[-1])
     return None if found is None else (int(found[1]), found[2])
 

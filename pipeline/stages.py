@@ -28,7 +28,7 @@ def announce(text: str) -> None:
 
 @contextmanager
 def announced_to(listen: Callable[[str], None]) -> Iterator[None]:
-    """Context in which ``listen`` is called with each announcement of this process, from any thread."""
+    """Context: ``listen`` is called with each announcement of this process, from any thread."""
     _ON_ANNOUNCE.append(listen)
     try:
         yield

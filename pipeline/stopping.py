@@ -26,7 +26,7 @@ _RAYS_WAIT = 3.0
 _END_SHARE, _END_SECONDS = 1 / 2, 5.0
 """Part of that time, and most of it, that is kept for the end: the last commit, the lease, Ray's own end."""
 _RAYS_ALARM = 3
-"""Ray's handler of SIGTERM arms an alarm of so many seconds, at which the process aborts."""
+"""Ray's handler of SIGTERM arms an alarm that aborts the process after so many seconds."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -91,11 +91,11 @@ class Stop:
         finally:
             self._draining -= 1
         if self.asked:
-            raise StoppedError("the run was asked to stop. What is committed stays; the same call continues.")
+            raise StoppedError("the run was asked to stop. Committed rows stay; the same call continues.")
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Context in which SIGTERM and SIGINT ask to stop. In other threads than the main one it changes nothing.
+        """Context: SIGTERM and SIGINT ask to stop. In other threads than the main one it changes nothing.
 
         Raises:
             StoppedError: the run stopped at a request, and the handler that was there before neither raised nor exited.

@@ -257,7 +257,7 @@ class CommitRecord:
         rows_sha256, dead_sha256: SHA-256 of the staged objects; ``dead_sha256`` is empty if no row failed.
         input_sha256: checksum of the input rows, all columns, as they were read.
         kept_sha256: if rows failed, or were corrected apart from the input, checksum of the other input rows: a retry
-            accepts an input file in which only those were corrected. Empty in records of earlier versions.
+            accepts an input file that corrects failed rows only. Empty in records of earlier versions.
         copy: 0 for the first execution, 1 for a speculative backup on another actor.
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         rows_again: input rows that this attempt generated again; 0 in a first attempt.
@@ -267,9 +267,9 @@ class CommitRecord:
         unparsed: number of generations whose JSON could not be read, or not all of it, by ``column:reason``; the
             reasons are those of :data:`pipeline.settings.parsing.UNPARSED`.
         retried: number of input rows by the number of their retry, see :mod:`pipeline.commit.retries`.
-        blank_prompts, identical_prompts: prompts of the rows that this attempt generated for: those without a visible
-            character, and those that equal an earlier one of the unit.
-        made_of: of a unit of a chain's later stage: ``data_sha256`` of what it was made of in the stage before.
+        blank_prompts, identical_prompts: prompts of this attempt without a visible character, and prompts equal to an
+        earlier one of the unit.
+        made_of: of a unit of a chain's later stage: ``data_sha256`` of its source in the stage before.
         lowest_hash: the lowest hash (:func:`pipeline.reporting.samples.row_hashes`) of its generations; None if it has
             none, or the record is of an earlier version.
         mask_drafts, mask_drafts_accepted, grammar_drafts, grammar_drafts_accepted, history_drafts,
@@ -370,7 +370,7 @@ class Revocation:
 
     Attributes:
         unit_id, attempt: the unit, and its latest attempt that no longer counts.
-        reason: what is wrong with the results.
+        reason: the fault of the results.
         input_sha256: checksum of the input rows of that attempt; the next attempt has to read the same rows.
     """
 
@@ -459,7 +459,7 @@ class Totals:
 
     @property
     def failed_by_cause(self) -> list[Cause]:
-        """The causes for which rows failed, the most frequent first."""
+        """The causes of failed rows, the most frequent first."""
         return causes_of(self.causes, self.examples)
 
     @property

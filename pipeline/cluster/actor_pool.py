@@ -125,7 +125,7 @@ class ActorPool:
 
     Attributes:
         resources: resources of an actor of each pool.
-        bisection: records which units run in which process, and its deaths.
+        bisection: records the units of each process, and its deaths.
         seconds: how long the actors live.
         metrics: of the driver; it is told the dispatcher.
         state: how the actors do, for those who watch the run.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _ENGINE_DIED = 70
 _QUEUED = 2
-"""Batches that are sent to an actor, over those that it answers at once: the next one is there when one is done."""
+"""Batches sent to an actor in addition to those it runs, so that the next batch is there when one is done."""
 
 
 class BatchSource:
@@ -77,7 +77,7 @@ class BatchJobs:
 
 
 def content_ids(prepared: pa.Table) -> list[str]:
-    """Row ids that follow from what the model is given: token ids and parameters; of a row without a prompt, its fault.
+    """Row ids that follow from the model's input: token ids and parameters; of a row without a prompt, its fault.
 
     The same wherever a batch begins and in whatever order batches come. Rows that ask the same have the same id, and so
     the same noise.
@@ -176,7 +176,7 @@ def generate_batches(dataset: Dataset, config: RunConfig, *, rows: int, batches:
 
 
 def stage_resources(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> ActorResources:
-    """What each actor reserves. With "auto", the actors share the CPUs but for one, which other steps need.
+    """The resources of each actor. With "auto", the actors share the CPUs but for one, which other steps need.
 
     Raises:
         ResourceError: the cluster has no room for the actors.

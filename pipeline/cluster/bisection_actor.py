@@ -1,4 +1,4 @@
-"""The crash bisection in a Ray actor of its own, so that it survives the processes whose deaths it records."""
+"""The crash bisection in a separate Ray actor: it survives the processes whose deaths it records."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RemoteBisection:
         self._handle.reach.remote(worker, stage)
 
     def reached(self) -> Any:
-        """A reference to what :class:`_Recorder` knows."""
+        """A reference to the records of :class:`_Recorder`."""
         return self._handle.reached.remote()
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class RemoteBisection:
 
 
 class _Recorder(CrashBisection):
-    """The bisection; as every starting process knows it, it also keeps what stage each of them has reached."""
+    """The bisection. It also keeps the stage of each starting process, since all of them know it."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

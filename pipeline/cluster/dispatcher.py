@@ -4,8 +4,8 @@ Actors pull: the next unit goes to the actor that holds the smallest share of th
 prefetched units the dispatcher picks the one that saves this actor's prefix cache the most tokens, and avoids units
 whose prefixes another actor has cached. A unit can be overtaken by later ones only a bounded number of times.
 
-A decision costs the same for ten actors and for thousands: it looks at a bounded number of waiting units, the oldest
-ones and those that begin like what the actor was given last, and the actors stand in a heap.
+A decision costs the same for ten actors and for thousands. It looks at a bounded number of waiting units: the oldest,
+and those that begin like the actor's last unit. Actors stand in a heap.
 
 Actors come and go. The units of one that leaves go back to the front of the queue, unless another actor runs them too;
 its results still count if they come before those of others.
@@ -82,7 +82,7 @@ class _Actor:
 
     @property
     def share(self) -> float:
-        """The units that it holds over those that it may; 1 or more where it takes none."""
+        """Units held, divided by the most units allowed; 1 or more where it takes none."""
         return len(self.units) / self.held if self.held else 1.0
 
     @property
@@ -106,7 +106,7 @@ class Dispatcher:
         self._actors: dict[int, _Actor] = {}
         self._numbers = itertools.count()
         self._shares: list[tuple[float, int, int]] = []
-        """A heap of (share of what it may hold, in order of joining, actor); of an actor only the last entry counts."""
+        """A heap of (load, in order of joining, actor); of an actor only the last entry counts."""
         self._speeds, self._measured = 0.0, 0
         self._owners: OrderedDict[int, int] = OrderedDict()
         self._ended = False
@@ -179,7 +179,7 @@ class Dispatcher:
         Args:
             unit_id: the unit.
             histogram: prefix -> tokens of the unit's prompts that a cache with this prefix saves.
-            first: it goes before all that wait: a chain goes on with what it has begun before it begins more.
+            first: before all waiting units, since a chain goes on with begun units before it begins more.
         """
         self._units[unit_id] = _Unit(unit_id=unit_id, histogram=histogram)
         if first:
@@ -201,7 +201,7 @@ class Dispatcher:
     def done(self, unit_id: str, actor: int, now: float) -> list[Assignment] | None:
         """An actor finished a unit. Returns its other executions, to be dropped; None if another result came first.
 
-        A result of an actor that has left counts too: what it staged is there.
+        A result of an actor that has left counts too: its staged object is there.
         """
         unit = self._units.pop(unit_id, None)
         if unit is None:
@@ -253,7 +253,7 @@ class Dispatcher:
             heapq.heappush(self._shares, (actor.share, actor.number, name))
 
     def _emptiest(self) -> int | None:
-        """The actor that holds the smallest share of what it may hold; None if none has room."""
+        """The actor with the smallest load; None if none has room."""
         while self._shares:
             share, number, name = self._shares[0]
             actor = self._actors.get(name)

@@ -59,7 +59,7 @@ class Executor(Protocol):
         ...
 
     def session(self) -> AbstractContextManager[None]:
-        """Context in which Ray resources are created lazily."""
+        """Context that creates Ray resources lazily."""
         ...
 
     def prepare(self, job: Job) -> None:
@@ -130,7 +130,7 @@ class RayExecutor:
                 self._tracing.close()
                 if self._pool is not None:
                     self._pool.close()
-                # Of a run that ended early: Ray ends a process of which a thread calls it after its end.
+                # Of a run that ended early: Ray ends a process if a thread of it calls Ray after its end.
                 for thread in self._threads:
                     thread.join(_END_SECONDS)
                 self._background.close()
@@ -347,5 +347,5 @@ def _explained(error: Exception, storage: Storage, since: float) -> Exception:
         why = f"It left no crash note: it was killed from outside, or ran out of memory. Ray says: {str(cause).strip()}"
     return EngineDiedError(
         "a generate actor could not start, or actors died more often than max_engine_deaths allows. "
-        f"{why}\nWhat is committed stays; fix the cause and run again to continue."
+        f"{why}\nCommitted rows stay; fix the cause and run again to continue."
     )

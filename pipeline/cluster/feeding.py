@@ -72,7 +72,7 @@ def generate(
     nodes: NodeWatch | None = None,
     drain_seconds: float = 0.0,
 ) -> Iterator[CommitRecord]:
-    """Run units on the actors; yields the commit record of each unit once, in the order in which they finish.
+    """Run units on the actors; yields the commit record of each unit once, in order of their ends.
 
     It begins as soon as the first actor is ready, asks for more and ends some as :class:`Members` decides.
 
@@ -188,7 +188,7 @@ class _Loop:
             self._dispatcher.end_input()
 
     def go_on(self, now: float) -> None:
-        """Do what follows: end actors that have to go, give units out, ask for actors."""
+        """End actors that have to go, give units out, ask for actors."""
         self.members.settle(now)
         if not self._stop.asked:
             self._give(now)

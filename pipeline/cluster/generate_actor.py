@@ -126,7 +126,7 @@ class GenerateActor:
         return Sign(process=self._process, node=own_node(), taken=taken, notice=notice)
 
     def engine_load(self) -> dict[str, Any] | None:
-        """How full the engine is and what it has counted; None if it does not say. Costs some microseconds."""
+        """How full the engine is, and its counters; None if it does not say. Costs some microseconds."""
         return engine_load(self._engine.snapshot(), self._engine.queue_depth, self._process)
 
     def run(self, label: str, execution: int, block: pa.Table) -> str | None:

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 _EVERY_SECONDS = 1.0
 _FIT_SECONDS = 10.0
 _TELL_SECONDS = 30.0
-"""Seconds of waiting after which its reason is reported, and again each time that they have doubled."""
+"""Report the reason of waiting once it has lasted so many seconds, and again each time that they have doubled."""
 _MARGIN_SECONDS = 2.0
 """Kept of the time that a draining node has left, for handing units back."""
 _DRAINED = "the node is being drained"
@@ -81,7 +81,7 @@ class Members:
         watch: called with the number of each actor that is asked for.
         refit: how many actors of each pool the cluster has room for, asked from time to time; None if that is fixed, or
             more are asked for than there is room for.
-        drain_seconds: in which an actor that has to go may finish units.
+        drain_seconds: an actor that has to go may finish units for so long.
     """
 
     def __init__(

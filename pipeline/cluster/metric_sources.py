@@ -130,7 +130,7 @@ class DriverSource:
                 self._failures.update(record.failures)
 
     def watch(self, lists: Iterator[list[CommitRecord]]) -> Iterator[list[CommitRecord]]:
-        """``lists``, of which each counts as committed when the consumer asks for the next one."""
+        """``lists``; each counts as committed when the consumer asks for the next one."""
         for records in lists:
             yield records
             self.committed(records)

@@ -1,4 +1,4 @@
-"""The table of metrics: what each one is and where its value comes from. A leaf: imports nothing of this project.
+"""The table of metrics: the meaning of each, and the source of its value. A leaf: imports nothing of this project.
 
 A metric costs one line of :data:`METRICS`. The reporter (:mod:`pipeline.cluster.metrics_reporter`), the Grafana
 dashboard and the table in the documentation follow from it. ``source`` names an attribute, dotted, of one of
@@ -59,7 +59,7 @@ class Metric:
 
     @property
     def scraped_name(self) -> str:
-        """The name under which Prometheus finds it on a node's metrics port; of a histogram, without its suffixes."""
+        """Its name for Prometheus, on a node's metrics port; of a histogram, without its suffixes."""
         return f"ray_{self.ray_name}{'_total' if self.kind == 'counter' else ''}"
 
     @property
@@ -134,7 +134,7 @@ METRICS: tuple[Metric, ...] = (
            help="Times that a sequence lost its KV pages and had to be recomputed."),
     Metric(name="fallbacks", kind="counter", unit="exceptions", source="engine.counters.fallbacks",
            help="Exceptions of optimisations; the engine went on in the plain way, and its log has the cause."),
-    # ---- actors and what they cost
+    # ---- actors and their cost
     Metric(name="actor_starts", kind="counter", unit="processes", source="actor.starts",
            help="Processes of generate actors that have loaded their model."),
     Metric(name="actor_deaths", kind="counter", unit="processes", source="actor.deaths",

@@ -201,7 +201,7 @@ def report_actor(config: RunConfig, engine: EngineThread, pool: str, *, restarte
 
 @contextmanager
 def report_run(config: RunConfig, source: DriverSource) -> Iterator[None]:
-    """A block in which the metrics of a run's driver are reported, if somebody serves them here."""
+    """Context: the metrics of a run's driver are reported, if somebody serves them here."""
     reporter = _reporter(config, _DRIVER)
     if reporter is not None:
         reporter.start(lambda: {"driver": source})

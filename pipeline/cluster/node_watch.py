@@ -121,7 +121,7 @@ class NodeWatch:
         address: of the head, for messages.
         read: asks the head; may block for as long as it does not answer.
         poll_seconds: between two questions.
-        limit: seconds without an answer, after which the head is taken for lost. None: half of Ray's own limit.
+        limit: the head is taken for lost after so many seconds without an answer. None: half of Ray's own limit.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class NodeWatch:
         if silent > self._limit:
             raise ClusterLostError(
                 f"the head of the Ray cluster at {self._address} has not answered for {self._limit:.0f} s: it is gone, "
-                "and with it what was running there. What is committed stays; run the same command again, on the "
+                "with everything that ran there. Committed rows stay; run the same command again, on the "
                 "cluster's new head, to continue."
             )
 

@@ -1,8 +1,8 @@
-"""How a pool does, for those who watch the run: its actors, their stages, and the load of their engines.
+"""The state of a pool for observers of the run: its actors, their stages, the load of their engines.
 
-Nothing is asked of anybody unless somebody watches. Then each actor that is ready is asked every few seconds for what
-the metrics of its engine are made of, and the crash bisection, whom every process knows, for the stages that starting
-processes have reached. The answers come in whenever they do; who watches never waits for them.
+Nothing is asked of anybody unless somebody watches. Then each ready actor is asked every few seconds for the sources of
+its engine's metrics. The crash bisection is asked for the stages of starting processes, since every process knows it.
+The answers come in whenever they do; who watches never waits for them.
 """
 
 from __future__ import annotations

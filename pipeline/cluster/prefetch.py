@@ -52,7 +52,7 @@ def prefetch_units(
     Args:
         job: the run that they belong to.
         tasks: drawn lazily.
-        reserved: what the actors reserve; tasks use the rest of the cluster.
+        reserved: the actors' resources; tasks use the rest of the cluster.
         bisection: finds rows that kill the process which renders or tokenises them.
     """
     for some in _batches(tasks):
@@ -105,7 +105,7 @@ def _blocks_of_few(job: Job, tasks: list[ReadTask], bisection: BisectionLike) ->
     import ray
 
     shared = ray.put(job)
-    # The crash bisection ends what cannot succeed.
+    # The crash bisection ends tasks that cannot succeed.
     remote: Any = ray.remote(prepare_units).options(num_cpus=TASK_CPUS, num_returns="streaming", max_retries=-1)
     for blocks in [remote.remote(task.units, shared, bisection) for task in tasks]:
         # "yield from" alone would close Ray's generator at the end, which it does not support.
@@ -129,7 +129,7 @@ def _blocks(job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: Bise
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
     with DataContext.current(context), warnings.catch_warnings():
-        # Ray warns of arguments that will change and for which it has no replacement yet.
+        # Ray warns of arguments that will change and that have no replacement yet.
         warnings.simplefilter("ignore", category=DeprecationWarning)
         warnings.simplefilter("ignore", category=FutureWarning)
         context.execution_options.exclude_resources = ExecutionResources(cpu=cpus, gpu=gpus)
@@ -139,7 +139,7 @@ def _blocks(job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: Bise
             _source(reads),
             override_num_blocks=len(reads),
             num_cpus=TASK_CPUS,
-            max_retries=-1,  # the crash bisection ends what cannot succeed
+            max_retries=-1,  # the crash bisection ends tasks that cannot succeed
         )
         for bundle in dataset.iter_internal_ref_bundles():
             yield from bundle.block_refs

@@ -41,14 +41,14 @@ _RETRIED = re.compile(
     r"Task (GenerateActor|_Recorder|prepare_units|_write_part|_prepare|ReadUnits)\b.* retries remaining", re.DOTALL
 )
 """Ray prints this on standard output when it does a task of ours again: after each death, and after each run that is
-stopped. The run itself reports what matters of it; Ray's logs have the rest."""
+stopped. The run itself reports the important ones; Ray's logs have the rest."""
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """A block in which ``ray.init(_node_ip_address=LOOPBACK)`` starts a session on loopback only.
+    """Context: ``ray.init(_node_ip_address=LOOPBACK)`` starts a session on loopback only.
 
     The processes that Ray starts inside the block inherit the variable. This process has imported Ray already, so the
     constant that holds the variable's value is set too. Both are restored afterwards, as the caller may later join or

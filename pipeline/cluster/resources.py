@@ -136,8 +136,8 @@ def fit_pools(
         beside: runs whose actors share the cluster with these.
 
     Raises:
-        ResourceError: the cluster cannot hold the actors that were asked for by number, or none of those that were
-            asked for by range (Ray itself would wait for ever), or has no use for so many.
+        ResourceError: the cluster cannot hold the number of actors, or not even one actor of a range (Ray itself would
+            wait for ever), or has no use for so many.
     """
     left = [dict(node) for node in nodes]
     fitted: dict[str, ActorResources] = {}

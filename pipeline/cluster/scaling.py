@@ -1,8 +1,8 @@
 """Decides how many actors to ask for, and which to end. Plain logic; knows no Ray.
 
 An actor is worth asking for if units wait that the actors there are would not finish within twice the time that an
-actor takes to start. It is asked for at once, whether or not the cluster has room: Ray keeps it pending, which is what
-an autoscaler adds nodes for. Pending actors that no unit waits for are cancelled, and idle ones are ended.
+actor takes to start. It is asked for at once, whether or not the cluster has room: Ray keeps it pending, so an
+autoscaler adds nodes for it. Pending actors that no unit waits for are cancelled, and idle ones are ended.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What to do: actors to start, pool by pool, and actors to end."""
+    """A decision: actors to start, pool by pool, and actors to end."""
 
     start: Mapping[str, int]
     end: Sequence[int]
@@ -88,11 +88,11 @@ class Scaler:
         self._start_seconds = seconds
 
     def decide(self, load: Load, pools: Sequence[PoolLimits], members: Iterable[Member], now: float) -> Change:
-        """What to do now.
+        """The decision for now.
 
         Args:
-            load: what is left; with nothing left, nothing changes, as the caller ends them all.
-            pools: in the order in which they are asked for more.
+            load: the remaining work; with nothing left, nothing changes, as the caller ends them all.
+            pools: the first is asked first.
             members: every actor that was asked for and has not ended.
             now: seconds of any monotonic clock, that of :attr:`Member.since`.
         """

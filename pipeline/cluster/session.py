@@ -211,7 +211,7 @@ def _logs() -> str:
 def stays_on_this_machine() -> bool:
     """Whether all workers are processes of this machine, started by this process.
 
-    So it is of a private session, and of one that the caller began by ``ray.init()``, while it has one node.
+    Private sessions are local, and so is a session of the caller's ``ray.init()`` with one node.
     """
     if is_private():
         return True

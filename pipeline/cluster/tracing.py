@@ -56,7 +56,7 @@ class Tracing:
         return True
 
     def result(self) -> Traced | None:
-        """What came of it, once it is done; None if nothing was begun."""
+        """Its result, once it is done; None if nothing was begun."""
         if self._thread is not None:
             self._thread.join(_SECONDS + _END_SECONDS)
         return self._found

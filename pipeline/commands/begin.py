@@ -193,14 +193,14 @@ def _index(
     say(lists.notes)
     if not known and (unplanned := index.published.unplanned()) is not None:
         raise DamagedError(
-            f"{job.storage.url}: the run's record is lost, and what is published there (unit {unplanned}) was made "
+            f"{job.storage.url}: the run's record is lost, and the published rows there (unit {unplanned}) were made "
             "with other settings (or input, or unit_rows) than these. Give the settings it was begun with, or discard "
             "the run with mode='new'."
         )
     if not known and manifest.publications and not manifest.publications[0].schema.equals(job.schema):
         raise DamagedError(
-            f"{job.storage.url}: the run's record is lost, and what is published there has other columns than these "
-            "settings give. Write to another folder, or discard the run with mode='new'."
+            f"{job.storage.url}: the run's record is lost, and the published rows there have other columns than "
+            "these settings give. Write to another folder, or discard the run with mode='new'."
         )
     if dropped := index.drop_overtaken():
         say([f"{job.storage.url}: the ledger has earlier attempts of {dropped} units than are published; they are done "
@@ -249,7 +249,7 @@ def _plan(
     """Enter the input's units in the index.
 
     Returns:
-        The run record as it is now, and as it was (None for a new run); what is known of small files; and how this
+        The run record as it is now, and as it was (None for a new run); the known groups of small files; and how this
         run differs from the one in the record.
 
     Raises:
@@ -363,7 +363,7 @@ def _check_ledger_agrees(job: Job, index: Index, lost: DamagedError | None) -> N
     unplanned = next(index.unplanned_records(file.key for file in job.source.files), None)
     if unplanned is not None or next(index.committed_units(), None) is None:
         raise DamagedError(
-            f"{fault}, and what is committed there was made with other settings (or input, or unit_rows) than these",
+            f"{fault}, and the committed rows there were made with other settings (or input, or unit_rows) than these",
             "Give the settings it was begun with, or discard the run with mode='new'.",
         )
     say([f"{fault}; made anew, as the ledger agrees with the settings"])

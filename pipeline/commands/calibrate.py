@@ -32,13 +32,13 @@ _FAILURES_TO_STOP = 2
 _FASTER = 1.05
 """A threshold is advised if it generates so many times as fast as ``verified``: less may be chance."""
 _TIMINGS = 3
-"""Runs of ``verified`` and of the fastest threshold in all, in turns, of which each one's best counts."""
+"""Runs of ``verified`` and of the fastest threshold, in turns; the best of each counts."""
 _PER_ROW = ("strategy", "entropy_threshold")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationConfig:
-    """What to calibrate, and for which floor.
+    """A model, its rows, and the floor of accuracy.
 
     Attributes:
         floor: least agreement with the verified output, in (0, 1].

@@ -2,8 +2,8 @@
 
 All stages run on the same actors, whose engines batch the rows of all of them. The driver commits the units of each
 stage to its own ledger; when a unit is committed, the unit of the next stage that is made of it is read. Outputs are
-published in order once all stages are done: until then the staged units of each are what the next one reads, also
-where a process is lost and reads again.
+published in order once all stages are done: until then each stage reads the staged units of the one before, also after
+a process was lost.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _generate_and_publish(executors: Sequence[Executor], runs: Sequence[StageRun
 
 @contextmanager
 def _damage_in(run: StageRun) -> Iterator[None]:
-    """A block in which damage is that of a stage's output."""
+    """Context: damage is reported as damage of a stage's output."""
     try:
         yield
     except FoundDamageError as error:

@@ -1,4 +1,4 @@
-"""The settings of a chain: what all stages share, and what is each stage's own."""
+"""The settings of a chain: those of all stages, and those of each one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_ACTORS = (
     "model", "revision", "engine", "device", "dtype", "actors", "pools", "gpus_per_actor", "cpus_per_actor",
     "accelerator_type", "resources_per_actor", "actors_per_node", "num_threads", "units_in_flight",
 )  # fmt: skip
-"""Settings of actors. Stages in which all of them are equal run on the same ones."""
+"""Settings of actors. Stages with equal values run on the same ones."""
 _PROMPTS = ("prompt_template", "prompt_column", "messages_column", "token_ids_column")
 
 
@@ -43,7 +43,7 @@ class StageConfig:
     Attributes:
         name: its folder below the chain's output.
         run: the run it is. Of a later stage, ``columns`` is completed once those of the stage before are known.
-        where: an SQL expression over the columns of the stage before: rows for which it holds are read.
+        where: an SQL expression over the columns of the stage before; rows that fulfil it are read.
     """
 
     name: str
@@ -72,13 +72,13 @@ class FilterStage:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainConfig:
-    """A chain of stages, each of which generates for the rows of the one before.
+    """A chain of stages; each generates for the rows of the one before.
 
     Attributes:
         base: the settings that the stages share. ``input`` is the first stage's; ``output`` the folder above theirs.
         stages: those that generate, in order, one or more.
         filters: the stages after these, in order.
-        redo: the name of the stage from which on to begin anew; None to continue all.
+        redo: the name of the first stage to run again; None to continue all.
 
     Raises:
         ConfigError: a value is out of range, or is not one of a stage's.
@@ -152,7 +152,7 @@ def _stage(base: RunConfig, given: object, number: int) -> StageConfig | FilterS
         raise ConfigError(explain(f"{place}.{shared[0]}", own[shared[0]], rule, "Write it beside stages."))
     if number and not any(own.get(field) for field in _PROMPTS):
         raise ConfigError(
-            explain(f"{place} ({name})", own, f"a later stage says what its prompts are made of, by one of {_PROMPTS}",
+            explain(f"{place} ({name})", own, f"a later stage names the source of its prompts, by one of {_PROMPTS}",
                     'Write for example prompt_template: "Rate this: {{ text }}".')
         )  # fmt: skip
     if number and own.get("id_column") is not None:
@@ -188,7 +188,7 @@ def _run(base: RunConfig, own: Mapping[str, Any], name: str, number: int) -> Run
         values |= {"input": None, "column_prefix": f"{name}_", "id_column": STAGE_ID, "dataset_options": None}
     try:
         if isinstance(own.get("sampling"), Mapping):
-            made = build(SamplingParams, own["sampling"], "sampling.", root=RunConfig)  # names what is unknown
+            made = build(SamplingParams, own["sampling"], "sampling.", root=RunConfig)  # names the unknown part
             given = {name: getattr(made, name) for name in own["sampling"]}
             own = {**own, "sampling": replace(base.sampling, **given)}
         if isinstance(own.get("engine"), Mapping):

@@ -51,7 +51,7 @@ class Flow:
             later.end()
 
     def _end_settled(self) -> None:
-        """Let groups of stages end of which nothing is open any more."""
+        """End groups of stages without open units."""
         for group, later in enumerate(self._later):
             if not self._open_of(group):
                 later.end()
@@ -64,7 +64,7 @@ class Flow:
         return any(stage.index.units.attempt(index) for stage in self._stages[:number])
 
     def _first_open(self) -> Iterator[int]:
-        """Of each unit, the number of the first stage in which it is marked; one more than there are, if in none."""
+        """Of each unit, the number of the first stage that has it marked; one more than there are, if in none."""
         for attempts in zip(*(stage.index.units.attempts() for stage in self._stages), strict=True):
             yield next((number for number, attempt in enumerate(attempts) if attempt), len(attempts))
 

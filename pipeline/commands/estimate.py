@@ -80,9 +80,9 @@ class Estimate:
         seconds: number of actors -> time of the run, planning and the start of actors included, if each actor is as
             fast as this engine.
         reserved: number of actors -> seconds that they reserve of GPUs, or of CPUs where they reserve no GPU.
-        unit: what these are seconds of: ``GPU`` or ``CPU``.
+        unit: of the seconds: ``GPU`` or ``CPU``.
         price_per_hour: of one of these, if it was given.
-        memory: what the model takes of an actor's memory, in each dtype.
+        memory: the model's part of an actor's memory, in each dtype.
     """
 
     rows: int
@@ -106,7 +106,7 @@ class Estimate:
         """A few lines for people."""
         lines = [
             f"ESTIMATE from {self.sampled_rows} of {self.rows} rows, spread over the input, generated on this machine;",
-            "ranges hold the sample's spread only (95%), not what else may differ in the run itself.",
+            "ranges hold the sample's spread only (95%), no other differences of the run.",
             f"Prompt tokens:    {_show(self.prompt_tokens, _count)}",
             f"Generated tokens: {_show(self.completion_tokens, _count)}",
             f"Output:           {_show(self.output_bytes, _bytes)}",

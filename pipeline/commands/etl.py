@@ -1,4 +1,4 @@
-"""``etl``: processes what is new below a folder since the last success, and appends it to a table exactly once."""
+"""``etl``: processes files that are new since the last success, and appends their rows to a table exactly once."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def etl(
 ) -> EtlResult:
     """Process the files below ``config.run.input`` that the table does not hold yet, and append them exactly once.
 
-    Which files it holds is part of the record by which rows become visible, so a run that is killed at any moment
-    leaves either both or neither. With nothing to do it returns without Ray, and without a lease. SIGTERM and Ctrl-C
-    stop it as they stop :func:`pipeline.run`, which has the other arguments too.
+    The record that makes rows visible also names their files, so a run that is killed at any moment leaves either both
+    or neither. With nothing to do it returns without Ray, and without a lease. SIGTERM and Ctrl-C stop it as they stop
+    :func:`pipeline.run`, which has the other arguments too.
 
     Raises:
         ConfigError, SourceError, OutputError, ResourceError: before anything is generated; the message has the remedy.

@@ -1,4 +1,4 @@
-"""The settings of a scheduled job: what it generates, where it looks, and what it does about files that change."""
+"""The settings of a scheduled job: generation, folders, and the rule for files that change."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class EtlConfig:
     """A scheduled job.
 
     Attributes:
-        run: what to generate. ``input`` is a folder or URL prefix.
+        run: the settings of generation. ``input`` is a folder or URL prefix.
         partition_key: name of the ``key=value`` folders that ``since``, ``until`` and ``backfill`` are about.
         since, until: partitions to look at, as text (or an integer or a date, which become text); both bounds belong to
             the range, None is none.
         backfill: first and last partition of a range to look at in place of ``since`` and ``until``.
-        on_changed: what to do about files that were processed and have another content now, or are gone: "error" ends
+        on_changed: for processed files that have another content now, or are gone: "error" ends
             the run, "reprocess" replaces or removes their rows, "ignore" leaves the rows of the old content.
         settle_seconds: files younger than this may still be being written; they are left for a later run.
         max_files: files that are processed and published at once; a run with more does them in rounds, so that its

@@ -185,7 +185,7 @@ def is_listed(config: EtlConfig, key: str) -> bool:
 def _again(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs) -> Iterator[str]:
     """Keys of the files to do again.
 
-    With ``retry_failed`` those of which a row has failed, with ``repair`` those of publications that are damaged.
+    With ``retry_failed`` those with a failed row, with ``repair`` those of damaged publications.
 
     Raises:
         DamagedError: a publication is damaged, and a file whose rows it holds cannot be read again.

@@ -32,7 +32,7 @@ _RESULTS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "pro
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written.
+    """The files written.
 
     Attributes:
         to, errors_to: the files; credentials in URLs are masked.

@@ -1,10 +1,10 @@
 """``export_delta``: the publications of an output in a Delta table, one commit each, exactly once.
 
 For each publication: (1) its Parquet files are copied into the table's folder, under names that hold their SHA-256; (2)
-columns that the table lacks are added; (3) one commit names the files, removes those of the publication that it takes
-the place of, and notes under the output's name which publication, in which revision, the table has now. A kill in (1)
-leaves files that no version names, which the next attempt uses. A kill after (3) is found by that note.
-Two processes at once copy the same bytes to the same names, and the table refuses the second commit of a number.
+columns that the table lacks are added; (3) one commit names the new files, removes those of the replaced publication,
+and notes publication and revision under the output's name. A kill in (1) leaves files that no version names, which the
+next attempt uses. A kill after (3) is found by that note. Two processes at once copy the same bytes to the same names,
+and the table refuses the second commit of a number.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _pending(manifest: Manifest, lake: DeltaLake, app: str, *, append: bool) -> 
 
 
 def _place(app: str, publication: Publication) -> str:
-    """The name under which the table keeps which revision it has of a publication."""
+    """The table's key for the revision of a publication."""
     return f"{app}/{layout.publication(publication.position)}"
 
 

@@ -147,9 +147,9 @@ def filter(
     """Write the rows of an output that are worth keeping to a new one, with a note of each that is dropped.
 
     The new output has the rows in their order, all their columns, and a column that tells score and rank. It becomes
-    visible at once, has checksums, and remembers which publications of which output it is of, and how it was made.
-    Called again with the same arguments, it does nothing if it is done, else it begins again: the rest of a killed call
-    is removed first. Failed rows are dropped always; they stand in the dead letters of ``output``.
+    visible at once, has checksums, and records its source's publications and its settings. Called again with the same
+    arguments, it does nothing if it is done, else it begins again: the rest of a killed call is removed first. Failed
+    rows are dropped always; they stand in the dead letters of ``output``.
 
     Args:
         output: the folder or URL of a run, or of a filter.
@@ -304,11 +304,11 @@ def _check_same(old: RunState | None, new: RunState, storage: Storage) -> None:
     if old is None:
         return
     if old.derived is None:
-        raise OutputError(f"{storage.url}: a run generated what is there. Filter to another folder.")
+        raise OutputError(f"{storage.url}: a run generated the rows there. Filter to another folder.")
     differences = describe_differences(dict(old.fingerprint), dict(new.fingerprint))
     if differences:
         raise FingerprintError(
             f"{storage.url} was made of other rows, or otherwise:\n  "
             + "\n  ".join(differences)
-            + "\nGo back to these, write to another folder, or discard what is there with mode='new'."
+            + "\nGo back to these, write to another folder, or discard the output with mode='new'."
         )

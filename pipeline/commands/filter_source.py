@@ -1,4 +1,4 @@
-"""The output that a filter reads: its published files, checked, and what identifies them."""
+"""The output that a filter reads: its published files, checked, and their identity."""
 
 from __future__ import annotations
 

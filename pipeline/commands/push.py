@@ -1,4 +1,4 @@
-"""``push``: uploads what an output has published to a dataset repository of a Hugging Face hub, as one commit."""
+"""``push``: uploads the published rows of an output to a dataset repository of a Hugging Face hub, as one commit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def push(
     """Upload the published files of an output, and a dataset card, to a dataset repository: all of it or nothing.
 
     Files that are there already are not uploaded, those of publications that were replaced are removed, and other files
-    are left alone. A push of what is there makes no commit. The token comes from ``HF_TOKEN``, or from the file of
+    are left alone. A push without changes makes no commit. The token comes from ``HF_TOKEN``, or from the file of
     ``hf auth login``.
 
     Args:
@@ -59,7 +59,7 @@ def push(
         private: for a new repository; one that is there and public is refused.
         license: identifier for the card, such as ``"apache-2.0"``; None leaves the field out.
         revision: branch; None is ``main``.
-        dry_run: only say what a new repository would get; asks no server.
+        dry_run: only list the files of a new repository; asks no server.
         endpoint: of the hub; None takes ``HF_ENDPOINT``.
         storage_options: keyword arguments of the output's file system.
 

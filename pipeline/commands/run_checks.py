@@ -112,8 +112,8 @@ def check_secrets(config: RunConfig) -> None:
     if urls:
         raise ConfigError(
             f"{', '.join(urls)}: credentials in the URL, and on a cluster they would be stored and sent to every node. "
-            "Give them in storage_options, as {env: NAME} or {file: /path} (each node has the variable or file). What "
-            "only a signed URL gives: copy it to where the nodes can read it."
+            "Give them in storage_options, as {env: NAME} or {file: /path} (each node has the variable or file). "
+            "If only a signed URL gives the file, copy it to where the nodes can read it."
         )
     raise ConfigError(
         f"{', '.join(found)}: given literally, and on a cluster that would be stored and sent to every node. Write "
@@ -175,7 +175,7 @@ def check_foreign(config: RunConfig, storage: Storage) -> None:
     if foreign is not None:
         raise OutputError(
             f"{storage.url}: holds {foreign!r}, which no run of this package wrote, or whose state folder is gone. "
-            "Write to an empty folder; mode='new' discards what a run has published."
+            "Write to an empty folder; mode='new' discards published rows."
         )
 
 

@@ -68,7 +68,7 @@ class RunReport:
 
     @contextmanager
     def kept(self, index: Index) -> Iterator[None]:
-        """A block in which the run generates and publishes; at its end the page is written, whatever ends it."""
+        """Context: the run generates and publishes; at its end the page is written, whatever ends it."""
         if not self._wanted:
             yield
             return

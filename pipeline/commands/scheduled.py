@@ -100,13 +100,13 @@ class ScheduledRun:
         return state.shared_by(small.shares), old, small
 
     def _group(self, file: SourceFile) -> Hashable:
-        """Files that may share a unit: those of one folder, which a range has all or none of, and one publication."""
+        """Files that may share a unit: from the same folder (a range has all or nothing of it) and publication."""
         return file.key.rpartition("/")[0], self.intake.targets.get(file.key)
 
     def drop_replaced(self, index: Index, ledger: Ledger, old: RunState | None = None) -> None:
         """Revoke units whose rows were replaced or removed, so that the ledger does not count them any more.
 
-        Also those of files that a run left unpublished, and whose stamp is not the one in its record (``old``).
+        Also units of files that a run left unpublished, if their stamp differs from its record (``old``).
         """
         known = {} if old is None else old.files
         again = {self.source.files[number].key for number in touched(self.source, known)}
@@ -180,7 +180,7 @@ class ScheduledRun:
     def _processed(
         self, position: int | None, place: int, shares: Mapping[str, FileIdentity]
     ) -> Iterator[ProcessedFile]:  # fmt: skip
-        """The files whose rows are at ``place`` once those of this target are published, and those that are removed."""
+        """The files with rows at ``place`` after this target is published, and the removed ones."""
         for file in self.source.files:
             if self.intake.targets.get(file.key) != position:
                 continue
@@ -211,7 +211,7 @@ def check_scheduled(state: RunState | None, storage: Storage) -> None:
 
 
 def _pending(known: Mapping[str, FileIdentity], files: tuple[SourceFile, ...]) -> dict[str, FileIdentity]:
-    """What an earlier run recorded of files that are to be processed still, as it was, with all that share their units.
+    """The record of files that an earlier run left unprocessed, unchanged, with all files that share their units.
 
     Others are new: units that were committed of them alone do not count.
     """

@@ -25,7 +25,7 @@ _NOT_HERE = {
     "pools": "a stage has one pool",
     "retry_failed": "nothing is kept to retry; rows that failed have an error",
     "repair": "nothing is kept to repair",
-    "max_failed_fraction": "rows that failed have an error; count them behind the stage",
+    "max_failed_fraction": "rows that failed have an error; count them after the stage",
     "unit_rows": "give batch_rows",
     "units_in_flight": "give batches_in_flight",
     "output_format": "write the dataset in any format",
@@ -64,7 +64,7 @@ def stage(*, batch_rows: int = _ROWS, batches_in_flight: int = _BATCHES, **field
 
     ``dataset = pipeline.stage(model="tiny", prompt_column="question")(dataset)``: each row keeps its columns and gets
     those of a run's output; ``n=4`` gives four rows for one. A row that fails stays, with its ``error``. There is no
-    ledger: what Ray Data loses it does again, what it gives up is lost, and rows come in the order that it gives them.
+    ledger: Ray Data repeats lost tasks, rows of tasks that it drops are lost, and rows come in its order.
 
     A row's noise follows from its id: the value of ``id_column``, else a hash of its prompt's tokens and parameters. So
     it does not depend on batches, blocks or their order; and rows of one prompt get one text, unless they have ids.

@@ -1,4 +1,4 @@
-"""``status``: counts what is committed, published and failed in an output; never disturbs a run that writes to it."""
+"""``status``: counts committed, published and failed rows of an output; never disturbs a run that writes to it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Validation:
         blank_prompts, identical_prompts: prompts of the sample without a visible character, and prompts that equal an
             earlier one of it: signs of empty cells.
         model_length: limit of prompt tokens plus ``max_tokens``.
-        memory: what the model takes of an actor's memory, in each dtype.
+        memory: the model's part of an actor's memory, in each dtype.
     """
 
     problems: tuple[str, ...]
@@ -172,7 +172,7 @@ def _check_continues(config: RunConfig, job: Job) -> None:
 
 
 def _facts(job: Job, config: RunConfig, *, tokenises: bool) -> tuple[dict[str, Any], Sample]:
-    """Size of the input and what a sample shows, and the sample."""
+    """Size of the input, findings of a sample, and the sample."""
     facts: dict[str, Any] = {"files": len(job.source.files), "prompt_column": job.prompt_column}
     with plan_index(job, config) as index:
         facts["rows"] = index.units.rows

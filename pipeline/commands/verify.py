@@ -85,10 +85,10 @@ def verify(
     input_storage_options: Mapping[str, Any] | None = None,
     dataset_options: Mapping[str, Any] | None = None,
 ) -> Verification:
-    """Check that an output equals the commits of its run, and, with ``input``, that it belongs to that input.
+    """Check that an output equals the commits of its run, and (with ``input``) belongs to that input.
 
-    An output of :func:`pipeline.filter` is checked likewise: its files against their checksums, its counts, and with
-    ``input``, the output that it was made of, that each row there is kept unchanged and in order, or noted as dropped.
+    Of an output of :func:`pipeline.filter`, checksums and counts are checked. With ``input``, the source of the filter,
+    each row there has to be kept unchanged and in order, or noted as dropped.
 
     Checked are: each published file is there, of the recorded size and SHA-256, with the schema of the run, and no
     other files lie beside; each committed unit is published once, with the attempt, the rows, the order and the
@@ -182,7 +182,7 @@ def _proved(state: RunState, *, against_source: bool) -> tuple[str, ...]:
         "each committed row is there once, in order, with the values that were committed",
     ]
     if state.apart:
-        every.append("each row of a retry with corrected rows has their values, of which the output keeps a copy")
+        every.append("each row of a retry with corrected rows has the values in the output's copy of them")
     if not against_source:
         return tuple(every)
     corrected = bool(state.apart or state.begun_digests)
@@ -274,7 +274,7 @@ def _check_source(source: SlicedSource, state: RunState, manifest: Manifest, ind
     """Plan the input's units and check that they are the published ones, in input order."""
     changed = [f.key for f in source.files if f.key in state.files and state.files[f.key].digest != f.digest]
     for key in changed:
-        found.problem(f"input file {key!r}: its content is not what the run read")
+        found.problem(f"input file {key!r}: its content changed after the run read it")
     if changed:
         return
     source.begun_with(state.begun_digests)

@@ -33,7 +33,7 @@ def check_filtered(output: FilteredOutput, source: FilteredOutput | None, found:
     if source is None or not whole:
         return
     if source.identity != {name: output.state.fingerprint[name] for name in source.identity}:
-        found.problem(f"{source.storage.url}: what is published there is not what the filter has read")
+        found.problem(f"{source.storage.url}: its published rows are not those that the filter has read")
         return
     try:
         source.check()

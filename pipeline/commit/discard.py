@@ -31,8 +31,7 @@ def discard(storage: Storage, lease: Lease, keep: Sequence[str] = ()) -> int:
         lease: the caller's lease on it.
         keep: keys of the state that stay: rows in memory that the next run has written there already.
 
-    Returns:
-        The number from which the publications of the next run are to be counted.
+    Returns: The first number for publications of the next run.
 
     Raises:
         LeaseLostError: another run took over.

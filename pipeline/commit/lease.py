@@ -210,7 +210,7 @@ class Lease:
         """Raise LeaseLostError unless the store says that the lease is still ours."""
         if not self._is_ours():
             raise LeaseLostError(
-                f"{self._storage.url}: another run took over this output. This one stops; what it committed stays."
+                f"{self._storage.url}: another run took over this output. This one stops; its commits stay."
             )
 
     def release(self) -> None:

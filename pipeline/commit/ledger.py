@@ -5,9 +5,9 @@ Committing a unit twice is harmless. If failed rows are generated again, their u
 attempt, and that one counts. Damaged results are revoked by an entry of their own; the unit is then generated again
 as a further attempt.
 
-A segment's name holds the epoch of its writer's lease and a running number. A writer that takes over from one that did
-not release its lease puts a fence after the existing segments of that epoch. If the old writer wakes up in the middle
-of a put, its segment is after the fence, or has an epoch from before the run began, and does not count.
+A segment's name holds the epoch of its writer's lease and a running number. A writer that takes over a lease that was
+not released puts a fence after the existing segments of that epoch. If the old writer wakes up in the middle of a put,
+its segment is after the fence, or has an epoch from before the run began, and does not count.
 
 Of a large ledger there are snapshots (:mod:`pipeline.commit.ledger_snapshot`), which are read faster than its segments.
 """
@@ -88,7 +88,7 @@ def read_ledger(storage: Storage, records: CommittedUnits, since: int = 0) -> Le
     Args:
         storage: the output.
         records: table of an index, to be filled.
-        since: the epoch in which the run began; earlier segments do not count.
+        since: the epoch of the run's begin; earlier segments do not count.
     """
     for _ in range(_READINGS):
         try:
@@ -218,7 +218,7 @@ class Ledger:
             storage: the output.
             records: table of an index, to be filled.
             lease: the caller's; fences are put for its predecessors.
-            since: the epoch in which the run began; earlier segments do not count.
+            since: the epoch of the run's begin; earlier segments do not count.
 
         Returns:
             The ledger, and a line for each segment that does not count.

@@ -148,7 +148,7 @@ class Publication:
 class Manifest:
     """All publications and revisions, in the order of their decisions.
 
-    ``first``: the number from which publications and positions are counted.
+    ``first``: the first number of publications and positions.
     """
 
     decided: tuple[Publication, ...] = ()
@@ -202,7 +202,7 @@ class Manifest:
         except (DamagedError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
             raise DamagedError(
                 f"{storage.url}/{key}: the manifest is {error}",
-                "Run the same command as before again: it is made anew from the records of what was published. The "
+                "Run the same command as before again: it is made again from the records of publications. The "
                 "published files themselves are plain tables.",
             ) from error
 

@@ -1,6 +1,6 @@
 """Publishes staged units as plain files in input order; all files of a publication become visible at once.
 
-The steps, any of which a kill may interrupt: (1) write the part files, the dead letters and the list of units to a
+The steps (a kill may interrupt any of them): (1) write the part files, the dead letters and the list of units to a
 hidden folder, and check every staged unit as it is read; (2) put the publication record: from then on the publication
 is *decided* and can only be completed; (3) give the folder its visible name (one rename; on object stores, copies
 inside the store); (4) list the publication in the manifest; (5) remove the staged units. A run that begins calls
@@ -14,11 +14,11 @@ Visibility: :func:`pipeline.read` follows the manifest, so it always sees all of
 plain reader that lists the folder sees the same on a local file system. On an object store, between (2) and the end of
 (3), it sees some parts of the publication: each one complete, none twice, and no other files.
 
-The record's key holds the writer's epoch, and its put succeeds only once. A run that takes over a lease that was not
-released puts a fence under the key that the former holder would use next: if that holder wakes up, its put fails.
+The record's key holds the writer's epoch, and its put succeeds only once. A run that takes over an unreleased lease
+puts a fence under the next key of the former holder: if that holder wakes up, its put fails.
 
-Memory holds the records of a publication's parts (each of a few hundred megabytes), but not its units, of which there
-may be many millions: they are streamed from the index.
+Memory holds the records of a publication's parts (each of a few hundred megabytes), but not its units: they may be many
+millions, and are streamed from the index.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def publish(
         manifest: the publications so far.
         index: planned, committed and published units.
         lease: the caller's lease; without it nothing is published.
-        write_parts: writes the parts; None writes them one by one in this process.
+        write_parts: writes the parts; None: this process writes one after the other.
         write_inputs: writes the watermark; None leaves it as it is.
 
     Raises:

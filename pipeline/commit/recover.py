@@ -57,7 +57,7 @@ def recover(storage: Storage, lease: Lease, origin: Origin | None = None, *, rep
     except DamagedError as error:
         damaged = True
         found.manifest = Manifest(first=origin.first)
-        found.notes.append(f"{error.fault}; made anew from the records of what was published")
+        found.notes.append(f"{error.fault}; made again from the records of publications")
     _put_lost_records(storage, found)
     first = found.manifest.next_number
     roll = partial(_roll_forward, storage, found, lease, origin.begun, repair=repair)
@@ -91,7 +91,7 @@ def _put_lost_records(storage: Storage, found: Recovery) -> None:
     for publication in found.manifest.decided:
         key, wanted = publication.record_key, publication.to_bytes()
         try:
-            fault = "" if key in there and read_state(storage, key) == wanted else "not what was decided"
+            fault = "" if key in there and read_state(storage, key) == wanted else "not the decided ones"
         except DamagedError as error:
             fault = error.fault
         if fault:
@@ -129,7 +129,7 @@ def _roll_forward(storage: Storage, found: Recovery, lease: Lease, since: int, *
                     f"Restore {gone.name} from a copy, or run again with repair=True (--repair): its rows are "
                     "generated anew.",
                 ) from error
-            found.notes.append(f"{storage.url}/{gone.record_key}: its files are gone; what it held is published again")
+            found.notes.append(f"{storage.url}/{gone.record_key}: its files are gone; its rows are published again")
             storage.put(gone.record_key, _fence())
             del decided[gone.number]
 
@@ -146,7 +146,7 @@ def _record(storage: Storage, key: str, found: Recovery) -> Publication | None:
         return None if data.startswith(FENCE) else Publication.parse(unseal(data))
     except (DamagedError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
         # No manifest lists it, so its staged units have not been removed: they are published again.
-        found.notes.append(f"{storage.url}/{key}: this record is {error}; what it was to publish is published again")
+        found.notes.append(f"{storage.url}/{key}: this record is {error}; its rows are published again")
         # Keep the key taken: this may be the fence that stops a writer which is asleep.
         storage.put(key, _fence())
         return None
@@ -171,7 +171,7 @@ def _check_folders(storage: Storage, found: Recovery, *, repair: bool) -> None:
         )
         if not (superseded or repair):
             raise DamagedError(
-                f"{storage.url}/{name}: no record names this publication: it was lost, so what is in the folder cannot "
+                f"{storage.url}/{name}: no record names this publication: it was lost, so the folder's rows cannot "
                 "be proven",
                 "Restore the record from a copy, or run again with repair=True (--repair): the folder is removed and "
                 "its rows are generated anew.",

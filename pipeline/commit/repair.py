@@ -166,8 +166,8 @@ def describe_damage(url: str, damages: Sequence[Damage]) -> str:
     named = "; ".join(f"{url}/{damage.key}: {damage.fault}" for damage in damages[:_NAMED])
     more = f"; and {len(damages) - _NAMED} more" if len(damages) > _NAMED else ""
     return (
-        f"{named}{more}. Restore what was published from a copy, or run again with repair=True (--repair): every "
-        "published file is checked, and the rows of those that are damaged are generated anew."
+        f"{named}{more}. Restore the published files from a copy, or run again with repair=True (--repair): "
+        "every published file is checked, and the rows of damaged ones are generated again."
     )
 
 

@@ -1,7 +1,7 @@
 """Replacement: publishes a publication again with other rows for some of its input files, at once.
 
-A publication with the rows of new versions is a revision: its record is decided by one put, and readers see the rows of
-a file's old version or those of its new one. Units of files that did not change are copied as they were published.
+A publication with the rows of new versions is a revision: one put decides its record, and readers see a file's old rows
+or its new rows. Units of files that did not change are copied as they were published.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def replace_files(
         replacement: replaced rows and their replacements.
         lease: the caller's lease; without it nothing is published.
         write_inputs: writes the watermark.
-        write_parts: writes the parts; None writes them one by one in this process.
+        write_parts: writes the parts; None: this process writes one after the other.
 
     Raises:
         DamagedError: the ledger lacks published units, so their files are not known.

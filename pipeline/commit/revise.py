@@ -21,7 +21,7 @@ from pipeline.types import Place
 
 
 def outdated(manifest: Manifest, index: Index) -> list[Publication]:
-    """The visible publications that hold a unit of which the ledger has a later attempt."""
+    """The visible publications with a unit that has a later attempt in the ledger."""
     positions = index.published.outdated()
     return [publication for publication in manifest.publications if publication.position in positions]
 
@@ -43,7 +43,7 @@ def revise(
         publication: a visible one.
         index: committed and published units.
         lease: the caller's lease; without it nothing is published.
-        write_parts: writes the parts; None writes them one by one in this process.
+        write_parts: writes the parts; None: this process writes one after the other.
 
     Raises:
         FoundDamageError: published parts or staged units differ from the committed ones; nothing is published.

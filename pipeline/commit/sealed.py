@@ -20,7 +20,7 @@ _SEAL = "sha256"
 
 def seal(document: Mapping[str, Any]) -> bytes:
     """A JSON document as bytes, with the checksum of the rest under ``sha256``."""
-    plain = json.loads(json.dumps(document))  # tuples become lists: what is hashed is what is read back
+    plain = json.loads(json.dumps(document))  # tuples become lists, so the hash is of the values as they are read
     # A line for each key: for people, and as json's own indenting takes ten times as long.
     lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**plain, _SEAL: _digest(plain)}.items())
     return ("{\n" + ",\n".join(lines) + "\n}").encode()
@@ -79,7 +79,7 @@ def unseal_lines(data: bytes) -> list[str]:
     """Inverse of :func:`seal_lines`.
 
     Raises:
-        DamagedError: the bytes are not whole; says in what way, not of which file.
+        DamagedError: the bytes are not whole; describes the damage without the file's name.
     """
     if not data.strip(b"\0 \n"):
         raise DamagedError("empty" if not data else f"{len(data)} bytes of nothing")

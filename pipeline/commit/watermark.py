@@ -5,9 +5,10 @@ Each file is there with its identity and the position of the publication that ho
 
 The watermark is part of the publication record, so it is decided by the same put as the rows. To write all of it with
 every publication would cost ever more; to write the new files only would leave as many lists to read as there were
-publications. So a record names a few lists, from the oldest on: those of the decision before, and one of its own into
-which the last ones are merged while they are not much larger. Of n files about log2(n) lists are read, and each file is
-written about log2(n) times. Of equal keys the last list counts; a file whose publication was withdrawn does not count.
+publications. So a record names a few lists, the oldest first: the lists of the decision before, then a new list. The
+last ones are merged into the new list while they are not much larger. Of n files about log2(n) lists are read, and each
+file is written about log2(n) times. Of equal keys the last list counts; a file whose publication was withdrawn does not
+count.
 """
 
 from __future__ import annotations

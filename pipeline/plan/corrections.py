@@ -70,7 +70,7 @@ class Corrections:
 
         Raises:
             SourceError: an id is not that of a failed row.
-            FoundDamageError: output rows are not what was committed.
+            FoundDamageError: output rows differ from the committed ones.
         """
         places = {row_id: number for number, row_id in enumerate(self.ids)}
         prefix, number = job.config.column_prefix, job.retry.number
@@ -112,8 +112,8 @@ def is_correction(source: SlicedSource, state: RunState) -> bool:
 def check_no_corrections(config: RunConfig, source: SlicedSource, state: RunState, storage: Storage) -> None:
     """Refuse corrected rows that are given without ``retry_failed``: they would be further rows of the output.
 
-    Looks at the first rows of an input that has no file of the run. Their ids are those of rows of the output if they
-    name a file of the run, or, in an id column, if a failed row has one of them.
+    Looks at the first rows of an input that has no file of the run. Their ids belong to the output if they name a file
+    of the run, or (in an id column) if a failed row has such an id.
 
     Raises:
         SourceError: the input is corrected rows.
@@ -141,7 +141,7 @@ def check_no_corrections(config: RunConfig, source: SlicedSource, state: RunStat
 
 
 def corrections_of(config: RunConfig, source: SlicedSource, state: RunState, storage: Storage) -> Corrections:
-    """The corrected rows in ``source``, of which a copy is written into the output.
+    """The corrected rows in ``source``; a copy is written into the output.
 
     Raises:
         SourceError: see :func:`pipeline.sources.corrected_rows.table_of`.
@@ -181,7 +181,7 @@ def _unit(record: CommitRecord, index: int, numbers: dict[str, int]) -> Unit:
 
 
 def _concerned(index: Index, number: int) -> Iterator[Unit]:
-    """The planned units of which rows failed, or were done by the retry of this number, as of their next attempt."""
+    """The planned units with failed rows, or with rows done by the retry of this number, as of their next attempt."""
     for unit in index.units:
         record = index.records.get(unit.unit_id)
         if record is not None and (record.failed_rows or str(number) in record.retried):

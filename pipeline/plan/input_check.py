@@ -112,8 +112,8 @@ def check_committed_rows(job: Job, index: Index, files: Collection[int]) -> int:
             same = data_checksum(table, table.column_names) == unit.input_sha256
             if not same and not _is_kept(table, unit, job, index):
                 raise FingerprintError(
-                    f"{_where(source, unit)} are not those that were read for what is committed: its content changed. "
-                    f"{source.remedy}"
+                    f"{_where(source, unit)} are not those that the committed rows were generated for: "
+                    f"its content changed. {source.remedy}"
                 )
     return count
 

@@ -1,8 +1,8 @@
 """Find the work of a scheduled run: compare a listing of the input with the watermark.
 
-Plain logic over the index: knows neither storages nor models. Both are in the index, on disk, and so is what
-:func:`compare` finds; :func:`draw_intake` takes of it what one publication is to hold, so that memory does not grow
-with the number of files.
+Plain logic over the index: knows neither storages nor models. Both are in the index, on disk, and so are the
+differences of :func:`compare`; :func:`draw_intake` takes the part for one publication, so that memory does not
+grow with the number of files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN = 1000
 """Keys of ignored files that an intake has, for ``--print-plan``."""
 _BATCH = 512
 _FAULTS = {
-    "changed": "its content is not what was processed",
+    "changed": "its content changed after it was processed",
     "empty": "it was processed and is empty now",
     "gone": "it was processed and is gone",
 }
@@ -75,7 +75,7 @@ class Intake:
         restamped: processed files of the same content, with the stamps that they have now.
         ignored: keys of the first files that differ from the watermark, and stay as they are.
         counts: the numbers.
-        last: key of the last new file, after which the next round goes on.
+        last: key of the last new file; the next round goes on from there.
         left: files that are left for further rounds.
     """
 
@@ -249,6 +249,6 @@ def _refuse(inputs: Inputs, kind: str, fault: str) -> None:
     names = ", ".join(map(repr, itertools.islice(inputs.differing_keys([kind]), _NAMED)))
     more = f" and {count - _NAMED} more" if count > _NAMED else ""
     raise SourceError(
-        f"input file {names}{more}: {fault}. Put back what was there; or use on_changed='reprocess' (its rows are "
+        f"input file {names}{more}: {fault}. Put the old content back; or use on_changed='reprocess' (its rows are "
         "replaced by those of the new content, or removed with the file) or 'ignore' (the old rows stay)."
     )

@@ -106,7 +106,7 @@ class Job:
 
     @property
     def output(self) -> OutputTables:
-        """What publishing needs of this run."""
+        """The part of this run that publishing needs."""
         return OutputTables(
             storage=self.storage,
             rows=self.rows,

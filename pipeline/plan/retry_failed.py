@@ -133,7 +133,7 @@ def load_place(job: Job, place: Place) -> pa.Table:
     """The output rows at a place.
 
     Raises:
-        FoundDamageError: they are not what was committed.
+        FoundDamageError: they differ from the committed rows.
     """
     return pa.concat_tables(job.rows.reader(job.storage).read(place))
 

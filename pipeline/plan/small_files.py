@@ -129,7 +129,7 @@ def planned_units(
     known: Mapping[str, FileIdentity],
     group: Callable[[SourceFile], Hashable] | None = None,
 ) -> tuple[Iterator[Unit], SmallFiles]:  # fmt: skip
-    """The units of a run, in input order; and what is known of small files once all units are drawn.
+    """The units of a run, in input order; and the groups of small files once all units are drawn.
 
     Args:
         source: the input.
@@ -170,7 +170,7 @@ def _has_room(held: Sequence[Unit], unit: Unit, unit_rows: int) -> bool:
 
 
 def recorded_shares(records: CommittedUnits, files: Sequence[SourceFile]) -> dict[str, FileIdentity]:
-    """What the ledger says of files that share units, where the run record is lost: the files of all its records."""
+    """Files that share units by the ledger (the files of all its records), where the run record is lost."""
     digests = {file.key: file for file in files}
     found: dict[str, FileIdentity] = {}
     for number, record in enumerate(records):

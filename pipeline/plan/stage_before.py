@@ -1,8 +1,8 @@
 """The input of a later stage of a chain: the units of the stage before, one for one.
 
 A unit's id follows from the settings of its stage and the id of the unit that it is made of, so it is the same on every
-run, whatever has been committed. What the rows of that unit were is recorded with the results (``made_of`` in the
-ledger): where they are others now, since failed rows were done again or damage was, the results no longer count.
+run, whatever has been committed. The ledger records the checksum of that unit's rows with the results (``made_of``). If
+it changes, because failed or damaged rows were done again, the results no longer count.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StageBefore:
         settings: hash of everything that changes its output.
         job: its job.
         index: its planned, committed and published units.
-        where: an SQL expression over its columns; the next stage reads the rows for which it holds. None reads all.
+        where: an SQL expression over its columns; the next stage reads the rows that fulfil it. None reads all.
         sampled: how often a number of a sample was added to the ids of its rows; see
             :class:`pipeline.commit.run_record.RunState`.
     """
@@ -142,7 +142,7 @@ class StageBefore:
             stage: see :attr:`~pipeline.types.Unit.stage`.
         """
         own = self.record(unit.index)
-        assert own is not None, "what it is made of is committed"
+        assert own is not None, "its source is committed"
         return replace(unit, rows=replace(unit.rows, num_rows=own.samples), stage=stage, place=self._place(own))
 
     def _place(self, record: CommitRecord) -> Place:

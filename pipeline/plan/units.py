@@ -95,7 +95,7 @@ _FEW_UNITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ReadTask:
-    """Units of one stage, read by one task in one pass: of one group of one file, or a few adjacent ones."""
+    """Units of a stage that one task reads in one pass: a group of a file, or a few adjacent groups."""
 
     units: tuple[Unit, ...]
 
@@ -212,7 +212,7 @@ def _is_begun_by(unit: Unit) -> bool:
 
 
 def read_units(source: Source, units: Sequence[Unit]) -> Iterator[pa.Table]:
-    """One table per unit of a read task, in order. Files of which one slice is read are read several at a time."""
+    """One table per unit of a read task, in order. Files with a single slice to read are read several at a time."""
     if isinstance(source, (StageRows, CorrectedRows)):
         yield from map(source.rows_of, units)
         return

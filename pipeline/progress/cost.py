@@ -1,4 +1,4 @@
-"""What a run costs: seconds of accelerators (or CPUs), per million tokens, and in money. A leaf of plain numbers."""
+"""The cost of a run: seconds of accelerators (or CPUs), per million tokens, and in money. A leaf of plain numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceSeconds:
-    """How long actors have lived, times what each reserved.
+    """How long actors have lived, times the resources of each.
 
     Attributes:
         accelerators: GPU-seconds.
@@ -31,7 +31,7 @@ class ResourceSeconds:
 
     @property
     def unit(self) -> str:
-        """What :attr:`priced` are seconds of: ``GPU`` or ``CPU``."""
+        """The resource of :attr:`priced`: ``GPU`` or ``CPU``."""
         return "GPU" if self.accelerators else "CPU"
 
     def per_million(self, tokens: int) -> float | None:

@@ -26,7 +26,7 @@ _WINDOW, _WINDOW_UNITS = 0.4, 32
 _SPREAD = 1.1
 """80% of a normal distribution lie within 1.28 standard deviations; units come more evenly than a Poisson process."""
 _TAIL, _TAIL_HIGH = 0.25, 0.5
-"""Added to the remaining time, and to its upper bound, of the time for which a unit is held."""
+"""This part of a unit's time in an actor is added to the remaining time and its upper bound."""
 _LEAST_UNITS = 2
 """With fewer units there is no estimate."""
 _RECENT_SECONDS, _RECENT_UNITS = 20.0, 8
@@ -49,7 +49,7 @@ class _Bucket:
 
 
 class RateTracker:
-    """Counts units as they are committed. Time in which no actor is ready does not count."""
+    """Counts units as they are committed. Time without a ready actor does not count."""
 
     def __init__(self) -> None:
         self._buckets = [_Bucket()]
@@ -86,7 +86,7 @@ class RateTracker:
 
     @property
     def seconds(self) -> float:
-        """Time in which an actor was ready."""
+        """Time with a ready actor."""
         return math.fsum(bucket.seconds for bucket in self._buckets)
 
     def recent(self) -> Rates:

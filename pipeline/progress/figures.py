@@ -17,7 +17,7 @@ _UNITS = (("s", 1, 0), ("min", 60, 0), ("h", 3600, 1), ("days", 86_400, 1))
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One figure: what it is, its value, and whether it asks for attention."""
+    """One figure: name, value, and whether it asks for attention."""
 
     label: str
     value: str
@@ -26,7 +26,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class StageMark:
-    """One stage: its label, its seconds (0 before it began), and whether it is over, going on or to come."""
+    """One stage: label, seconds (0 before it began), and whether it is over, going on or to come."""
 
     label: str
     seconds: float

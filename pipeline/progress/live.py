@@ -30,7 +30,7 @@ _CELL_WIDTH = 30
 _RATIOS = (5, 4, 5)
 """Widths of the columns of figures, where all of them fit side by side."""
 _WIDE = 60
-"""Columns from which on the stages of a chain have bars."""
+"""The stages of a chain have bars from this number of columns on."""
 _NOTEBOOK_WIDTH = 100
 _NOTEBOOK_SECONDS = 1.0
 """Between two updates of a cell: each is a message to the browser."""
@@ -113,7 +113,7 @@ def _bar(share: float) -> ProgressBar:
 
 
 class LiveView:
-    """Shows frames on a terminal; what others print meanwhile appears above. Its end leaves the terminal as it was.
+    """Shows frames on a terminal; output of others appears above it. Its end leaves the terminal as it was.
 
     A finished run leaves no frame there: its summary follows. One that ends early leaves the last one.
     """

@@ -18,7 +18,7 @@ from pipeline.stages import announced_to
 from pipeline.types import CommitRecord, Totals
 
 _NOTE_SECONDS = 60.0
-"""Seconds for which an announcement is shown."""
+"""An announcement is shown for so many seconds."""
 _ONLY = ""
 """Name of the stage of a run that is no chain."""
 
@@ -67,7 +67,7 @@ class Monitor:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Context in which observers get snapshots. They are closed at its end, whatever ends it."""
+        """Context: observers get snapshots. They are closed at its end, whatever ends it."""
         self._pulse.start()
         try:
             with announced_to(self._take_note):

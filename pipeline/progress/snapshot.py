@@ -42,7 +42,7 @@ class Progress:
         total_rows: input rows of the run, those of earlier sessions included.
         done: totals over all committed units.
         session: totals over the units that this session committed.
-        seconds: time for which the first engine has been ready in this session (without the start of processes and
+        seconds: time since the first engine was ready in this session (without the start of processes and
             model loading), up to the last committed unit; 0 before the first one.
     """
 

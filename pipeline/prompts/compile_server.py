@@ -1,7 +1,7 @@
 """A process that compiles grammars to see whether that ends; see :mod:`pipeline.prompts.structures`.
 
-The opening is the arguments of :class:`GrammarCompiler`, a request structured outputs, and its answer None, or the
-:class:`WeDLMError` with which they are refused.
+The opening is the arguments of :class:`GrammarCompiler`, a request structured outputs. The answer is None, or the
+:class:`WeDLMError` that refuses them.
 """
 
 from __future__ import annotations

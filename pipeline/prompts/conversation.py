@@ -1,6 +1,6 @@
 """Chat messages from the cells of a column: OpenAI's (``role``, ``content``) or ShareGPT's (``from``, ``value``).
 
-A content is text, or a list of parts of which all are text; the texts are joined by line ends, as vLLM joins them. In a
+A content is text, or a list of text parts; the texts are joined by line ends, as vLLM joins them. In a
 ShareGPT conversation the assistant's turn at the end is the reply that was recorded: it is left out, to be generated.
 A null in JSON text is kept, such as the default of a tool's parameter.
 """

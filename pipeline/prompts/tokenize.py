@@ -87,7 +87,7 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     (:data:`REDONE`).
 
     Args:
-        table: all input rows of the unit, of which a retry prepares those that failed; or its corrected rows alone.
+        table: all input rows of the unit; a retry prepares those that failed; or its corrected rows alone.
         unit: the unit.
         job: the resolved run.
         prepare: replaces :func:`prepare_rows`.
@@ -342,7 +342,7 @@ def _refuse_long(
 
 
 def _encode_marked(prompts: list[_Prompt], tokenizer: Tokenizer, config: RunConfig) -> None:
-    """Replace texts in which some special tokens are ordinary text by their token ids."""
+    """Replace texts by their token ids where some special tokens are ordinary text."""
     for i, prompt in enumerate(prompts):
         if isinstance(prompt, str) and is_marked(prompt, config):
             prompts[i] = _encoded(prompt, functools.partial(encode_marked, tokenizer=tokenizer))

@@ -97,7 +97,7 @@ class Session:
         began: seconds since 1970.
         seconds: how long it went on.
         outcome: "done", or why it ended before.
-        generating_seconds: for which its first engine was ready, up to the last commit.
+        generating_seconds: from its first engine's readiness to the last commit.
         rows, failed, tokens: committed by it.
         used: by its actors.
         price_per_hour: of one accelerator or CPU, if it was given.

@@ -23,7 +23,7 @@ class Scale:
     """The edges of bins. Bin i has the values from edge i - 1 on that are below edge i; the first and last are open.
 
     Attributes:
-        name: under which a histogram names it.
+        name: of the variable, in histograms.
         edges: ascending.
         whole: whether values are integers.
     """

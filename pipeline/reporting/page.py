@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\
 _STRETCHES = 40
 """Bars of the throughput."""
 _REPEATS = 3
-"""Rows for each value, on average, from which on values are labels."""
+"""Values are labels if each has at least so many rows on average."""
 _COUNTED = 100_000
 """Up to here a tile shows a count in full."""
 

@@ -1,9 +1,9 @@
 """Finds near-duplicates: candidates by MinHash (``datasketch``) and bands on disk, each compared exactly.
 
 Rows come from the best to the worst. A row that is a near-duplicate of one that was kept is dropped, and names it;
-any other is kept and entered in the index. So each dropped row has a better row like it among those kept, and no chain
-of likenesses drops a row that is like none of them. Rows that are missed are those whose signature shares no band with
-that of their like: :attr:`NearDuplicates.recall` tells how many to expect.
+any other is kept and entered in the index. So each dropped row has a better row like it among the kept rows. No chain
+of likenesses drops a row that is unlike all kept rows. A row is missed if its signature shares no band with the
+signature of the row like it: :attr:`NearDuplicates.recall` estimates how many.
 
 The index holds the bands and the text of kept rows in the temporary database, about 30 bytes a band beside the text.
 Memory holds a fixed number of rows.

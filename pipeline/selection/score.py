@@ -1,4 +1,4 @@
-"""Scores, by which rows are ranked: fields of ``evidence`` by name, or an expression.
+"""Scores that rank rows: fields of ``evidence`` by name, or an expression.
 
 Higher is better, so entropies count negative. A field that ``evidence`` lacks is taken from ``stats``, where outputs of
 schema version 1 have some of them.

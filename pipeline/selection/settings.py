@@ -28,16 +28,16 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class DedupConfig:
-    """What counts as a near-duplicate.
+    """The definition of a near-duplicate.
 
     Two rows are near-duplicates when the Jaccard similarity of their sets of ``ngram`` consecutive words is at least
     ``threshold``. Words are in lower case and without punctuation; a CJK character is a word of its own.
 
     Attributes:
-        columns: of text; what they hold is compared as one text.
+        columns: of text; their values are compared as one text.
         threshold: least similarity, above 0 and at most 1.
         ngram: words in a row; a shorter text is compared as a whole.
-        permutations: length of the MinHash signature by which candidates are found. Every candidate is then compared
+        permutations: length of the MinHash signature that finds candidates. Every candidate is then compared
             exactly, so more permutations find more, and never drop more wrongly.
     """
 
@@ -94,9 +94,9 @@ class FilterConfig:
         keep: an SQL expression over the row's columns, ``"best 50%"``, ``"best 1000"``, or ``"best 1 per row"`` (of the
             samples of an input row; in a chain, of a row of the chain's input); each of the last three may go on
             ``"... where EXPRESSION"``. None keeps all.
-        score: what is best: a name of :data:`pipeline.selection.score.SCORES`, or an SQL expression that gives a
-            number; higher is better, null the worst. Equals are ranked by row id, then sample. None is "confidence" for
-            ``best N per row``, else "mean_entropy".
+        score: of rows, higher is better: a name of :data:`pipeline.selection.score.SCORES`, or an SQL expression that
+            gives a number; higher is better, null the worst. Equals are ranked by row id, then sample. None is
+            "confidence" for ``best N per row``, else "mean_entropy".
         by: columns; shares and numbers of ``keep`` are then of each group with equal values.
         dedup: drop near-duplicates: True, a threshold, or a :class:`DedupConfig`.
         outliers: drop outliers: True, or an :class:`OutlierConfig`.
@@ -153,7 +153,7 @@ class FilterConfig:
         return cls(**raw)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values of everything that bears on what is kept."""
+        """Plain values of everything that bears on the choice of rows."""
         return {
             "keep": self.keep,
             "score": self.scored_by,

@@ -122,7 +122,7 @@ class _Fields(dict[Any, Any]):
 
 
 class RowEnvironment(BoundedEnvironment):
-    """The environment of prompt templates, in which no null has a text."""
+    """The environment of prompt templates: no null has a text."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, undefined=StrictUndefined)

@@ -103,14 +103,14 @@ _MOST_INT = 2**63
 
 @dataclass(frozen=True, kw_only=True)
 class Parse:
-    """What to read out of a text. One of ``pattern``, ``choices`` and ``json`` is given.
+    """A value to read from a text. One of ``pattern``, ``choices`` and ``json`` is given.
 
     Attributes:
-        pattern: regular expression (RE2's syntax, whose time is linear in the text). Its first match counts: what its
-            one group matched, or all of it if it has none.
+        pattern: regular expression (RE2's syntax, whose time is linear in the text). Its first match counts: its one
+            group, or all of it without a group.
         choices: the one that comes first in the text, as words of their own, in upper or lower case; as it is
             written here.
-        type: of the column: "string", "int64" or "float64". What cannot be read as such is null.
+        type: of the column: "string", "int64" or "float64". Text that cannot be read as this type is null.
         json: the whole text is JSON: of this schema (a mapping, its JSON text, a pydantic model class, or ``{"file":
             path}``), whose values become columns of Arrow's types (docs/guides/structured-output.md); or True, for
             JSON of any form, as JSON text. A generation that was cut at ``max_tokens`` is null.
@@ -268,7 +268,7 @@ def parsed_columns(
 
     Args:
         parse: those that the settings name.
-        structured: what all outputs have to be. If it is JSON there is a column :data:`PARSED` of the schema's type,
+        structured: the form of all outputs. If it is JSON there is a column :data:`PARSED` of the schema's type,
             unless ``parse`` has one of this name.
         per_row: whether rows may have schemas of their own, so that there is no such column.
     """

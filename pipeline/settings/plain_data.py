@@ -49,7 +49,7 @@ def build(kind: type, raw: Mapping[str, Any], prefix: str = "", *, root: type) -
 
 
 def unknown_field(name: str, prefix: str, root: type) -> str:
-    """What to tell of a dotted name that is no field; ``prefix`` is of the level at which it was found."""
+    """The message for a dotted name that is no field; ``prefix`` is of its level."""
     every = _field_names(root)
     near = difflib.get_close_matches(name, every, n=1, cutoff=0.5)
     # A field of the other level ("max_tokens" for "sampling.max_tokens") is the likelier slip: same last part.

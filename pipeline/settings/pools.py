@@ -1,4 +1,4 @@
-"""Pools of generate actors: how many there are, what each one reserves, and in what engines of pools may differ.
+"""Pools of generate actors: their number, the resources of each, and settings that differ between pools.
 
 Nothing here changes the output, so none of it is part of a run's fingerprint.
 """
@@ -75,7 +75,7 @@ class ActorRange:
 @known_fields_only(ConfigError, {})
 @dataclass(frozen=True, kw_only=True)
 class PoolConfig:
-    """One pool of several that take units from one queue; None is what the run has.
+    """One pool of several that take units from one queue; None is the run's value.
 
     Attributes:
         actors: a number, or an :class:`ActorRange`.
@@ -98,7 +98,7 @@ class PoolConfig:
     engine: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what does not depend on the run; the rest is checked where the pool meets its run."""
+        """Check everything that does not depend on the run; the rest is checked where the pool meets its run."""
         object.__setattr__(self, "actors", actor_range(self.actors))
         check_actors(self.actors)
         require(isinstance(self.engine, Mapping), "engine", self.engine, "a mapping of engine settings",
@@ -130,7 +130,7 @@ def actor_range(given: Any) -> Any:
 
 
 def pool_config(name: object, given: Any) -> PoolConfig:
-    """A pool from plain data, with its name in front of what is said of it.
+    """A pool from plain data, with its name in front of messages about it.
 
     Raises:
         ConfigError: the name or a field is bad.
@@ -153,7 +153,7 @@ def check_actors(actors: object) -> None:
 
 
 def check_reserved(config: Any) -> None:
-    """Check what an actor of a run, or of a pool of it, reserves and where it runs. ``config``: a ``RunConfig``.
+    """Check the resources and places of an actor of a run, or of a pool of it. ``config``: a ``RunConfig``.
 
     Raises:
         ConfigError: a value is out of range.

@@ -1,6 +1,6 @@
 """Which Arrow type the values of a JSON schema have, and the values as Arrow takes them.
 
-The mapping: docs/guides/structured-output.md, "Typed columns". What no Arrow type can stand for is JSON text.
+The mapping: docs/guides/structured-output.md, "Typed columns". Values without an Arrow type are JSON text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.codec import schema_at
 
 _Kind = Literal["text", "string", "int64", "float64", "bool", "list", "struct", "null", "never"]
 _DEEPEST = 16
-"""Levels of lists and structs; what is deeper is JSON text."""
+"""Levels of lists and structs; deeper values are JSON text."""
 _MOST_PARTS = 2000
 """Of all types in each other; a schema with more is JSON text as a whole."""
 _INT64 = range(-(2**63), 2**63)
@@ -28,7 +28,7 @@ class JsonType:
     """The type of a value. ``text``: any value, as JSON text; ``null``, ``never``: there is none.
 
     Attributes:
-        kind: what it is.
+        kind: of the type.
         item: of a list, the type of its items.
         fields: of a struct, names and types.
     """
@@ -48,7 +48,7 @@ class JsonType:
         return _PLAIN.get(self.kind, pa.string())
 
     def convert(self, value: Any, lost: list[Any]) -> Any:
-        """A value of JSON as Arrow takes it. What the type cannot hold is null, and put into ``lost``."""
+        """A value of JSON as Arrow takes it. A value that the type cannot hold is null, and put into ``lost``."""
         if value is None:
             return None
         if self.kind == "list" and isinstance(value, list) and self.item is not None:
@@ -72,7 +72,7 @@ _NAMED: Mapping[str, JsonType] = {"string": _STRING, "integer": _INTEGER, "numbe
 
 
 def _plain(kind: _Kind, value: Any) -> Any:
-    """A value that holds no others; None if it is none of this kind, or out of its range."""
+    """A value that holds no others; None if it has another kind, or is out of range."""
     if kind == "text":
         text = json.dumps(value, ensure_ascii=False)
         return text if _is_unicode(text) else None
@@ -158,7 +158,7 @@ class _Derivation:
         return found
 
     def _own(self, schema: Mapping[str, Any], depth: int, inside: frozenset[str]) -> JsonType:
-        """What its own keywords say, without the schemas that it refers to."""
+        """The type by its own keywords, without the schemas that it refers to."""
         found = JSON_TEXT
         if "type" in schema:
             given = schema["type"]

@@ -1,4 +1,4 @@
-"""The types of JSON Lines parts in the form in which the ``datasets`` library keeps them beside data files.
+"""The types of JSON Lines parts, in the form of the ``datasets`` library, for a file next to the data files.
 
 JSON has no types: a reader infers them from the first rows, and fails where these are null or empty and later ones are
 not. ``datasets.load_dataset(FOLDER)`` reads the file :data:`NAME` of the folder, and casts the rows to the types there.

@@ -130,7 +130,7 @@ def _origin(facts: CardFacts) -> str:
     by = f" by the model `{_code(facts.model)}`" if facts.model else ""
     made = f"Rows generated{by} with WeDLM Batch {facts.version}"
     if facts.selected:
-        return f"{made}, of which a filter kept these."
+        return f"{made}; a filter kept these."
     return f"{made}: each input row was answered exactly once, or is marked as failed."
 
 

@@ -19,7 +19,7 @@ FORMATS: Mapping[str, PartFormat] = {
 }  # fmt: skip
 """Name in ``RunConfig.output_format`` -> format."""
 _MOST_LEVELS = 60
-"""Arrow's own format, in which units are staged, holds rows of 63 levels (and empty tables of twice as many)."""
+"""Units are staged in Arrow's own format, which holds rows of 63 levels (and empty tables of twice as many)."""
 
 
 def check_format(name: str, schema: pa.Schema) -> None:

@@ -85,7 +85,7 @@ class PlaceReader:
                 raise  # Arrow's errors for damaged data have no errno
             raise FoundDamageError([Damage(key=place.key, fault=f"cannot be read to its end ({error})")]) from error
         if data_checksum(table, data_columns(table.schema, self._inputs, self._prefix)) != wanted:
-            fault = f"rows {place.first_row} to {place.first_row + place.num_rows - 1} are not what was committed"
+            fault = f"rows {place.first_row} to {place.first_row + place.num_rows - 1} differ from the committed ones"
             raise FoundDamageError([Damage(key=place.key, fault=fault)])
         return table
 

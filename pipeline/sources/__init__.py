@@ -1,7 +1,7 @@
 """Sources: read input rows from files, URLs, data sets and memory, in slices that are the same on every run.
 
-Knows files, Arrow and row numbers, and the output's storage, to which in-memory input is written. Does not know models,
-Ray or units.
+Knows files, Arrow and row numbers, and the output's storage, since in-memory input is written there. Does not know
+models, Ray or units.
 """
 
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now

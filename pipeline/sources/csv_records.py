@@ -118,7 +118,7 @@ class _Feed:
         self._delimiter = delimiter
         self._held: deque[bytes | LongLine] = deque()
         self._searched = 0
-        """Lines held in which a cell that is open at the begin of the first one stays open."""
+        """Lines held while a cell that was open at the begin of the first one stays open."""
         self._size = 0
         """Bytes of these."""
         self._closes: bool | None = None

@@ -3,7 +3,7 @@
 A *stamp* is a file's metadata: for a local file its size, times and inode, for an object its ETag or version (if the
 store has neither, its size and time). An equal stamp means equal content. A different stamp does not mean different
 content: a copy, a checkout or a ``touch`` changes it too. Then the rows are compared, unit by unit, with the checksums
-of what was read (see :mod:`pipeline.plan.input_check`).
+    of the rows read before (see :mod:`pipeline.plan.input_check`).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class _Inflated(io.RawIOBase):
         if self._size > FREE_BYTES and self._size > MAX_RATIO * self._compressed.size:
             raise SourceError(
                 f"{self._path}: {self._compressed.size} compressed bytes give more than {MAX_RATIO} times as many, "
-                "which no data does that is worth reading. If it is what it should be, decompress it beforehand."
+                "which no data does that is worth reading. If it is right, decompress it beforehand."
             )
         return len(data)
 

@@ -86,11 +86,11 @@ class SlicedSource(Source, Protocol):
 class FileSource:
     """Base of sources over files: holds the files and their common schema, and retries reads.
 
-    Formats are subclasses in :mod:`pipeline.sources.formats`; they set ``label`` (their name in messages),
-    ``suffixes`` (endings of their files' names) and, where files have one, ``magic`` (their first bytes), and define
-    :meth:`over`, :meth:`file_slices` and :meth:`_read`. A dialect of a format is a subclass of it, with the same
-    suffixes; it is chosen by its ``input_format``, the name in ``RunConfig.input_format``, or by what
-    :meth:`recognises` finds. A format with an ``input_format`` of its own that is no dialect has to be asked for.
+    Formats are subclasses in :mod:`pipeline.sources.formats`; they set ``label`` (name in messages), ``suffixes``
+    (endings of file names) and, if any, ``magic`` (first bytes of files), and define :meth:`over`, :meth:`file_slices`
+    and :meth:`_read`. A dialect of a format is a subclass of it, with the same suffixes; it is chosen by its
+    ``input_format``, the name in ``RunConfig.input_format``, or by :meth:`recognises`. A format with an
+    ``input_format`` of its own that is no dialect has to be asked for.
 
     Attributes:
         files: in input order.
@@ -334,7 +334,7 @@ def each_of(files: Sequence[SourceFile], look: Callable[[SourceFile], _T], *, fo
 
 
 def cut(tables: Iterable[pa.Table], first_row: int, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-    """Cut a stream of consecutive tables, the first of which begins at row ``first_row``, into slices.
+    """Cut a stream of consecutive tables, beginning at row ``first_row``, into slices.
 
     Raises:
         SourceError: the stream ends before the last slice: the file changed during the run.

@@ -145,7 +145,7 @@ def spool(
     Args:
         data: see :func:`tables_of`.
         storage: the output.
-        options: keyword arguments of the output's file system, with which tasks will read it.
+        options: keyword arguments of the output's file system, for the tasks that read it.
         wanted: columns that are asked for.
 
     Raises:

@@ -39,8 +39,8 @@ class Inferred:
 
     Attributes:
         types: of the columns.
-        whole: columns of numbers of which a whole one was written as 1.
-        fractions: columns of numbers of which a whole one was written as 1.0.
+        whole: columns of numbers with a whole one written as 1.
+        fractions: columns of numbers with a whole one written as 1.0.
     """
 
     types: ColumnTypes
@@ -182,7 +182,7 @@ def _type(values: list[Any], array: pa.Array | None) -> pa.DataType | None:
     if array is not None:
         return None if _has_part(array.type, _is_empty_object) else array.type
     kinds = {type(value) for value in values if value is not None}
-    return pa.string() if kinds == {str} else None  # text of which some has no encoding
+    return pa.string() if kinds == {str} else None  # some text has no encoding
 
 
 def _sound(values: Iterable[Any]) -> list[Any]:

@@ -219,7 +219,7 @@ class TextSource(FileSource):
                 yield tabulate(rows[: piece.num_rows], self.file_schema, self.wanted)
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
-        """The byte position at which the first row may begin, then the end of each row."""
+        """The first byte position of a row, then the end of each row."""
         raise NotImplementedError
 
     def _parse(self, lines: Iterable[bytes | LongLine], file: int) -> list[Any]:

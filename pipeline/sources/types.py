@@ -1,4 +1,4 @@
-"""Which Arrow types can hold the values of which others: the rule for files that are read as one table."""
+"""Rule for files that are read as one table: the Arrow type that holds the values of others."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ _ENOUGH_SECONDS = 30.0
 _LASTING = (MisuseError, FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
 """Errors that another attempt would raise again."""
 
-_DURING_THE_RUN = (
-    "What is committed stays; fix the storage (path, space, permissions, network) and run again to continue."
-)
+_DURING_THE_RUN = "Committed rows stay; fix the storage (path, space, permissions, network) and run again to continue."
 BEFORE_THE_RUN = "Check the address, its permissions and the network, and run again."
 """The remedy for failures while a run is being planned."""
 _SIGN_IN = (
@@ -45,7 +43,7 @@ def with_retries(
 
     Args:
         action: the operation.
-        what: names it in the error message, such as "reading PATH".
+        what: its name in the error message, such as "reading PATH".
         wait: sleeps for so many seconds.
         failure: type of the error to raise.
         remedy: last sentences of the error.

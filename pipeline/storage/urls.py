@@ -28,7 +28,7 @@ _NO_CREDENTIALS = frozenset((
     "DefaultCredentialsError", "RefreshError",  # google.auth
     "ClientAuthenticationError",  # azure.core
 ))  # fmt: skip
-"""Exceptions, by name, with which clients of stores say that they have no (valid) credentials."""
+"""Exceptions of clients of stores, by name, that mean no (valid) credentials."""
 
 
 class MisuseError(OSError):

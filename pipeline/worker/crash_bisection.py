@@ -1,8 +1,8 @@
 """Crash bisection: finds the row that kills its process, from records of the rows that ran when processes died.
 
 Plain logic, one instance per session, kept outside the processes that may die. After a unit has lost two processes it
-runs with fewer concurrent units: an eighth of those in the last process that died, then an eighth of these, until it is
-alone. From then on its rows run in *pieces*, one after the other. The results of a piece that is done are kept here;
+runs with fewer concurrent units: an eighth of the units in the last process that died, then an eighth again, until it
+is alone. From then on its rows run in *pieces*, one after the other. The results of a piece that is done are kept here;
 the piece whose process dies is halved, until one row runs alone. That row is quarantined after ``max_row_deaths``
 deaths, the last of them in a process that had run nothing else, and the unit is finished without it. A death says
 nothing about rows that were not running.
@@ -14,8 +14,8 @@ progress, so deaths without progress are bounded, and so are all deaths.
 Where a process can fork (:mod:`pipeline.worker.forks`), each piece runs in a child process of its own: its death
 costs no start of an engine. After trouble in a second unit, new units run in child processes from their first row on.
 
-A process that goes with its machine is no evidence: a machine that was drained never, one that was lost without notice
-a few times in a row. A row that takes the machine down with it is found after that.
+A process that goes with its machine is no evidence: never if the machine was drained, a few times in a row if it was
+lost without notice. A row that takes the machine down with it is found after that.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CrashBisection:
 
     Args:
         max_row_deaths: deaths while a row ran alone that quarantine it.
-        max_engine_deaths: deaths in a row of one worker's processes without any progress, after which the job ends;
+        max_engine_deaths: the job ends after so many deaths in a row of one worker's processes without progress;
             more are allowed while the search for a row goes on.
         machine: name of a machine -> its state; called when a process on it has ended.
     """
@@ -218,7 +218,7 @@ class CrashBisection:
             # As many more as the search for a few rows takes, if nothing else succeeds meanwhile.
             allowed = some + math.ceil(math.log2(self._searched)) + 3 * self._max_row_deaths
         elif sum(trial.shared_deaths > 0 for trial in self._trials.values()) > 1:
-            allowed = some  # units that ran one after the other, each of which is to lose two processes
+            allowed = some  # units that ran one after the other; each is to lose two processes
         in_a_row = _MOST_IN_A_ROW if self._achieved else some
         return Verdict(go_on=deaths <= allowed and self._in_a_row <= in_a_row, deaths=deaths)
 

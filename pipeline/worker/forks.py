@@ -1,9 +1,9 @@
 """Runs requests in child processes that are forked from a *fork server*, so that a death costs no start of an engine.
 
-The fork server is a process of its own with one thread, which loads the engine once and then runs nothing: each of
-its children begins with a fresh engine, 20 ms after it was asked for. Threads do not survive a fork, and an actor has
-many; hence the second process, which holds the engine's memory once more until :meth:`Forks.close`. A GPU's context
-does not survive a fork either, so there are no children on a GPU.
+The fork server is a separate process with one thread. It loads the engine once and then runs nothing: each child begins
+with a fresh engine, 20 ms after the request. Threads do not survive a fork, and an actor has many; hence the second
+process, which holds the engine's memory once more until :meth:`Forks.close`. A GPU's context does not survive a fork
+either, so there are no children on a GPU.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Forks:
 
     def _end(self) -> None:
         self._usable = False
-        self._connection.close()  # at which the server ends, and the child that it waits for
+        self._connection.close()  # the server and its child end then
         if self._server is not None:
             try:
                 self._server.wait(_END_SECONDS)

@@ -39,7 +39,7 @@ def keep_what_is_there() -> None:
     gc.freeze()
 
 
-_FIRST_TOKENS = 8  # of a generation that compiles or loads the kernels, also those that draft behind the first forwards
+_FIRST_TOKENS = 8  # of a generation that compiles or loads the kernels, also those that draft after the first forwards
 
 EngineLoader = Callable[[Job, "int | None"], EngineLike]
 """Makes an engine from a job and a number of torch threads (None: torch's default), in the process that will use it."""

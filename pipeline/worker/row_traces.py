@@ -142,16 +142,16 @@ def _requests(
     if isinstance(prompt, (Failure, str)) or isinstance(params, Failure) or params is None:
         return "its prompt cannot be made again"
     if len(prompt) != cells["prompt_tokens"] or codec.params_hash(params) != cells["params_hash"]:
-        return "its prompt or its parameters are not what they were"
+        return "its prompt or its parameters have changed"
     if len(prompt) > _PROMPT_TOKENS:
         return f"its prompt has more than {_PROMPT_TOKENS} tokens"
     written = cells["text"] or ""
     if redact(written) != written:
-        return "its text has what looks like a credential"
+        return "its text may hold a credential"
     requests = codec.make_requests(f"trace/{number}", cells["row_id"], prompt, params, job.config.seed)
     found = next((r for r in requests if (r.sample_index, r.seed) == (cells["sample_index"], cells["seed"])), None)
     if found is None:
-        return "its seed is not what it was"
+        return "its seed has changed"
     own = replace(found, params=_plain(params, str(params.strategy)))
     plain = replace(found, request_id=f"{found.request_id}/plain", params=_plain(params, "autoregressive"))
     return _Row(cells=cells, own=own, plain=own if own.params == plain.params else plain)

@@ -103,7 +103,7 @@ class UnitWorker:
         job: the resolved run.
         engine: the thread that owns the engine.
         bisection: the session's crash bisection; None uses one for this process only.
-        process: the name by which the bisection knows this process; None makes one.
+        process: the bisection's name for this process; None makes one.
         forks: runs rows in child processes, where rows have killed processes; None: no children.
     """
 
@@ -232,7 +232,7 @@ class UnitWorker:
 
 
 def _merged(job: Job, unit: Unit, previous: Place, out: pa.Table, dead: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The output rows and dead letters of a unit of which all failed rows, or the corrected ones, were done again."""
+    """The output rows and dead letters of a unit after all failed rows, or the corrected ones, were done again."""
     prefix, before = job.config.column_prefix, load_place(job, previous)
     if not isinstance(job.source, CorrectedRows):
         return merge_retried(before, out, prefix), dead

@@ -63,7 +63,7 @@ def test_faults_of_input_and_settings_are_status_2(table: ScheduledTable, capsys
     assert etl.main(argv(table)) == 0
     table.put("dt=2026-11-20/a.parquet", prompts(30, 2))
     assert etl.main(argv(table)) == 2
-    assert "error: input file 'dt=2026-11-20/a.parquet': its content is not what was" in capsys.readouterr().err
+    assert "error: input file 'dt=2026-11-20/a.parquet': its content changed after it was" in capsys.readouterr().err
     assert etl.main(argv(table, "--on-changed", "reprocess", "--print-plan")) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "again, in place of its old rows: dt=2026-11-20/a.parquet",

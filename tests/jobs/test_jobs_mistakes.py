@@ -157,7 +157,7 @@ RUNS = {
     "--set cpus_per_actor=500": ("500 CPU", "has room for 0", "cpus_per_actor"),
     "--actors 6400": ("actors=6400", "are of use to", "Lower actors"),
     # outputs
-    "--output begun --set seed=7": ("seed: was 0, is 7", "begun with other settings", "discard what is there"),
+    "--output begun --set seed=7": ("seed: was 0, is 7", "begun with other settings", "discard the output"),
     "--output begun --model untemplated": ("'untemplated@", "begun with other settings", "Go back to them"),
     "--output begun --prompt-template '{{ k }}'": ("'{{ k }}'", "begun with other settings", "another folder"),
     "--output begun --output-format jsonl": ("is 'jsonl'", "begun with other settings", "another folder"),

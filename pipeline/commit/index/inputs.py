@@ -1,4 +1,4 @@
-"""Index tables of input files: those whose rows are published, those that a listing shows, and how they differ.
+"""Index tables of input files: the published ones, the listed ones, and their differences.
 
 On disk like the other tables, so that an input may have millions of files.
 """
@@ -151,7 +151,7 @@ class Inputs:
     def new(self, after: str = "") -> Iterator[tuple[ListedFile, int]]:
         """Files that can be processed and whose rows are not published, each with the version that its rows will be.
 
-        By key; ``after``: a key, up to which they are left out.
+        By key; ``after``: only keys greater than this one.
         """
         query = (
             f"SELECT {_L}, coalesce(p.version + 1, 0) {_NEW} AND {_READY} AND l.key > ? ORDER BY l.key LIMIT ?"

@@ -138,7 +138,7 @@ class PlannedUnits:
 
     @property
     def without_record(self) -> int:
-        """Number of units of which nothing is committed."""
+        """Number of units without a commit."""
         return self._sum(
             "count(*)", "WHERE NOT EXISTS (SELECT 1 FROM records WHERE records.unit_id = units.unit_id)"
         )  # fmt: skip

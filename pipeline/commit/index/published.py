@@ -157,7 +157,7 @@ class PublishedUnits:
         return dict(self._scratch.all(query, (json.dumps(list(unit_ids)),)))
 
     def outdated(self) -> set[int]:
-        """Positions of publications that hold a unit of which the ledger has a later attempt."""
+        """Positions of publications with a unit that has a later attempt in the ledger."""
         query = (
             "SELECT DISTINCT p.position FROM published p CROSS JOIN records r ON r.unit_id = p.unit_id "
             "WHERE r.attempt > p.attempt"

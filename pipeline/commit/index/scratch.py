@@ -95,8 +95,8 @@ class Scratch:
         """All tuples of a query, one page in memory at a time; other calls may read and write between the pages.
 
         Args:
-            sql: a query whose first column is an ascending unique key, and whose last two parameters are the key after
-                which to begin and the number of tuples.
+            sql: a query whose first column is an ascending unique key, and whose last two parameters are the key before
+                the first tuple and the number of tuples.
             params: the parameters before these two.
             first: a value below every key.
         """

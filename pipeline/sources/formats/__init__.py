@@ -17,7 +17,7 @@ __all__ = ["all_formats", "all_suffixes", "dialects_of", "formats_of"]
 
 @functools.cache
 def all_formats() -> tuple[type[FileSource], ...]:
-    """The formats, in the order in which messages name them.
+    """The formats, in the order of messages.
 
     Raises:
         SourceError: a module holds no format or several, or two formats claim one suffix.

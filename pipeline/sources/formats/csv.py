@@ -216,7 +216,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def _kind(cells: Sequence[str]) -> str | None:
-    """What a column's cells are; None where all are empty."""
+    """The type of a column's cells; None where all are empty."""
     written = [cell for cell in cells if cell]
     if not written:
         return None

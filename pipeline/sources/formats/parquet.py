@@ -49,7 +49,7 @@ class ParquetSource(FileSource):
         """These files; a column that some lack is null there.
 
         Args:
-            files: what to read.
+            files: to read.
             options: of the files' file system.
             schema: exact types of the columns of rows in memory, which may be other types than Parquet has.
 

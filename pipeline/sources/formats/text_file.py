@@ -1,4 +1,4 @@
-"""Text files, each of which is one prompt. They have to be asked for: folders of tables hold notes with such names."""
+"""Text files, one prompt each. They have to be asked for: folders of tables hold notes with such names."""
 
 from __future__ import annotations
 

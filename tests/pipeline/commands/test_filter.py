@@ -176,7 +176,9 @@ def test_verify_finds_rows_that_are_not_the_sources(source: Path, tmp_path: Path
     pq.write_table(table.set_column(0, "prompt", pa.array(["changed"] * table.num_rows)), part)
     assert "SHA-256" in str(pipeline.verify(tmp_path / "to", input=other).problems)
     pipeline.filter(source, to=tmp_path / "to2", keep="best 30%")
-    assert "not what the filter has read" in str(pipeline.verify(tmp_path / "to2", input=tmp_path / "to").problems)
+    assert "not those that the filter has read" in str(
+        pipeline.verify(tmp_path / "to2", input=tmp_path / "to").problems
+    )
 
 
 @pytest.mark.parametrize("what", ["changed", "swapped", "lost", "doubled"])
@@ -251,7 +253,7 @@ def test_outputs_are_not_mixed(source: Path, job: SmallJob, tmp_path: Path) -> N
     pipeline.filter(source, to=tmp_path / "to", keep=KEEP)
     with pytest.raises(pipeline.OutputError, match="were made by `filter` of"):
         job.run(storage=LocalStorage(tmp_path / "to", layout.SCRATCH), output=str(tmp_path / "to"))
-    with pytest.raises(pipeline.OutputError, match="a run generated what is there"):
+    with pytest.raises(pipeline.OutputError, match="a run generated the rows there"):
         pipeline.filter(tmp_path / "to", to=source, keep=KEEP, selection_column="s2")
     for inside in (source / "best", source.parent):
         with pytest.raises(pipeline.ConfigError, match="lies inside"):

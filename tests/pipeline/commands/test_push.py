@@ -109,7 +109,7 @@ def test_an_output_of_a_filter_is_pushed_with_a_card_of_its_own(
     assert bool(kept) is rows
     assert f"| generations | {kept} |" in card
     assert f"| filter.keep | `{name}` |" in card
-    assert "of which a filter kept these" in card
+    assert "a filter kept these" in card
     assert "exactly once" not in card
     assert "input rows" not in card
     assert (f"by the model `{Path(job.config.model).name}`" in card) is rows

@@ -110,7 +110,7 @@ def test_a_changed_or_grown_input_is_found(case: Path) -> None:
     assert "rows 0 to 2 of 'b.parquet': not in the output" in problems(case)
     (case / "in" / "b.parquet").unlink()
     pq.write_table(whole.set_column(1, "k", pa.array([*range(22), 99], pa.int16())), source, row_group_size=5)
-    assert "'a.parquet': its content is not what the run read" in problems(case)
+    assert "'a.parquet': its content changed after the run read it" in problems(case)
 
 
 # --- rows that differ ------------------------------------------------------------------------------

@@ -82,9 +82,9 @@ def test_rows_that_cannot_be_made_again_have_a_reason(tmp_path: Path, engine: An
     job, rows = done(tmp_path, engine)
     other = replace(job, config=replace(job.config, sampling=SamplingParams(max_tokens=39)))
     assert trace_rows(other, engine, rows, 2).traces == ()
-    assert "parameters are not what they were" in trace_rows(other, engine, rows, 2).reasons[0]
+    assert "parameters have changed" in trace_rows(other, engine, rows, 2).reasons[0]
     seeded = replace(job, config=replace(job.config, seed=5))
-    assert "seed is not what it was" in trace_rows(seeded, engine, rows, 2).reasons[0]
+    assert "seed has changed" in trace_rows(seeded, engine, rows, 2).reasons[0]
     assert "does not hold the columns" in trace_rows(job, engine, rows.drop_columns(["prompt"]), 2).reasons[0]
     secret = rows.set_column(rows.column_names.index("text"), "text", pa.array(["s3://a:hunter2@b/c"] * rows.num_rows))
     assert "credential" in trace_rows(job, engine, secret, 2).reasons[0]
