@@ -2,7 +2,7 @@
 
 The engine has a paged KV pool, continuous batching and several decoding strategies. The package knows prompts, tokens
 and tensors. It knows nothing of Ray, Arrow, data sets or clusters. Importing it is light: each public name is imported
-when it is first used, so torch is loaded only by what needs it.
+when it is first used, so torch is loaded only by names that need it.
 """
 
 from __future__ import annotations

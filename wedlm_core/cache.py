@@ -1,7 +1,7 @@
-"""Folders for what is costly to make again: the usual place, or a temporary one where that cannot be written to.
+"""Folders for results that are costly to make again: the usual place, or a temporary one if that cannot be written to.
 
-A read-only home is usual in containers, and so is a read-only installation. What is cached is then made once per
-machine instead of once per process.
+A read-only home is usual in containers, and so is a read-only installation. A cached result is made once per machine
+instead of once per process.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def writable_cache(name: str = "") -> Path:
 
 @contextmanager
 def one_at_a_time(name: str, patience: float = 180.0) -> Iterator[None]:
-    """A block that one process of this machine runs at a time, so that the others find in the cache what it has made.
+    """Context that one process of this machine runs at a time; the others then find its result in the cache.
 
-    A process that waits longer than ``patience`` seconds, or cannot lock files here, goes on beside the others: what
-    they make is the same, and only costs time.
+    A process that waits longer than ``patience`` seconds, or cannot lock files here, goes on at the same time: it makes
+    the same result, and only costs time.
     """
     from filelock import FileLock, Timeout
 
@@ -84,7 +84,7 @@ def writable_folder(wanted: Path, variable: str) -> Path:
 def temporary_folder(name: str) -> Path:
     """A folder for temporary files that processes of this user share. It may not exist yet.
 
-    What is cached may be code. So one that another user made, or could write to, is not used: it is then a new one.
+    A cached file may be code. So one that another user made, or could write to, is not used: it is then a new one.
     """
     user = os.getuid() if hasattr(os, "getuid") else "user"
     return _own(Path(tempfile.gettempdir()) / f"wedlm-cache-{user}") / name

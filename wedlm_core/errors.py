@@ -25,7 +25,7 @@ _SECRETS_WITHIN = 10_000  # characters of an URL
 
 
 def explain(name: str, value: object, rule: str, remedy: str) -> str:
-    """One line: what was given, the rule it breaks, and what to do. Long values are shortened."""
+    """One line: the value, the rule it breaks, and the remedy. Long values are shortened."""
     return f"{name}={_shown(value)}: {rule}. {remedy}"
 
 

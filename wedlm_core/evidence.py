@@ -1,4 +1,4 @@
-"""Evidence of one generation: what speaks for or against it, from its statistics, its tokens and its text.
+"""Evidence for or against a generation, from its statistics, tokens and text.
 
 Cheap enough to be computed for every row, and a function of the generation alone: nothing here looks at other rows. A
 leaf: imports no torch.
@@ -21,7 +21,7 @@ _NGRAM = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What speaks for or against a generation.
+    """Evidence for or against a generation.
 
     With ``verified`` and ``autoregressive`` every value but ``draft_agreement`` is a function of the tokens: it is the
     same on any number of actors.

@@ -25,8 +25,8 @@ class Optimisation:
 
     Args:
         name: for the log.
-        plain: what the engine does instead.
-        most_failures: after which it is off. 1 where its own state is in doubt after an exception.
+        plain: the engine's way instead.
+        most_failures: it is off after so many. 1 where its own state is in doubt after an exception.
 
     Attributes:
         is_on: whether its calls are made.

@@ -1,4 +1,4 @@
-"""The attention interface: how a forward's rows are described, and what a backend implements."""
+"""The attention interface: the description of a forward's rows, and the functions of a backend."""
 
 from __future__ import annotations
 

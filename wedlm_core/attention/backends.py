@@ -49,8 +49,9 @@ _BACKENDS: dict[str, _Entry] = {
     "sdpa": _Entry(lambda _: SdpaAttention(), _anywhere),
     "oracle": _Entry(lambda _: OracleAttention(), _anywhere),
 }
-# What "auto" tries, in order. On GPU: vendors' kernels first (tuned for each generation), then this package's Triton
-# kernels, which support more (float32, 8-bit KV, small pages), then padded torch attention, which always works.
+# The backends that "auto" tries, in order. On GPU: vendors' kernels first (tuned for each generation), then this
+# package's Triton kernels, which support more (float32, 8-bit KV, small pages), then padded torch attention, which
+# always works.
 _ORDER = {"cpu": ("compiled", "tiled"), "cuda": ("flash-attn", "varlen", "triton", "sdpa")}
 
 
@@ -71,7 +72,7 @@ def runs_on_cpu_only(name: str) -> bool:
 
 
 def invariant_by_default(name: str, device: torch.device, dtype: torch.dtype) -> bool:
-    """What ``EngineConfig.batch_invariant="auto"`` means: true for float32 on CPU, but for backends that cannot.
+    """The meaning of ``EngineConfig.batch_invariant="auto"``: true for float32 on CPU, but for backends that cannot.
 
     Args:
         name: ``EngineConfig.attention``.

@@ -1,4 +1,4 @@
-"""Backend ``oracle``: attention by its definition, one dot product at a time. It defines what is correct.
+"""Backend ``oracle``: attention by its definition, one dot product at a time. It defines the correct result.
 
 It is shipped: the self-test compares other backends with it on the user's device.
 """

@@ -16,7 +16,7 @@ from wedlm_core.kv.pool import KVPool
 __all__ = ["Launch", "Processor", "TritonAttention", "TritonPlan"]
 
 _TILE = 64  # query rows (times query heads per KV head) of a tile if batch invariant
-_WINDOW = 64  # rows of a sequence up to which a forward is taken for decoding, beyond it for prefill
+_WINDOW = 64  # a forward with at most so many rows in a sequence counts as decoding, others as prefill
 _MAX_SPLITS = 16
 _SHORT = 1024  # KV entries of a sequence at most
 _WAVES = 2  # programs per multiprocessor beyond which splitting the KV further gains nothing
@@ -30,7 +30,7 @@ def _power(number: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Processor:
-    """What a launch depends on of a device: multiprocessors, their shared memory in bytes, major compute capability."""
+    """Facts of a device for launches: multiprocessors, their shared memory in bytes, major compute capability."""
 
     count: int
     shared: int
@@ -99,7 +99,7 @@ class TritonPlan:
         Decoding waits for memory: its tiles of 16 query rows are computed by few warps, in small blocks, so that many
         programs share a multiprocessor and many loads are under way. A tile of 16 query rows, or of a window's, masks
         all blocks in one loop, so that loads never pause; prefill waits for arithmetic. If batch invariant, nothing
-        depends on the forward. What is best was measured on an H200.
+        depends on the forward. The best were measured on an H200.
         """
         tile, large = self._tile(processor), self._large()
         small = tile <= 16 and self._has_room(processor)
@@ -180,7 +180,7 @@ class TritonPlan:
         return max(1, min(most, (memory - 2 * queries) // block))
 
     def places(self, total: int) -> Tensor:
-        """What each tile is, int32 ``[tiles, 4]`` (:func:`place_tiles`), if there are ``total`` rows with padding."""
+        """The record of each tile, int32 ``[tiles, 4]`` (:func:`place_tiles`), of ``total`` rows with padding."""
         from wedlm_core.kernels.gpu.attention_gpu import place_tiles
 
         if total not in self._places:

@@ -1,4 +1,4 @@
-"""AttentionProblem: the device, dtypes and sizes of an engine, from which backends decide whether they can run."""
+"""AttentionProblem: the device, dtypes and sizes of an engine. Backends decide by them whether they can run."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A sequence's rows are cut into query tiles, and its KV into blocks of ``KV_BLOCK
 (tile, block) pairs of the forward go through *one* batched matrix product, without padding to the longest sequence.
 A row's result is bitwise independent of the rest of the forward, because:
 
-- the product of a pair has fixed inner and key dimensions, and as many rows as one of :func:`alike_tiles`, with which a
-  row was found to have the same bits on this machine;
+- the product of a pair has fixed inner and key dimensions, and as many rows as one of :func:`alike_tiles`: a row has
+  the same bits with any of these on this machine;
 - the maximum is exact in any order, and the exponential acts on whole vectors (64 keys), never on a remainder;
 - blocks are added in ascending order, and a block that a row cannot see adds exactly zero.
 
@@ -38,7 +38,7 @@ _GROUP_SCORES = 1 << 19  # most scores in one group of tiles (float32: 2 MiB, to
 
 
 def alike_tiles(group: int, dim: int) -> tuple[int, ...]:
-    """The query tiles with which a row has the same bits in both products, found by trying them on this machine.
+    """The query tiles that give a row the same bits in both products, found by trying them on this machine.
 
     A library takes another kernel for matrices of few rows, the more of them the wider these are: float32 rows of 160
     numbers differ from those of large matrices where there are 6 of them.

@@ -132,7 +132,7 @@ class EngineConfig:
         page_size: tokens per KV page.
         num_pages: pages in the pool; None sizes it from ``kv_cache_bytes``.
         kv_cache_bytes: bytes of the pool if ``num_pages`` is None. None takes a quarter of the free memory on CPU
-            (512 MiB at least), and on CUDA what ``gpu_memory_utilization`` leaves; but never more than
+            (512 MiB at least), and on CUDA the rest of ``gpu_memory_utilization``; but never more than
             ``max_num_seqs`` sequences can use.
         gpu_memory_utilization: share of the device's total memory that this engine may hold, weights and
             activations included. Used on CUDA if neither ``num_pages`` nor ``kv_cache_bytes`` is given. The shares
@@ -150,14 +150,14 @@ class EngineConfig:
             does as "int8" with 8-bit floats, for GPUs (:mod:`wedlm_core.model.quantised`). Each at a measured loss of
             quality.
         quantised_head: whether "int8" and "int4" round the output head and the embedding too, to 8 bits.
-        smoothing: what scales channels before "int8" and "int4" round them (:mod:`wedlm_core.model.smoothing`): "off";
+        smoothing: scales of channels before "int8" and "int4" round them (:mod:`wedlm_core.model.smoothing`): "off";
             "sample", found at the first load from a shipped sample and cached; "model", the file
             ``smoothing.safetensors`` in the model's folder; or the path of such a file, which ``wedlm-batch smooth``
             makes from rows of a job.
         prefix_caching: share the full KV pages of equal prefixes between sequences.
         batch_invariant: whether a row's result must be bitwise independent of everything else in the forward
-            (docs/design/batch-invariance.md). "auto" is true for float32 on CPU. False does not change what
-            ``attention="auto"`` takes on CPU; name "sdpa" for padded torch attention.
+            (docs/design/batch-invariance.md). "auto" is true for float32 on CPU. False does not change
+            the choice of ``attention="auto"`` on CPU; name "sdpa" for padded torch attention.
         attention: backend name or "auto" (:mod:`wedlm_core.attention.backends`).
         logits_chunk_rows: most rows of logits in memory at once.
         logits_chunk_bytes: most bytes of logits in memory at once, in float32. Top-k and top-p take about ten times
@@ -166,10 +166,11 @@ class EngineConfig:
         step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
             and thread count, and stores it in the user's cache folder.
         streaming: the switches of the ``streaming`` strategy, or a mapping of its fields.
-        history_drafts: draft what earlier text of the sequence, or of finished rows, goes on with, for ``verified``
-            decoding with ``window_size="auto"``: any draft is safe there, so no output depends on it. "auto" is true
-            if ``trace`` is false. Where forwards overlap they are tried in long jobs only, as each forward waits for
-            the outcome of the one before it meanwhile; true turns ``overlap="auto"`` off, and tries them at once.
+        history_drafts: draft the continuations of the same tokens in earlier text of the sequence, or of finished rows,
+            for ``verified`` decoding with ``window_size="auto"``: any draft is safe there, so no output depends on it.
+            "auto" is true if ``trace`` is false. Where forwards overlap they are tried in long jobs only, as each
+            forward waits for the outcome of the one before it meanwhile; true turns ``overlap="auto"`` off, and tries
+            them at once.
         history_bytes: memory for the texts that are drafted from, in bytes.
         overlap: launch a forward before the results of the previous one are known, so that the host works while the
             device computes. "auto" is true on CUDA if the attention backend plans on the device and ``trace`` is

@@ -14,7 +14,7 @@ __all__ = ["EXACT_WEIGHT_DTYPES", "INT4_GROUP", "MAX_POSITIONS", "MOST_EXACT_INP
            "id_tuple"]  # fmt: skip
 
 EXACT_WEIGHT_DTYPES = ("int8", "int4")
-"""Values of ``weight_dtype`` with which products are sums of integers."""
+"""Values of ``weight_dtype`` that make products sums of integers."""
 MOST_EXACT_INPUTS = (2**31 - 1) // 127**2
 """Most inputs of a layer whose sums of 8-bit integers always fit in 32 bits."""
 INT4_GROUP = 32
@@ -169,7 +169,7 @@ class ModelConfig:
 
     @property
     def longest(self) -> int:
-        """Positions the model was made for: ``max_position_embeddings``, or what YaRN extends its original ones to."""
+        """Positions the model was made for: ``max_position_embeddings``, or the length after YaRN's extension."""
         yarn = self.rope_scaling
         extended = 0 if yarn is None else int(yarn.factor * yarn.original_max_position_embeddings)
         return max(self.max_position_embeddings, extended)

@@ -4,9 +4,9 @@ An adjustment is a field of :class:`wedlm_core.types.SamplingParams`, a record i
 row in the oracle's ``adjusted``, and in two kernels: ``adjusting.py`` for CPU, ``adjusting_gpu.py`` for GPU. Only rows
 of sequences that use one are looked at.
 
-What a row's sequence has generated *before the row* is a stretch of ``tokens_SL``: the prompt, what is committed, and
-the drafts of this forward, in order. So the row of draft j counts the drafts up to j, and what it decides is what
-autoregressive decoding decides after the same tokens. Masks count what is known; they only propose.
+The tokens *before a row* are a stretch of ``tokens_SL``: the prompt, committed tokens, and the drafts of this forward,
+in order. So the row of draft j counts the drafts up to j, and decides as autoregressive decoding does after the same
+tokens. Masks count known tokens; they only propose.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AdjustmentTables:
     Attributes:
         columns: numbers by slot, ``[S]``, under the fields' names.
         lists: distinct lists that requests bring, ``[U, ...]``, under the names of :data:`LISTS`: of token ids, -1
-            behind the last (``bad_words``: before the first of each word), or of values.
+            after the last (``bad_words``: before the first of each word), or of values.
         list_S: int64 ``[S]`` each, the row of a slot's list.
         uses_S: bool, slots with any adjustment.
         prompt_S: int64, tokens of the prompt.

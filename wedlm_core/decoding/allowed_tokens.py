@@ -26,7 +26,7 @@ FREE = -1
 
 
 def only(token: Any) -> Any:
-    """What stands in place of a line of bits where this token alone is allowed; and back from there to the token."""
+    """The value in place of a line of bits where this token alone is allowed; and back from there to the token."""
     return -2 - token
 
 
@@ -78,8 +78,8 @@ class AllowedTokens:
     def rows(self, slot_R: Tensor, position_R: Tensor) -> AllowedRows:
         """The lines of rows (int64 slots, and positions of the tokens that are chosen).
 
-        The first mask proposes for the place after the last draft, so it is chosen in that draft's state. What comes
-        after a mask's own token is not known, so later masks may propose any token.
+        The first mask proposes for the place after the last draft, so it is chosen in that draft's state. The tokens
+        allowed after a mask's proposal are not known, so later masks may propose any token.
         """
         on_host = slot_R.device.type == "cpu"
         line_R = torch.from_numpy(self._lines(slot_R, position_R)) if on_host else self._line_tensor(slot_R, position_R)

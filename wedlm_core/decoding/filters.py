@@ -36,4 +36,4 @@ FILTERS: tuple[Filter, ...] = (
     Filter(field="top_k", dtype=torch.int64, off=0, example=20),
     Filter(field="top_p", dtype=torch.float32, off=1.0, example=0.9),
 )
-"""Every filter, in the order in which they are applied."""
+"""Every filter, in the order of application."""

@@ -66,7 +66,7 @@ PARAMETERS: tuple[Parameter, ...] = (
 """Columns of the device, by slot."""
 
 OPTIONAL: tuple[Filter | Adjustment, ...] = (*FILTERS, *ADJUSTMENTS)
-"""What most requests do not use: columns and lists of these are written only for slots that do."""
+"""Parameters that most requests do not use: columns and lists of these are written only for slots that do."""
 
 LIST_FIELDS = frozenset(one.field for one in ADJUSTMENTS if one.dtype is None)
 """Fields that the device keeps as lists (:data:`wedlm_core.decoding.adjustments.LISTS`)."""
@@ -84,7 +84,7 @@ def _check_all_fields() -> None:
         raise IntegrityError(
             f"fields of SamplingParams that no table, or two, or only a table has: {sorted(wrong) or known}. "
             "A filter belongs in decoding.filters, an adjustment in decoding.adjustments, another number on the "
-            "device in decoding.parameters.PARAMETERS, what only the host reads in HOST_FIELDS."
+            "device in decoding.parameters.PARAMETERS, a field that only the host reads in HOST_FIELDS."
         )
 
 

@@ -1,4 +1,4 @@
-"""Choices on a GPU by Triton kernels, and what chooses for an engine."""
+"""Choices on a GPU by Triton kernels, and the selection of an engine's sampler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROGRAMS_PER_PROCESSOR = 16  # several waves of programs, so that the last one 
 
 
 class Chooser(Protocol):
-    """One token per row of logits; :mod:`wedlm_core.decoding.sampling` says what is chosen."""
+    """One token per row of logits; :mod:`wedlm_core.decoding.sampling` defines the choice."""
 
     def __call__(self, logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
         """Choose; the logits may be changed where ids are suppressed."""
@@ -33,7 +33,7 @@ class Chooser(Protocol):
 
 
 def chooser(device: torch.device) -> Chooser:
-    """What chooses where the logits are, to be asked for once.
+    """The sampler for the device of the logits, to be asked for once.
 
     Raises:
         ConfigError: Triton kernels do not run on this GPU.
@@ -89,7 +89,7 @@ def choose_gpu(
     best_RP = torch.empty(count, splits, device=device)
     place_RP = torch.empty(count, splits, dtype=torch.int32, device=device)
     stride, filters, record_N, allowed = logits_RV.stride(0), rows.filters, rows.adjustments_N, rows.allowed
-    # What is not used is read by no one.
+    # Unused arguments are never read.
     bits_UW, line_R = (best_RP, best_RP) if allowed is None else (allowed.bits_UW, allowed.line_R)
     values = [filters.get(one.field, best_RP) for one in FILTERS]
     programs, scratch_PW = _scratch(count, vocab + tile, device, filtered=bool(filters), adjusted=record_N is not None)

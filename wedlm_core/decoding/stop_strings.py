@@ -22,7 +22,7 @@ class StopStrings:
         after: tokens that come first in any case: a string that ends with one of these ends nothing.
 
     Attributes:
-        text: what was generated so far (whole characters), cut at the stop string once one was found.
+        text: the generated text so far (whole characters), cut at the stop string once one was found.
     """
 
     def __init__(self, stops: tuple[str, ...], stream: TextStream, after: int = 0) -> None:

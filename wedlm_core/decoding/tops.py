@@ -35,10 +35,10 @@ class Tops:
         )
 
     def beside(self, line_R: Tensor, place_L: Tensor | None) -> Tops:
-        """These, of L rows, at their places among R, and of rows that may choose one token alone that token alone.
+        """Tops of L rows, placed among R rows; a row that may choose a single token has that token only.
 
         Args:
-            line_R: int64, what rows may choose (``AllowedRows.line_R``).
+            line_R: int64, the allowed tokens of rows (``AllowedRows.line_R``).
             place_L: int64; None where these are all R.
         """
         tops = self

@@ -72,7 +72,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowParams:
-    """What strategies know of the request of each slot.
+    """The parameters of each slot's request that strategies read.
 
     Attributes:
         masks_S: int64, masks of the next window.
@@ -159,7 +159,7 @@ def lay_out(window: Window) -> RowLayout:
 
 
 def shift_left(value_SL: Tensor, count_S: Tensor, fill: int | float | bool) -> Tensor:
-    """Drop the first ``count_S`` places of each row; what comes in from the right is ``fill``."""
+    """Drop the first ``count_S`` places of each row; values shifted in from the right are ``fill``."""
     width = value_SL.shape[1]
     source_SL = torch.arange(width, device=value_SL.device) + count_S[:, None]
     moved_SL = value_SL.gather(1, source_SL.clamp(max=width - 1))

@@ -1,4 +1,4 @@
-"""In which dtype an engine computes what lies between the matrix products."""
+"""The dtype of an engine's computation between matrix products."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LOG = logging.getLogger(__name__)
 def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
     """The dtype of hidden states, and of attention over keys and values.
 
-    It is that of the model, except for bfloat16 weights on a CPU that multiplies them fast: there only the products are
-    in bfloat16, and everything between them is in float32, by the kernels that float32 models use.
+    It is the model's dtype, except for bfloat16 weights on a CPU that multiplies them fast: there only the products are
+    in bfloat16, and the rest is in float32, by the kernels of float32 models.
     """
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return model.dtype

@@ -1,7 +1,7 @@
 """Sequences with a grammar: their drafts, and the tokens that are allowed on each of their rows.
 
-After each forward what was committed is taken in and the next window is drafted: tokens that the grammar forces, which
-need no mask row, and proposals that it allows. Before each forward threads begin to compute what its rows may choose
+After each forward its commits are read and the next window is drafted: forced tokens (without mask rows) and allowed
+proposals. Before each forward threads begin to compute the allowed tokens of its rows
 (:mod:`wedlm_core.engine.mask_lines`).
 """
 
@@ -39,7 +39,7 @@ def refusal(sequence: Sequence, reason: str) -> str:
     """Why a sequence with a grammar failed, as its generation's error."""
     wanted = sequence.request.params.structure
     assert wanted is not None
-    remedy = "Simplify it, or drop bad_words and logit_bias where they forbid what it needs."
+    remedy = "Simplify it, or drop bad_words and logit_bias where they forbid tokens that it needs."
     return explain(f"structured_outputs.{wanted.kind}", getattr(wanted, wanted.kind), reason, remedy)
 
 

@@ -198,7 +198,7 @@ class Engine:
     def traced(self, sequences: int, tokens: int) -> Iterator[Engine]:
         """A block with an engine on the same weights whose generations carry traces. This one has no work meanwhile.
 
-        It is this engine itself, unless its forwards overlap: then it is another one, with a small KV pool of its own.
+        It is this engine, or, if its forwards overlap, a second engine with a small KV pool.
 
         Args:
             sequences: that may run at once.
@@ -278,7 +278,7 @@ class Engine:
         return plan
 
     def _consume_completed(self, completed: CompletedForward) -> None:
-        """Account a forward that was launched asynchronously; the host's time is hidden behind the device's then."""
+        """Account a forward that was launched asynchronously; the device's time hides the host's then."""
         seconds = completed.seconds if completed.plan.sequences else None
         self._consume(completed.plan, completed.outcome, [], completed.rows, seconds, seconds)
 

@@ -1,4 +1,4 @@
-"""What a finished sequence gives back: its text, tokens, statistics and times."""
+"""The result of a finished sequence: its text, tokens, statistics and times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Generations:
     """Makes generations of finished sequences that still have their slots, or never had one.
 
     Args:
-        table: what the slots committed.
+        table: with the commits of the slots.
         tokenizer: makes text of it.
         vocab_size: of the model, the most tokens that can be listed for a place.
     """

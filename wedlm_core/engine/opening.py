@@ -1,4 +1,4 @@
-"""Sequences that just got a slot: what the slot table, the device and drafting have to know of them."""
+"""Sequences that just got a slot: their values in the slot table, on the device and in drafting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHARED = 64  # that are remembered
 
 
 class _Shared(NamedTuple):
-    """What rows of a job have in common.
+    """The common parameters of a job's rows.
 
     Attributes:
         stop_ids: tokens that end an output.

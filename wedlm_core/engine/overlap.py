@@ -1,15 +1,15 @@
 """The engine loop one step later than the device: forward t + 1 is launched before the outcome of t is known.
 
-While a forward is in flight, the slot table holds bounds for its sequences instead of what is known of them: the KV
-entries that they can have after it and the decode rows that they can need then. So the scheduler grows pages and
-spends the row budget as ever, on bounds. When the forward completes, what is known replaces the bounds, the outcome is
-accounted as in the plain loop, and the bounds of the next forward, which is in flight by then, are put in place.
+While a forward is in flight, the slot table holds bounds for its sequences: the most KV entries after it, and the most
+decode rows then. So the scheduler grows pages and spends the row budget as ever, on bounds. When the forward completes,
+true values replace the bounds, the outcome is accounted as in the plain loop, and the bounds of the next forward (in
+flight by then) are written.
 
-A sequence with a grammar waits for its outcome, from which the host drafts its next window: it runs in every second
-forward, between those of the others.
+A sequence with a grammar waits for its outcome, since the host drafts its next window from it: it runs in every second
+forward.
 
-While drafts from history are asked for, or tried, every forward waits for the outcome of the one before it, after
-which they stand: the loop is plain then.
+While drafts from history are in use, or tried, every forward waits for the outcome of the one before: the loop is plain
+then.
 
 A sequence that the outcome ends has rows in the next forward as well; they are ignored. Its slot and pages may be
 given to others at once, whose rows run later on the same stream. Where bounds do not fit in the pool, the loop waits
@@ -48,7 +48,7 @@ _STEP_ROWS = 512  # of the largest forward around which work is recorded: larger
 
 
 def overlaps(config: EngineConfig, device: torch.device, backend: AttentionBackend) -> bool:
-    """What ``EngineConfig.overlap`` means here."""
+    """The value of ``EngineConfig.overlap`` here."""
     if config.overlap == "auto":
         if config.history_drafts is True:
             return False
@@ -114,9 +114,9 @@ class CompletedForward:
     Attributes:
         plan: its plan, with exact counts, of the sequences that still live.
         outcome: of these.
-        rows: that the device computed: what was planned for, before the outcome of the forward before was known. None
-            where sequences of it have ended since, which the plan no longer has, and where the device waited for the
-            host before it: its time is not the forward's alone.
+        rows: that the device computed: the planned ones, before the outcome of the forward before was known. None where
+            sequences of it have ended since (the plan no longer has them), and where the device waited for the host
+            before: the time is not the forward's alone.
         seconds: the device's time since the forward before completed; None where that was no time of forwards.
     """
 
@@ -192,7 +192,7 @@ class OverlapLoop:
             before, plan = None, self._schedule(True)
         if plan is None or not plan.sequences:
             self.forget()
-            return  # what completed was the last
+            return  # the completed forward was the last
         forward = self._launch.launch(self._runner, plan, self._table)
         rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
         is_timed = not (self._is_disturbed or forward.captured)

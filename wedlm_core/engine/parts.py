@@ -43,13 +43,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What an engine runs on.
+    """The parts of an engine.
 
     Attributes:
         pages: of the KV pool.
         runner: of forwards.
         overlapping_launch: launches a forward before the one before it has ended; None where they do not overlap.
-        limits: what requests are checked against.
+        limits: of requests.
         decodings: by the name of a strategy.
         groups: by the name of a strategy: its decoding's place among those of the runner.
         eos_token_ids: of the tokenizer and of the model.
@@ -146,7 +146,7 @@ def parts_of(
 
 
 def _problem(model: Decoder, config: EngineConfig, dtype: torch.dtype) -> AttentionProblem:
-    """What a backend has to be able to do for this model, which computes in ``dtype``."""
+    """The needs of this model, computed in ``dtype``, from a backend."""
     device = model.device
     invariant = config.batch_invariant
     if invariant == "auto":

@@ -1,7 +1,7 @@
 """Number of pages of the KV pool: on CUDA, the memory that a real forward of the largest shape leaves free.
 
-The forward is run before the pool exists, on a pool of one page that every sequence writes to: what it computes is
-worthless, what it allocates is what a forward allocates. The arithmetic is plain logic over a :class:`MemoryReading`.
+The forward is run before the pool exists, on a pool of one page that every sequence writes to: its results are
+worthless, its allocations are those of a forward. The arithmetic is plain logic over a :class:`MemoryReading`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class MemoryReading:
 
     Attributes:
         total: of the device.
-        outside: what is held neither by this process's allocator nor free: other processes, and CUDA itself.
+        outside: bytes held by other processes and CUDA itself: neither free nor of this process's allocator.
         foreign: allocated by this process to anything but the engine's model, before the engine was built.
-        peak: allocated by this process at the peak of the forward, ``foreign`` and the model included, and what
-            CUDA graphs may take.
+        peak: allocated by this process at the peak of the forward, ``foreign`` and the model included, and the most
+            that CUDA graphs may take.
     """
 
     total: int
@@ -64,7 +64,7 @@ class MemoryReading:
 
 
 def pages_that_fit(reading: MemoryReading, config: EngineConfig, page_bytes: int) -> int:
-    """Pages such that the engine holds its share of the device at most, and the device what all hold together.
+    """Pages: the engine holds at most its share of the device, and all processes together fit.
 
     Raises:
         CapacityError: not even one window fits.

@@ -1,4 +1,4 @@
-"""Whether what an engine keeps fits in its device's memory at all: asked before anything is allocated."""
+"""Whether an engine's tensors fit in its device's memory at all: asked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_room(config: EngineConfig, pool_bytes: int, reach: int, device: torch.
         value, what, needed = getattr(config, name), "the KV pool", pool_bytes
     else:
         name, value = "max_num_seqs, positions", f"{config.max_num_seqs}, {reach}"
-        what, needed = "what is kept of so many sequences", state
+        what, needed = "the state of so many sequences", state
     rule = f"{what} takes {needed / _GIB:.1f} GiB, and {device} has {total / _GIB:.1f} GiB in all"
     remedy = f"Lower {'max_num_seqs or max_model_len' if needed == state else 'it, or drop it to use the default'}."
     raise ConfigError(explain(name, value, rule, remedy))

@@ -83,7 +83,7 @@ class Scorer:
         self._running: list[_Work] = []
 
     def add(self, key: int, tokens: tuple[int, ...], scored: int) -> None:
-        """Queue a sequence, of which the last ``scored`` tokens are scored.
+        """Queue a sequence to score its last ``scored`` tokens.
 
         Raises:
             RequestError: no token in front of the scored ones, too many tokens, or ids out of range.
@@ -122,7 +122,7 @@ class Scorer:
 
     @on_own_device
     def step(self) -> list[Scored] | None:
-        """Run one forward; what is done with it. None if nothing can run before other sequences free pages."""
+        """Run one forward; the use of the result. None if nothing can run before other sequences free pages."""
         self._admit()
         if not self._running:
             return None

@@ -60,7 +60,7 @@ def step_record(
 def _fills(
     detail: StepDetail, window: Window, layout: RowLayout, member: int, base: int, finished: bool
 ) -> dict[str, Any]:
-    """The masks of the forward, what they proposed, and which were filled."""
+    """The masks of the forward, their proposals, and which were filled."""
     length, head = int(window.length_S[member]), int(layout.has_head_S[member])
     order = layout.order_SL[member, :length].tolist()
     row_of = {slot: place + head for place, slot in enumerate(order)}

@@ -1,9 +1,9 @@
 """Grammars of structured outputs: which tokens may come next, and which must. Torch-free.
 
 :class:`GrammarCompiler` turns :class:`wedlm_core.structured_outputs.StructuredOutputs` into a :class:`Grammar`, each
-different one once. Every sequence has a :class:`Constraint` of its own: it takes in what is committed, drafts what the
-grammar forces, and cuts proposals where the grammar forbids them. The package knows tokens and texts. It knows nothing
-of logits, windows or the engine. The backend is the library llguidance, which few others import.
+different one once. Every sequence has a :class:`Constraint`: it reads commits, drafts forced tokens, and cuts proposals
+at the first forbidden one. The package knows tokens and texts. It knows nothing of logits, windows or the engine. The
+backend is the library llguidance, which few others import.
 """
 
 from wedlm_core.grammar.compiler import Grammar, GrammarCompiler

@@ -46,8 +46,8 @@ def canonical(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The canonical form of a schema that :func:`wedlm_core.grammar.schemas.check_schema` takes.
 
     Raises:
-        NotExpressedError: it has a ``not`` that no other keywords express, or a ``oneOf`` whose parts cannot be told
-            apart by what older drafts read of them.
+        NotExpressedError: it has a ``not`` without an equivalent in other keywords, or a ``oneOf`` with parts that
+            older drafts cannot tell apart.
     """
     return _Canonical(schema).made()
 
@@ -57,7 +57,7 @@ class _Canonical:
         self._whole, self._references = whole, References(whole)
         self._names: dict[int, str] = {}
         self._todo: list[tuple[str, Any]] = []
-        self._unions: list[tuple[Mapping[str, Any], dict[str, Any]]] = []  # schemas with oneOf, and what they became
+        self._unions: list[tuple[Mapping[str, Any], dict[str, Any]]] = []  # with oneOf, and their new form
         self._is_older, self._has_more = False, False  # a draft up to 7, and keywords next to $ref, which it ignores
 
     def made(self) -> dict[str, Any]:

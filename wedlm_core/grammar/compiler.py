@@ -21,8 +21,8 @@ __all__ = ["Grammar", "GrammarCompiler"]
 
 _KEPT = 256  # compiled grammars; some kilobytes each, megabytes for large ones
 _MOST_STATES = 100_000  # of texts, that the sequences of a grammar share: 40 MB
-# Of the library's work for a row. Matchers share what they found out, so a limit of work would let other rows decide
-# whether a row fails. Only the limit of states is the same for a row in any batch.
+# Of the library's work for a row. Matchers share a cache, so a limit of work would let other rows decide whether a row
+# fails. Only the limit of states is the same for a row in any batch.
 _NO_LIMIT = 1 << 62
 _NOTHING_FITS = "NoExtension"  # why the library stops where no token may come
 _REMEDY = "Correct it, or simplify it."
@@ -33,9 +33,9 @@ os.environ.setdefault("RUST_LIB_BACKTRACE", "0")
 
 
 class Grammar:
-    """A compiled grammar; its constraints share what was compiled.
+    """A compiled grammar; its constraints share the compiled grammar.
 
-    Matchers of one origin wait for each other, for they share what they know of texts. So where several threads ask
+    Matchers of one origin wait for each other, because they share a cache of texts. So where several threads ask
     them, constraints take turns among as many origins, each compiled when its first constraint comes.
 
     Args:
@@ -149,7 +149,7 @@ class GrammarCompiler:
             raise self._refused(wanted, value, f"cannot be compiled ({_reason(matcher.get_error())})")
         first, second = matcher.deep_copy(), matcher.deep_copy()
         allows = _allows_any(first)
-        second.compute_bitmask()  # what copies share has its limits, which the first may have used up
+        second.compute_bitmask()  # copies share limits, and the first may have used them up
         for one in (first, second):
             if one.is_error() and not one.get_error().startswith(_NOTHING_FITS):
                 raise self._refused(wanted, value, f"cannot be compiled ({_reason(one.get_error())})")
@@ -173,7 +173,7 @@ def _allows_any(matcher: Any) -> bool:
 
 
 def _reason(message: str) -> str:
-    """What a message of the library says, on one line, without its listing of the grammar."""
+    """A message of the library, on one line, without its listing of the grammar."""
     if "coerce_one_of" in message:
         return (
             'the parts of oneOf cannot be told apart; use "anyOf", or let each have "type": "object" and another '

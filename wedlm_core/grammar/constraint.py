@@ -1,4 +1,4 @@
-"""One sequence's place in its grammar: takes in commits, drafts what must come, cuts what may not."""
+"""One sequence's place in its grammar: reads commits, drafts forced tokens, cuts forbidden ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from wedlm_core.statistics import DraftSource
 __all__ = ["AN_END", "UNKNOWN", "Constraint", "Drafts", "Proposals", "take_forced"]
 
 UNKNOWN = -1
-"""Of a state: the matcher knows what may come."""
+"""Of a state: the matcher decides the allowed tokens."""
 AN_END = -2
 """Of a state: the output ends here."""
 
 
 class Proposals(NamedTuple):  # a step makes one for each sequence, which takes a frozen dataclass three times as long
-    """Tokens proposed for positions in order, of which ``most`` may become drafts, and who proposed them."""
+    """Tokens proposed for positions in order, at most ``most`` of them to become drafts, and their source."""
 
     tokens: Sequence[int]
     most: int
@@ -43,7 +43,7 @@ class Source(Protocol):
 
     Attributes:
         matcher: at the beginning; never advanced.
-        opening: the forced text with which every output begins, if there is any.
+        opening: the forced text at the begin of every output, if there is any.
         opened: a matcher after it.
     """
 
@@ -63,18 +63,18 @@ def _without_drafts(ahead: list[int]) -> Drafts:
     return Drafts(states=(ahead[0],)) if ahead else _NO_DRAFTS
 
 
-_REFUSED = "doesn't satisfy the grammar"  # what the library says of such a token, in words of its own
+_REFUSED = "doesn't satisfy the grammar"  # the library's own words for such a token
 _NONE_LEFT = "no token that the grammar allows was left to choose"
 
 
 class Constraint:
     """The grammar's state after the committed tokens of one sequence.
 
-    A *forced text* is what must come next, spelled as the tokenizer spells it: each of its places allows one token. It
-    is looked for after what is no forced text, so where it begins depends on the output alone, not on who drafts how
-    much. What is forced after the committed tokens is taken in at once, ahead of its commit.
+    A *forced text* is the only possible continuation, as the tokenizer spells it: each of its places allows one token.
+    It is looked for after free text, so its begin depends on the output alone, not on drafts. Forced tokens after the
+    committed ones are read at once, ahead of their commit.
 
-    Copies of a matcher share what they know of the grammar's texts, which has a limit. So a sequence that meets the
+    Copies of a matcher share a cache of the grammar's texts, which has a limit. So a sequence that meets the
     limit takes a new matcher and goes on; whether it fails does not depend on sequences before it.
 
     Args:
@@ -179,7 +179,7 @@ class Constraint:
         return " ".join(self._matcher.get_error().split("<state>")[0].split())[:200] if self._matcher.is_error() else ""
 
     def _forced_behind(self, tokens: list[int]) -> list[int]:
-        """What is left of a forced text in the middle of which committed tokens end."""
+        """The rest of a forced text if committed tokens end inside it."""
         for begin, text in self._texts:
             if begin < len(tokens) < begin + len(text) and tokens[begin:] == text[: len(tokens) - begin]:
                 return text[len(tokens) - begin :]
@@ -192,7 +192,7 @@ class Constraint:
         )
 
     def renew(self, fresh: bool) -> bool:
-        """Take a new matcher to the same place; True unless it refuses what was taken in.
+        """Take a new matcher to the same place; True unless it refuses the tokens read.
 
         Args:
             fresh: one that no sequence has used; else the grammar's, which others may have renewed.

@@ -1,4 +1,4 @@
-"""From what a user gives to a grammar as llguidance reads it."""
+"""Grammars for llguidance, from a user's structured outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["grammar_text"]
 
 _ESCAPES = 'nrbtf\\"'
-"""What a backslash may stand before in JSON texts. Without ``u`` and ``/`` no text has two forms, so a key cannot
+"""Characters after a backslash in JSON texts. Without ``u`` and ``/`` no text has two forms, so a key cannot
 pass for another one than it is read as."""
 
 
@@ -28,7 +28,7 @@ def grammar_text(wanted: StructuredOutputs, special_ids: Mapping[str, int]) -> s
     """The grammar as JSON text, in llguidance's own format.
 
     Args:
-        wanted: what the output has to be.
+        wanted: the form of the output.
         special_ids: ids of the special tokens by their text: bytes do not spell these.
 
     Raises:
@@ -88,7 +88,7 @@ def _as_lark(grammar: str) -> str:
 
     try:
         return any_to_lark(grammar)
-    except Exception as error:  # the translator raises what its parser raises
+    except Exception as error:  # the translator raises its parser's errors
         rule = f"looks like GBNF and cannot be read as such ({first_line(error)})"
         raise RequestError(explain("structured_outputs.grammar", grammar, rule, "Correct it, or use Lark.")) from error
 
@@ -100,7 +100,7 @@ def _with_canonical_schemas(grammar: str) -> str:
         try:
             schema, behind = json.JSONDecoder().raw_decode(grammar, found.end())
         except (ValueError, RecursionError):
-            continue  # the library says what is wrong, and where
+            continue  # the library names the fault and its place
         options = {"x-guidance": {"json_allowed_escapes": _ESCAPES}}
         made += [grammar[end : found.end()], json.dumps(options | check_schema(schema), ensure_ascii=False)]
         end = behind

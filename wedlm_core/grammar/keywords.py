@@ -76,7 +76,7 @@ _SINCE: Mapping[str, int] = {
 }  # fmt: skip
 _CONTENT_IS_A_NOTE = 8  # before this draft validators might enforce it
 HOLDS_BESIDE_REFERENCES = 8
-"""The first draft in which the keywords next to ``$ref`` hold; older ones ignore them."""
+"""The first draft that keeps keywords next to ``$ref``; older ones ignore them."""
 _UNTIL: Mapping[str, int] = {"dependencies": 7, "additionalItems": 8}
 _PRIVATE = ("x-", "X-", "_", "@", "#", "//")
 """Beginnings of names that mark an annotation."""
@@ -98,7 +98,7 @@ def draft_of(schema: Mapping[str, Any]) -> int | None:
 
 
 def is_of_draft(keyword: str, draft: int | None) -> bool:
-    """Whether a draft knows a keyword. Without a draft, each keyword means what the drafts that know it say."""
+    """Whether a draft knows a keyword. Without a draft, each keyword has the meaning of the drafts that know it."""
     return draft is None or _SINCE.get(keyword, 0) <= draft <= _UNTIL.get(keyword, draft)
 
 

@@ -95,7 +95,7 @@ def _inside(bound: float, sign: int, is_open: bool, whole: bool) -> float:
 
 
 def _most_multiple(schema: Mapping[str, Any]) -> float | None:
-    """The largest number up to which all multiples are doubles."""
+    """All multiples up to this number are doubles."""
     if "multipleOf" not in schema:
         return None
     exact = LARGEST / Fraction(schema["multipleOf"]).denominator

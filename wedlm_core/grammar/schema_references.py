@@ -33,7 +33,7 @@ class References:
     """Finds the targets of references. Each lies in the whole schema: nothing is read from elsewhere.
 
     A part with an ``$id`` of its own, or an ``id`` in older drafts, is a document of its own. It is read as a part of
-    the whole, as long as it holds no references and none leads to it by its name.
+    the whole, if it holds no references and no reference names it.
     """
 
     def __init__(self, whole: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ _OBJECTS = ("properties", "patternProperties", "dependencies", "dependentRequire
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _NOT_EXPRESSED = {
-    "not": ("this not would not be enforced", 'Say what is allowed with "enum", "anyOf" or "pattern".'),
+    "not": ("this not would not be enforced", 'State the allowed values with "enum", "anyOf" or "pattern".'),
     "oneOf": ("its parts cannot be told apart by their \"$ref\" alone, and this draft ignores the keywords next to it",
               'Write {"allOf": [{"$ref": ...}, {...}]}, or name draft 2019-09 or a newer one.'),
 }  # fmt: skip
@@ -217,7 +217,7 @@ def _check_texts(place: _Place) -> None:
     own = [schema["pattern"]] if "pattern" in schema else []
     for pattern in [*own, *schema.get("patternProperties", ())]:
         fault = pattern_fault(pattern) if isinstance(pattern, str) else "a pattern is a text"
-        _require(fault is None, place, "pattern", pattern, fault or "", "Write it with what all regexes share.")
+        _require(fault is None, place, "pattern", pattern, fault or "", "Write it with syntax that all regexes share.")
 
 
 def _scalars(value: Any) -> Iterator[Any]:

@@ -1,11 +1,11 @@
-"""Decoding strategies: how windows are refilled, which rows need logits, and what their choices commit.
+"""Decoding strategies: how windows are refilled, which rows need logits, and which of their choices are committed.
 
 One file per family. A strategy is a class in a module of this package, registered by :func:`decodes` for its name in
 :class:`wedlm_core.types.Strategy`; every module here is imported, so that line is all it takes. A name without an
 implementation is an error when this package is imported.
 
-Knows windows and choices as tensors over the sequences that share a strategy; knows nothing of how logits are made,
-of pages, queues and requests, or of which device runs it.
+Knows windows and choices as tensors over the sequences that share a strategy; knows nothing of the making of logits, of
+pages, queues, requests, or devices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a strategy is: its traits, its three vectorised functions, and what they pass to each other.
+"""The interface of strategies: traits, three vectorised functions, and the values that they pass.
 
-``refill`` sets up the next forward's window, ``wanted`` says which of its rows need logits and of which kind,
-``advance`` turns their choices into commits and the window that remains.
+``refill`` sets up the next forward's window, ``wanted`` names the rows that need logits and their kind, ``advance``
+turns choices into commits and the remaining window.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RowChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What a forward committed, in logical order; C = R places, the first ``count_S`` in use.
+    """The commits of a forward, in logical order; C = R places, the first ``count_S`` in use.
 
     Attributes:
         token_SC: int64.
@@ -69,10 +69,10 @@ class Commit:
         early_SC: bool, filled out of order.
         count_S: int64; may run past ``max_tokens`` or a stop token: the caller cuts.
         drafts_S, agreed_S: int64, drafts verified in this forward, and those that were right.
-        offered_S: int64, window places that this forward could have committed after the first token, of which
-            ``agreed_S`` were (``verified``: the drafts; ``streaming``: the window).
+        offered_S: int64, window places that this forward could have committed after the first token; it committed
+            ``agreed_S`` of them (``verified``: the drafts; ``streaming``: the window).
         valid_S: bool, :attr:`Window.valid_S` of those places.
-        next_valid_S: bool, the same of what is left.
+        next_valid_S: bool, the same of the remaining window.
         context_S: int64, tokens whose KV became final.
         fill_SL: bool, window places (before the shift) filled by this forward.
     """
@@ -93,7 +93,7 @@ class Commit:
 
 @dataclass(frozen=True, kw_only=True)
 class Refills:
-    """What the host knows of how the windows of D sequences are refilled at the end of a forward; int64 each.
+    """The host's data for refilling the windows of D sequences at the end of a forward; int64 each.
 
     Attributes:
         masks_D: masks of the window that follows.
@@ -154,7 +154,7 @@ class Decoding(ABC):
         Returns:
             int64; 0 where the forward surely ends the sequence.
         """
-        # What stays in the window is at most what was masks before.
+        # At most the former masks stay in the window.
         after_D = refills.masks_D + np.minimum(refills.widest_D, rows_D - self.head)
         return (np.minimum(after_D, np.maximum(left_D, 0)) if self.clips else after_D) + self.head
 

@@ -1,4 +1,4 @@
-"""``streaming``: the published rule plus what costs nothing, each part switchable."""
+"""``streaming``: the published rule plus free additions, each with a switch."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class StreamingDecoding(Decoding):
         priced_SL = adjusted_SL + self.switches.hole_price * holes_before_SL
         fill_SL = certain_SL & (priced_SL < params.threshold_S[:, None])
         if self.switches.fallback or not self.switches.prefill_token:
-            # Masks alone have to get on, so a forward that fills nothing fills what is most certain.
+            # Masks alone have to get on, so a forward that would fill nothing fills the most certain mask.
             smallest_SL = torch.zeros_like(fill_SL).scatter_(-1, priced_SL.argmin(dim=-1, keepdim=True), True)
             falls_S = ~fill_SL.any(dim=-1) & (~chooses_S | self.switches.fallback)
             fill_SL = fill_SL | (smallest_SL & candidate_SL & falls_S[:, None])

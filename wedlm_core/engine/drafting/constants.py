@@ -28,7 +28,7 @@ class DraftingConstants:
     uncounted: int = 4  # first forwards of a trial, not counted: their windows are still those of the usual arm
     trial_share: float = 0.002  # share of the seconds that trials of one arm may lose
     near: float = 0.6  # share of the best rate that an arm has to be expected to reach to be tried twice at the start
-    least_gain: float = 0.03  # share by which another arm has to be faster to become the usual one
+    least_gain: float = 0.03  # another arm has to be faster by this share to become the usual one
     # History
     orders: tuple[int, ...] = (1, 3, 8)  # tokens; lengths of the n-grams that are indexed: 8 bytes a token each
     walk: int = 32  # occurrences that vote, and tokens of a match that count: more hardly change the vote

@@ -42,8 +42,7 @@ class Drafting:
         constants: of drafting.
 
     Attributes:
-        decode_seconds: seconds of the steps in which all windows are adaptive and no sequence has a grammar, prefill
-            left out.
+        decode_seconds: seconds of steps with adaptive windows only and without grammars, prefill left out.
         autoregressive_seconds: expected seconds of the arm ``NONE`` for the tokens of these steps.
     """
 

@@ -35,7 +35,7 @@ class Load:
         most_rows: the row budget.
         prefill_rows: mean rows of prompts per commit.
         burst_rows: mean rows of prompts in a forward that has any.
-        are_bounds: rows are upper bounds, to which forwards are padded; otherwise they are means.
+        are_bounds: rows are upper bounds, and forwards are padded to them; otherwise they are means.
     """
 
     cost: StepCost

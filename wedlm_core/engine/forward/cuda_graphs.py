@@ -1,8 +1,8 @@
 """The decoder's forward as CUDA graphs: one launch instead of some ten per layer.
 
 A graph holds embedding, layers with their KV write and attention, and the final norm, for one padded row count. Its
-inputs are buffers that all graphs share; what lies after a forward's rows is padding. Graphs share one memory pool
-too: a forward's result is used before the next one runs. What no graph covers runs eagerly.
+inputs are buffers that all graphs share; further rows are padding. Graphs share one memory pool
+too: a forward's result is used before the next one runs. Forwards without a graph run eagerly.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class DecoderGraphs:
         forward: the decoder over packed rows.
         book: sizes and budget.
         inputs: with room for the book's largest size.
-        holds: tensors that the forward reads and that others may replace (rotary tables, which a second engine on
-            the same model may extend): a graph keeps those it was captured with.
+        holds: tensors that the forward reads and others may replace (a second engine on the same model may extend
+            rotary tables): a graph keeps the tensors of its capture.
         device: a CUDA device.
     """
 
@@ -217,7 +217,7 @@ class DecoderGraphs:
         begin = time.perf_counter()
         torch.cuda.synchronize(self._device)
         free, _ = torch.cuda.mem_get_info(self._device)
-        if free < _SCARCE_BYTES:  # what the allocator keeps for later cannot be given back while recording
+        if free < _SCARCE_BYTES:  # memory that the allocator keeps cannot be given back while recording
             torch.cuda.empty_cache()
             free, _ = torch.cuda.mem_get_info(self._device)
         try:
@@ -236,7 +236,7 @@ def record_work(work: Callable[[], Result], *, stream: torch.cuda.Stream, pool: 
     """Record work without doing it, on a stream of its own; the caller's is the current one again, whatever happens.
 
     ``torch.cuda.graph`` would collect garbage and empty the allocator's cache first, which takes longer than the
-    recording: the graphs' pool is their own, and what it needs is free.
+    recording: the graphs' pool is their own, and the memory that it needs is free.
     """
     graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(stream.device)
     try:

@@ -54,15 +54,15 @@ class DeviceState:
         windows: the decoding state.
         columns: values of the requests, by field of ``SamplingParams`` (:data:`PARAMETERS`); off where not used.
         params: those columns that strategies know, with the windows and stop tokens.
-        tokens_SL: int64, prompt and committed tokens by position, from which prefill rows are read; the last
-            place of a row is read by no one (what must not be kept is written there). Where penalties or bad words
-            read it, the drafts of a forward stand after them (:meth:`note_drafts`).
+        tokens_SL: int64, prompt and committed tokens by position; prefill rows are read from it; the last place of a
+            row is never read (values to discard are written there). Where penalties or bad words read it, the drafts of
+            a forward stand after them (:meth:`note_drafts`).
         adjustments: inputs of the adjustments of each slot.
         adjustments_N: int64 on the device, where that is (:func:`wedlm_core.decoding.adjustments.adjustments_record`).
             Recorded work reads it there, so it finds lists that have grown and lie elsewhere.
         context_S: int64, tokens whose KV precedes the next decode rows; kept where forwards are launched on the device.
         pages_SP: int64 page tables, on the host; ``device_pages_SP`` int32, their copy on the device.
-        uses: host bool ``[S, 2 + O]``, what choosing a slot's tokens takes; ``sampled``, ``suppresses`` and
+        uses: host bool ``[S, 2 + O]``, the stages of choosing a slot's tokens; ``sampled``, ``suppresses`` and
             ``optional`` are views of it.
         sampled: host bool ``[S]``, slots with a temperature.
         optional: host bool ``[S, O]``, which of :data:`OPTIONAL` a slot uses: filters and adjustments.
@@ -140,8 +140,8 @@ class DeviceState:
     def set_pages(self, slot: int, pages: Seq[int]) -> None:
         """Write a slot's page table (called when its pages change).
 
-        Entries behind the last page are masked where they are read at all, but a weight of 0 times what is no number
-        is none: they name the slot's own page, never one that another sequence writes.
+        Entries after the last page are masked where they are read, but 0 * NaN is NaN: they name a page of the slot,
+        never one that another sequence writes.
         """
         own_P = self._pages_SP[slot]
         if pages:
@@ -270,9 +270,9 @@ class DeviceState:
     def _is_set(self, request: Request, slot: int, stop_ids: Seq[int]) -> bool:
         """Whether the parameters of a slot's new sequence are written already, as that before it had them.
 
-        Most sequences of a slot have the parameters of the one before: rows of a job share theirs, or have others that
-        differ in what the host reads, as a grammar. Where they have to be written, nothing is known of the slot until
-        all are: whatever interrupts that, the next sequence is not taken for one that has its parameters.
+        Most sequences of a slot have the parameters of the one before: rows of a job share theirs, or differ only in
+        fields that the host reads, such as a grammar. While they are written the slot counts as unknown: after an
+        interruption, no sequence is taken for one with the slot's parameters.
         """
         params, before = request.params, self._set[slot]
         if before is not None and before.stop_ids == stop_ids and not self._adjusted[slot]:  # those know the prompt

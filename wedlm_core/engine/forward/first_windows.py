@@ -135,7 +135,7 @@ def _arrays_of(places: Places) -> list[np.ndarray]:
 
 
 def _write_by_copies(places: Places, mask: int, numbers: IntArray, prompts: Seq[Seq[int]]) -> None:
-    """What :func:`wedlm_core.kernels.cpu.opening_kernels.open_windows` does, on any device; ``numbers`` as there."""
+    """:func:`wedlm_core.kernels.cpu.opening_kernels.open_windows` on any device; ``numbers`` as there."""
     slots_S, windows = numbers[:, _SLOT].copy(), places.windows
     suppresses = numbers[:, _SUPPRESSES] != 0
     for column, values in (
@@ -159,7 +159,7 @@ def _write_by_copies(places: Places, mask: int, numbers: IntArray, prompts: Seq[
 
 
 def window_params(windows_3S: Tensor, columns: Mapping[str, Tensor], stops_SK: Tensor) -> WindowParams:
-    """What strategies know of requests: planned masks and drafts to keep, parameters by field, and stop tokens."""
+    """Parameters that strategies read: planned masks, drafts to keep, parameters by field, and stop tokens."""
     masks_S, keep_valid_S, keep_stale_S = windows_3S
     return WindowParams(
         masks_S=masks_S,

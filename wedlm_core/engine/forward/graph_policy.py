@@ -43,7 +43,7 @@ def kv_buckets(most: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class GraphKey:
-    """What is fixed in a captured forward: its rows, its sequences at most, and rows and KV entries of one at most."""
+    """Sizes of a captured forward: rows, most sequences, and most rows and KV entries of a sequence."""
 
     size: int
     max_kv: int
@@ -98,7 +98,7 @@ class GraphBook:
         limit: rows of the largest captured forward.
         sequences: of a forward at most.
         most_kv: KV entries of a sequence at most.
-        seconds, most_bytes: what all captures together may take.
+        seconds, most_bytes: limits of all captures together.
     """
 
     def __init__(self, *, limit: int, sequences: int, most_kv: int, seconds: float, most_bytes: int) -> None:
@@ -132,7 +132,7 @@ class GraphBook:
         return GraphKey(size=size, max_kv=self._buckets[-1], sequences=min(self._sequences, size), max_rows=size)
 
     def first_keys(self) -> list[GraphKey]:
-        """What is captured at start-up, largest first so that memory is shared."""
+        """The captures at start-up, largest first so that memory is shared."""
         return [self.general(size) for size in reversed(self.sizes)]
 
     def covering(self, key: GraphKey) -> GraphKey | None:
@@ -152,7 +152,7 @@ class GraphBook:
         self.spend(seconds, used_bytes)
 
     def spend(self, seconds: float, used_bytes: int) -> None:
-        """Account what a capture of other work took."""
+        """Account the cost of a capture of other work."""
         self._seconds -= seconds
         self._bytes -= used_bytes
 

@@ -1,8 +1,8 @@
 """Joins the parts of several groups without changing their dtype.
 
-numpy and torch promote what they join: bools beside integers come out as integers, float32 beside integers as
-float64, and code that relies on the kind (``~flag``, a flag as an index) then does something else without an error.
-Everything in the engine that holds values of several groups is joined here.
+numpy and torch promote arrays that they join: bools with integers become integers, float32 with integers float64, and
+code that relies on the kind (``~flag``, a flag as an index) then does something else without an error. Everything in
+the engine that holds values of several groups is joined here.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class PickedRows:
     """R rows that need a token, all int64.
 
     Attributes:
-        row_R: row of the hidden states that are given, where ``asked_N`` is None: of the whole forward, or of what was
-            read of it (:meth:`alone`).
+        row_R: row of the hidden states that are given, where ``asked_N`` is None: of the whole forward, or of its rows
+            that are read (:meth:`alone`).
         slot_R: engine slot of the row's sequence.
         position_R: absolute position of the token that is chosen.
         topped: picks of sequences that report the most likely tokens at most; None where only the device knows.
@@ -202,7 +202,7 @@ class Chooser:
         return tops if draw.allowed is None else tops.beside(drawn.line_R[: draw.picks.total], None)
 
     def _states_of(self, allowed: AllowedTokens) -> States:
-        """What the decoder has to know of them; for the same ones the same record, whose addresses it knows then."""
+        """Their record for the decoder; for the same ones the same record, whose addresses it knows then."""
         if self._stated is None or self._stated[0] is not allowed:
             given = {f.name: getattr(allowed, f.name) for f in fields(States)}
             self._stated = allowed, States(**given)

@@ -53,8 +53,8 @@ class ModelRunner:
         device: of the model.
         draws: whether :meth:`draw` is to be called where it can be.
         skips: whether rows that are not read are left out after the last layer's keys and values.
-        unread_row: what a row costs that is not read after the last layer, of one on which a token is chosen; 1 where
-            that saves nothing, or little.
+        unread_row: cost of a row that is not read after the last layer, as a share of the cost of a row that chooses a
+            token; 1 where that saves nothing, or little.
     """
 
     def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend, *, keep_weights: bool = True) -> None:
@@ -88,7 +88,7 @@ class ModelRunner:
             id_T: int64 tokens.
             position_T: int64 logical positions.
             kv_entry_T: int64 slots of the KV pool that the rows write.
-            rows: what attention needs.
+            rows: for attention.
             read_R: int64, ascending, the rows whose states are wanted; None for all.
 
         Returns:

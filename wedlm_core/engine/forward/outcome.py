@@ -51,7 +51,7 @@ def _bits(value: Tensor) -> Tensor:
 
 
 def outcome_of(words: np.ndarray) -> StepOutcome:
-    """Read what :func:`words_of` wrote."""
+    """Read the words of :func:`words_of`."""
     counts_DN, places_DX = words[:, : len(_COUNTS)], words[:, len(_COUNTS) :]
     width = places_DX.shape[1] // len(_PLACES)
     columns: dict[str, Any] = {name: _read(counts_DN[:, i], OUTCOME_KINDS[name]) for i, name in enumerate(_COUNTS)}

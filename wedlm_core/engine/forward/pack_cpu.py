@@ -187,7 +187,7 @@ class CpuStep:
         return kept.outcome
 
     def advancing(self, plan: ForwardPlan) -> tuple[Advance, StepOutcome]:
-        """What a decoder has to know to do the same behind its choice of tokens, and the outcome, written then."""
+        """The record for a decoder that does the same after its choice of tokens, and the outcome, written then."""
         kept = self._kept(plan)
         decoding, places = kept.arrays.token.shape
         return Advance(decoding, places, self._state_address, self._mask, kept.addresses), kept.outcome

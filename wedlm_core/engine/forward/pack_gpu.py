@@ -30,7 +30,7 @@ __all__ = ["DeviceBatch", "Shape", "pack_on_device", "pick_on_device", "plan_fac
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What the host knows of a forward that it does not wait for.
+    """The host's record of a forward that it does not wait for.
 
     Attributes:
         total: T, rows of the padded forward, at least the rows there can be.
@@ -54,7 +54,7 @@ class DeviceBatch:
     Attributes:
         id_T, position_T, kv_entry_T: int64 token ids, logical positions and KV slots; padding comes last, with
             slot -1.
-        rows: what attention needs.
+        rows: for attention.
     """
 
     id_T: Tensor

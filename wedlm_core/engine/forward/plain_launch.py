@@ -113,8 +113,8 @@ def _note_drafts(runner: Runner, plan: ForwardPlan) -> IntArray:
 def _asking(runner: Runner, picks: AnyPicks) -> AnyPicks:
     """The picks, and which of them need logits.
 
-    Where all states are computed anyway, all rows get logits: they are how keys and values are noticed that are no
-    numbers, and must not stay in a page of which other sequences mask entries.
+    Where all states are computed anyway, all rows get logits: they show keys and values that are no numbers; those must
+    not stay in a page, since other sequences mask its entries.
     """
     return runner.choose.asking(picks, runner.state) if runner.model_runner.skips else picks
 

@@ -27,7 +27,7 @@ class StepProfile:
         self._last = time.perf_counter()
 
     def start(self) -> None:
-        """Begin a step: what lies before belongs to no phase."""
+        """Begin a step: earlier time belongs to no phase."""
         self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:

@@ -44,7 +44,7 @@ class StepDetail:
 
 @dataclass(frozen=True, kw_only=True)
 class Advance:
-    """One group after a forward: what happened, and the rows of its next one (int64 ``[S]``)."""
+    """One group after a forward: its outcome, and the rows of its next forward (int64 ``[S]``)."""
 
     detail: StepDetail
     next_rows_S: Tensor

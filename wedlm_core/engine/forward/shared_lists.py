@@ -78,7 +78,7 @@ class SharedLists:
             if any(has < needs for has, needs in zip(part.shape, shape, strict=True)):
                 part = self.parts[name] = _widened(part, shape, part.dtype, self._device)
             whole = np.full(part.shape[1:], _BLANK[part.dtype], dtype=_NUMPY[part.dtype])
-            # Words stand at the end of their places, in the first rows: what is in front of them is blank.
+            # Words stand at the end of their places, in the first rows, after blanks.
             whole[tuple(_corner(value.shape))] = value
             part[row] = to_device(whole, self._device)
 
@@ -89,7 +89,7 @@ def _corner(shape: tuple[int, ...]) -> list[Any]:
 
 
 def _widened(old: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A larger part with what the old one had, sizes rounded up so that growth is rare."""
+    """A larger part with the contents of the old one, sizes rounded up so that growth is rare."""
     had = (0,) * len(shape) if old is None else tuple(old.shape)
     size = [max(has, 1 << (needs - 1).bit_length()) for has, needs in zip(had, shape, strict=True)]
     part = torch.full(size, _BLANK[dtype], dtype=dtype, device=device)

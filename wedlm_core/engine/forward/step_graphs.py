@@ -1,9 +1,9 @@
 """The work around the decoder's forward as CUDA graphs: rows are packed and picked before it, windows advanced after.
 
 That is some 240 small operations, which take a host several milliseconds to launch, more than a small model takes to
-run. A graph of them reads only what stays where it is: the tensors of slots, the facts of a plan and the hidden
-states, which are copied to buffers here. All else is fixed by its :class:`StepKind`, whose bounds are rounded up so
-that forwards are of few kinds. A forward whose kind has no graphs runs eagerly.
+run. A graph of them reads only tensors at fixed addresses: those of slots, and the buffers here for the facts of a plan
+and the hidden states. All else is fixed by its :class:`StepKind`, whose bounds are rounded up so that forwards are of
+few kinds. A forward whose kind has no graphs runs eagerly.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class StepGraphs:
 
     @contextmanager
     def at_first_use(self) -> Iterator[None]:
-        """Record each kind when it is first seen: for measuring what forwards cost when they come again and again."""
+        """Record each kind when it is first seen: for measuring the cost of forwards that come again and again."""
         self._uses = 1
         try:
             yield

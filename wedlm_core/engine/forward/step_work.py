@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class StepKind:
-    """What the host knows of the work around a forward: all that is fixed in it, but for what it reads on the device.
+    """The host's part of the work around a forward: its fixed values. The others are read on the device.
 
     Attributes:
         sequences: of the forward.

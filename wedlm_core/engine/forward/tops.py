@@ -1,7 +1,7 @@
 """The most likely tokens of a forward, from where they were chosen to the places of its commits on the host.
 
-Strategies with a next-token head commit at place c what the sequence's row c chose, so the place of a commit is known
-before the forward has run.
+Strategies with a next-token head commit at place c the choice of the sequence's row c, so the place of a commit is
+known before the forward has run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def places_of(groups: Sequence[Group]) -> tuple[IntArray, IntArray]:
 
 @dataclass(frozen=True, kw_only=True)
 class TopWords:
-    """What the host knows of most likely tokens on their way to it, as int32 words.
+    """The host's record of most likely tokens on their way to it, as int32 words.
 
     Attributes:
         member_H: the sequences that report them.
@@ -48,7 +48,7 @@ class TopWords:
     most: int
 
     def read(self, words: np.ndarray) -> TopTokens:
-        """What :func:`top_words_of` wrote."""
+        """The words of :func:`top_words_of`."""
         token, logprob = words.reshape(2, len(self.member_H), self.places, self.most)
         return TopTokens(member_H=self.member_H, token_HCK=token.astype(np.int64), logprob_HCK=logprob.view(np.float32))
 

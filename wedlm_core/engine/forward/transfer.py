@@ -24,7 +24,7 @@ def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
 
 
 def put(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
-    """Write values from the host to these slots of a column, ``[S, ...]`` or what spreads to that.
+    """Write values from the host to these slots of a column, ``[S, ...]`` or a shape that broadcasts to it.
 
     On a CPU nothing lies between: tensors around a few numbers take several times as long as to write them.
     """
@@ -56,7 +56,7 @@ def _copy_in(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
 
 
 class AsyncCopy:
-    """A copy of a device tensor to the host, and the device time at which it ends."""
+    """A copy of a device tensor to the host, and the device time of its end."""
 
     def __init__(self, value: Tensor) -> None:
         self._event: torch.cuda.Event | None = None

@@ -1,4 +1,4 @@
-"""What becomes of the windows around a forward that the host does not wait for: an interface with two forms.
+"""The windows' part of a forward that the host does not wait for: an interface with two forms.
 
 :mod:`wedlm_core.engine.forward.windows_by_groups` works with tensor operations, for any strategy;
 :mod:`wedlm_core.engine.forward.windows_by_kernels` in two launches, for windows that have kernels.
@@ -25,7 +25,7 @@ __all__ = ["Finished", "Prepared", "WindowWork"]
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What is made before the decoder runs, on the device.
+    """The part before the decoder, on the device.
 
     Attributes:
         context_S: int64, tokens whose KV precedes the decode rows of each sequence.
@@ -43,7 +43,7 @@ AnyPrepared = TypeVar("AnyPrepared", bound=Prepared)
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What is made after it.
+    """The part after it.
 
     Attributes:
         words: int32, flat: of each part :func:`wedlm_core.engine.forward.outcome.words_of`, one after the other, and
@@ -75,7 +75,7 @@ class WindowWork(ABC, Generic[AnyPrepared]):
 
     @abstractmethod
     def finish(self, runner: Runner, made: AnyPrepared, hidden_TD: Tensor, slots_S: IntArray) -> Finished:
-        """Choose tokens, advance the windows, and say what happened.
+        """Choose tokens, advance the windows, and return the outcome.
 
         Args:
             runner: whose state is moved on.

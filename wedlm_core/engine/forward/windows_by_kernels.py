@@ -115,7 +115,7 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
 
 
 def advance(state: DeviceState, made: KernelsPrepared, choice: Choice) -> Tensor:
-    """Move the windows on; the words that tell what happened, int32 ``[D, columns + shares (width + 1)]``."""
+    """Move the windows on; the words of the outcome, int32 ``[D, columns + shares (width + 1)]``."""
     from wedlm_core.kernels.gpu.step_gpu import advance_windows
 
     windows, params, tokens_SL = state.windows, state.params, state.tokens_SL
@@ -140,7 +140,7 @@ def advance(state: DeviceState, made: KernelsPrepared, choice: Choice) -> Tensor
 
 
 def _room(sequences: int, slots: int) -> int:
-    """Sequences that a program holds: one of two sizes, for each of which a kernel is compiled."""
+    """Sequences of a program: one of two sizes, each with a compiled kernel."""
     return _FEW if sequences <= _FEW else _power(slots)
 
 

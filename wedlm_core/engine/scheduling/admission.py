@@ -1,4 +1,4 @@
-"""What a request has to satisfy before it is queued; each refusal names value, rule and remedy. Torch-free."""
+"""Conditions of a request before it is queued; each refusal names value, rule and remedy. Torch-free."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Limits:
 
 
 def check_request(request: Request, limits: Limits) -> None:
-    """Refuse what cannot be served.
+    """Refuse requests that cannot be served.
 
     Raises:
         RequestError: empty prompt, ids out of range, a seed out of range, too long, window too large, no mask token.

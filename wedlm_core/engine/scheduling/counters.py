@@ -1,4 +1,4 @@
-"""What an engine has done since it was made, and how full it is: a few numbers, kept forward by forward.
+"""The work of an engine since it was made, and how full it is: a few numbers, kept forward by forward.
 
 Torch-free. The engine's thread adds to them with a few sums per forward; any thread may read them,
 at a cost that does not depend on the number of sequences.
@@ -21,7 +21,7 @@ class EngineCounters:
         forwards: forwards of the model.
         decode_forwards: decode forwards of each sequence, added up (``CommitStats.decode_forwards``): a forward of 32
             decoding sequences counts 32 times.
-        prompt_rows: token rows that only filled the KV cache: of prompts, and of what preempted sequences had.
+        prompt_rows: token rows that only filled the KV cache: of prompts, and of preempted sequences.
         decode_rows: the other token rows (``CommitStats.rows_forwarded``).
         masks: masks that were allocated to the windows of the sequences of each forward, before windows are cut at
             ``max_tokens``.
@@ -29,7 +29,7 @@ class EngineCounters:
         prompt_tokens: tokens of the prompts of requests that got a slot.
         cached_prompt_tokens: those of them whose KV was found in the prefix cache.
         preemptions: times that a sequence lost its pages.
-        fallbacks: exceptions of optimisations, in place of which the engine took the plain way.
+        fallbacks: exceptions of optimisations; the engine took the plain way instead.
         decode_seconds: of steps whose windows drafting chose, prefill left out; steps with a grammar are not counted.
         autoregressive_seconds: that autoregressive decoding was expected to take for the tokens of these steps.
     """

@@ -20,7 +20,7 @@ class Sequence:
     """Host state of a request that is not in the slot table's arrays.
 
     Attributes:
-        request: what was asked.
+        request: of the caller.
         arrival: order of arrival; the latest is preempted first.
         head: whether the strategy keeps a head token (see :mod:`wedlm_core.decoding.window_state`).
         widest: masks its window may have at most; the request's own window where that is fixed.
@@ -30,7 +30,7 @@ class Sequence:
         stops: watcher of stop strings, if there are any.
         bad_words: token ids of each text that must not be generated.
         grammar: that its output obeys, if there is one.
-        constraint: its place in its grammar, where a matcher says what that allows.
+        constraint: its place in its grammar, if a matcher decides the allowed tokens.
         error: why it failed, where another reason is known than logits that are no numbers.
         finish: set when the sequence has ended.
     """

@@ -31,7 +31,7 @@ class TopTokenTable:
         self._row[slot] = row
 
     def release(self, slot: int) -> None:
-        """Give back what a slot has, if anything."""
+        """Give back the tokens of a slot, if it has any."""
         if self._row[slot] >= 0:
             self._free.append(int(self._row[slot]))
             self._row[slot] = -1
