@@ -251,9 +251,9 @@ class LLM:
 
         Args:
             prompts: contexts; in any form that :meth:`generate` takes.
-            continuations: what is scored behind each of them, encoded apart from it; None scores the prompts
+            continuations: texts to score after each context, encoded apart from it; None scores the prompts
                 themselves from their second token on.
-            truncate: what to do where both together exceed ``max_model_len + 1`` tokens: "fail", or drop tokens at the
+            truncate: if both together exceed ``max_model_len + 1`` tokens: "fail", or drop tokens at the
                 beginning of the context ("left"). Scored tokens are never dropped.
             use_tqdm: as in :meth:`generate`.
 

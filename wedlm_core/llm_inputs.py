@@ -1,4 +1,4 @@
-"""What callers give to ``LLM``: prompts of every form, conversations, parameters, devices and dtypes; all checked."""
+"""The arguments of ``LLM``: prompts of every form, conversations, parameters, devices and dtypes; all checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``LLM.score`` is given, as tokens to score: contexts, continuations and what is cut off."""
+"""The arguments of ``LLM.score`` as tokens: contexts, continuations and the parts cut off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_NUMBERS = explain(
 
 @dataclass(frozen=True, kw_only=True)
 class Scorable:
-    """Tokens of a context and of what is scored after it.
+    """Tokens of a context and of the continuation to score.
 
     Attributes:
         tokens: both, one after the other, truncated.

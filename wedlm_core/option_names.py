@@ -1,6 +1,6 @@
-"""Unknown names of options: an error that names the nearest known one, or what to write for a name of vLLM's.
+"""Unknown names of options: an error that names the nearest known one, or the counterpart of a name of vLLM's.
 
-A leaf: knows names, not what they mean.
+A leaf: knows names, not their meaning.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SAMPLING_NAMES: Mapping[str, str] = {
     "include_stop_str_in_output": "token_ids ends with the token that completed the stop string",
     "truncate_prompt_tokens": "Cut the prompt before, or set on_long_prompt of a pipeline run",
     "logits_processors": "Use logit_bias, bad_words, min_tokens or the penalties",
-    "output_kind": "LLM.generate returns what is finished, LLM.stream returns pieces",
+    "output_kind": "LLM.generate returns finished texts, LLM.stream returns pieces",
     "use_beam_search": "There is no beam search: use n samples with a temperature",
     "max_new_tokens": "Use max_tokens",
     "do_sample": "Use temperature: 0 is greedy",
     "num_return_sequences": "Use n",
 }
-"""Sampling parameters of vLLM and transformers that we do not have, and what to do instead."""
+"""Sampling parameters of vLLM and transformers that we do not have, and their counterparts."""
 
 ENGINE_NAMES: Mapping[str, str] = {
     "tensor_parallel_size": "An engine has one device; pipeline.run(..., actors=N) takes N of them",
@@ -60,22 +60,22 @@ ENGINE_NAMES: Mapping[str, str] = {
     "speculative_config": 'strategy="verified" drafts and verifies with the model itself',
     "download_dir": "Set HF_HOME, or load from a local folder",
 }
-"""Arguments of vLLM's ``LLM`` that ours does not have, and what to do instead."""
+"""Arguments of vLLM's ``LLM`` that ours does not have, and their counterparts."""
 
 CALL_NAMES: Mapping[str, str] = {
     "lora_request": "Merge the adapter into the weights, and load that folder",
     "prompt_token_ids": 'Pass the ids as prompts, or {"prompt_token_ids": [...]}',
-    "priority": "Requests are served in the order in which they come",
+    "priority": "Requests are served in order of arrival",
     "chat_template": "Put the template into the model's folder, as chat_template.jinja",
     "chat_template_content_format": "Content is text or a list of text parts",
     "continue_final_message": "Render the prompt yourself, and use generate",
     "mm_processor_kwargs": "The model reads text only",
 }
-"""Arguments of vLLM's ``generate`` and ``chat`` that ours do not have, and what to do instead."""
+"""Arguments of vLLM's ``generate`` and ``chat`` that ours do not have, and their counterparts."""
 
 
 def unknown_name(name: str, value: object, known: Iterable[str], hints: Mapping[str, str], what: str) -> str:
-    """The message for an argument that does not exist: what to do instead, or the nearest known name."""
+    """The message for an argument that does not exist: its counterpart, or the nearest known name."""
     listed = list(known)
     near = difflib.get_close_matches(name, listed, n=1, cutoff=0.5)
     remedy = hints.get(name) or (f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(listed)}.")
@@ -89,7 +89,7 @@ def known_fields_only(
 
     Args:
         error: to raise.
-        hints: what to do instead of some names.
+        hints: remedies for some names.
         describe: the message for a name, in place of :func:`unknown_name`.
     """
 

@@ -1,8 +1,8 @@
 """Opens the tokenizers of ordinary model folders without transformers, whose import costs most of a second.
 
-A folder is ordinary if its ``tokenizer.json`` holds everything: what ``tokenizer_config.json`` says then only gives
-names to tokens that are there. :func:`open_plain` returns None for any other folder, which transformers opens. For
-ordinary ones both give the same ids and texts.
+A folder is ordinary if its ``tokenizer.json`` holds everything: ``tokenizer_config.json`` then only names existing
+tokens. :func:`open_plain` returns None for any other folder, which transformers opens. For ordinary ones both give the
+same ids and texts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLAGS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 
 @dataclass(frozen=True, kw_only=True)
 class PlainTokenizer:
-    """What :class:`wedlm_core.tokenizer.Tokenizer` needs of a tokenizer; names as in transformers."""
+    """The part of a tokenizer that :class:`wedlm_core.tokenizer.Tokenizer` needs; names as in transformers."""
 
     backend_tokenizer: Backend
     special_tokens_map: Mapping[str, str]

@@ -13,7 +13,7 @@ _LONG = 16  # prompts; fewer are done before a bar is read
 
 
 class Bar(Protocol):
-    """What a bar is told."""
+    """The updates of a bar."""
 
     def update(self, n: int = 1) -> Any:
         """So many more are done."""

@@ -128,9 +128,9 @@ def keep_value(secret: str) -> None:
 
 
 def keep_url_credentials(url: object) -> None:
-    """Remember what stands for a password, a token or a signature in a URL, for :func:`redact`.
+    """Remember the password, token or signature in a URL, for :func:`redact`.
 
-    Libraries take URLs apart and quote the parts, by which no pattern knows them.
+    Libraries quote parts of URLs, which no pattern recognises.
     """
     if not isinstance(url, str) or not has_url_credentials(url):
         return

@@ -77,7 +77,7 @@ def literal_secrets(options: Any, name: str) -> list[str]:
 
 
 def remember(options: Any) -> None:
-    """Let this process mask what keyword arguments hold or refer to, as far as it is there."""
+    """Let this process mask values in keyword arguments, and values that they refer to, if they are there."""
     keep_secret(options)
     for place, value in _leaves(options, ""):
         if reference_kind(value) is not None:
@@ -93,7 +93,7 @@ def resolved(options: Mapping[str, Any], name: str = "storage_options") -> dict[
         name: of them, for messages.
 
     Raises:
-        ConfigError: what a reference names is not there, or empty; the message says in which process.
+        ConfigError: the target of a reference is missing or empty; the message names the process.
     """
     keep_secret(options)
     for variable in _PLATFORM:  # which clients find by themselves

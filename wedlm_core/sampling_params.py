@@ -45,7 +45,7 @@ _MOST_NATS = 1e6
 
 
 def _is_list(value: object) -> bool:
-    """A list, or what is as good as one, of a sane length."""
+    """A list, or an equivalent, of a sane length."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and len(value) <= _MOST_STOPS
 
 
@@ -64,7 +64,7 @@ def _pairs(bias: Any) -> list[tuple[Any, Any]] | None:
         return []
     if not _is_list(listed) or not all(_is_list(pair) and len(pair) == 2 for pair in listed):
         return None
-    # JSON has only text for keys; a struct column has a null for what a row leaves out.
+    # JSON has only text for keys; a struct column has a null for a field that a row leaves out.
     pairs = [(int(k) if isinstance(k, str) and k.isdecimal() else k, v) for k, v in listed if v is not None]
     fits = all(is_whole(k) and is_number(v, -_MOST_BIAS, _MOST_BIAS) for k, v in pairs)
     return sorted((k, float(v)) for k, v in pairs) if fits and len({k for k, _ in pairs}) == len(pairs) else None
@@ -87,7 +87,7 @@ class SamplingParams:
             multiplied; above 1 discourages. From 1e-3 to 1e3.
         presence_penalty: taken from the logit of each token that the output has, in [-2, 2].
         frequency_penalty: taken from a token's logit as often as the output has it, in [-2, 2].
-        logit_bias: token id -> what is added to its logit, from -100 to 100; kept as sorted pairs.
+        logit_bias: token id -> number to add to its logit, from -100 to 100; kept as sorted pairs.
         suppress_tokens: token ids that are never chosen.
         bad_words: texts that are not generated: the token that would complete one is never chosen. Not for
             strategies that do not verify, as the penalties: they choose a token before those in front of it.
@@ -100,7 +100,7 @@ class SamplingParams:
             ``verified`` and ``autoregressive``; nats, of the model's own distribution: at temperature 1, without
             filters, penalties and biases; 0 for a token that ``structured_outputs`` forces). A number k from 1 to 100
             returns the k most likely tokens too (``Generation.top_logprobs``); 0 is True, None is False.
-        structured_outputs: what the output has to be: JSON of a schema, a match of a regex, a choice, a text of a
+        structured_outputs: the form of the output: JSON of a schema, a match of a regex, a choice, a text of a
             grammar (:class:`StructuredOutputs`, or its fields as a mapping). For strategies that verify. It decides
             where the output ends, so it excludes ``stop``, ``stop_token_ids``, ``ignore_eos`` and ``min_tokens``.
         strategy: see :class:`Strategy`.
@@ -227,7 +227,7 @@ class SamplingParams:
             _require(fits, name, getattr(self, name), rule, remedy)
 
     def _check_structured_outputs(self) -> None:
-        """Refuse what another rule of where the output ends would contradict."""
+        """Refuse fields that contradict other rules for the output's end."""
         given = self.structured_outputs
         _require(
             given is None or isinstance(given, StructuredOutputs), "structured_outputs", given,
@@ -241,7 +241,7 @@ class SamplingParams:
                      f"Drop {name}, or structured_outputs.")  # fmt: skip
 
     def _check_strategy(self) -> None:
-        """Refuse what contradicts ``max_tokens`` or the strategy."""
+        """Refuse fields that contradict ``max_tokens`` or the strategy."""
         _require(
             self.min_tokens <= self.max_tokens,
             "min_tokens",

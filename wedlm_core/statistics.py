@@ -73,7 +73,7 @@ _SOURCES = np.array(list(DraftSource), dtype=np.int8)
 """A source is its own index."""
 
 
-# ---- 1. what a forward reports ------------------------------------------------------------------------
+# ---- 1. reported by a forward -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +104,9 @@ class TopTokens:
 class StepOutcome:
     """Commits of a forward for its D decoding sequences, on the host.
 
-    Columns ``_D`` have one value per sequence, columns ``_DC`` one for each of C places, of which the first
-    ``count_D`` count. A column is named as the field of :class:`wedlm_core.decoding.strategies.Commit` that it comes
-    from, up to the suffix.
+    Columns ``_D`` have one value per sequence, columns ``_DC`` one for each of C places; the first ``count_D`` of them
+    count. A column is named as the field of :class:`wedlm_core.decoding.strategies.Commit` that it comes from, up to
+    the suffix.
 
     Attributes:
         count_D: committed tokens.
@@ -160,7 +160,7 @@ def kept_places(outcome: StepOutcome, emit_D: IntArray) -> BoolArray:
     return np.arange(outcome.token_DC.shape[1]) < emit_D[:, None]
 
 
-# ---- 2. what a slot adds up ---------------------------------------------------------------------------
+# ---- 2. added up by a slot ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +237,7 @@ class Accumulator:
     """One number, or one histogram, that each slot adds up over its forwards.
 
     Attributes:
-        name: under which :data:`STATISTICS` read the total.
+        name: of the total in :data:`STATISTICS`.
         of: from a forward to one value per sequence, ``[D]``.
         how: add the value up, keep the largest, or count decode forwards by it.
         dtype: of the total.
@@ -320,7 +320,7 @@ def accumulate(totals: Mapping[str, np.ndarray], slots_D: IntArray, forward: For
             total[slots_D, value_D] += 1
 
 
-# ---- 3. what a finished generation shows --------------------------------------------------------------
+# ---- 3. shown by a finished generation --------------------------------------------------------------
 
 
 def tokens_per_forward(tokens: int, forwards: int) -> float:
@@ -360,7 +360,7 @@ class CommitStats:
         decode_forwards: forwards that could commit a token of this sequence. Forwards that only read its prompt are
             none. One that reads the prompt's last token counts where the strategy takes the first token from it
             (``autoregressive``, ``verified``, ``streaming``).
-        rows_forwarded: N_fwd, token rows of the sequence from which these forwards chose tokens, or that they computed
+        rows_forwarded: N_fwd, token rows of the sequence that gave tokens in these forwards, or that they computed
             again: the last token, drafts, masks.
         commit_histogram: entry i is the number of decode forwards that committed i tokens.
         mean_entropy, max_entropy: nats, over the emitted tokens, of the distribution each was taken from

@@ -1,4 +1,4 @@
-"""StructuredOutputs: what a generation has to be: JSON, a match of a regex, a choice, a text of a grammar. A leaf."""
+"""StructuredOutputs: the form of a generation: JSON, a match of a regex, a choice, a text of a grammar. A leaf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wedlm_core.option_names import known_fields_only
 __all__ = ["KINDS", "StructuredOutputs"]
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object")
-"""The fields of :class:`StructuredOutputs` of which exactly one is given."""
+"""The fields of :class:`StructuredOutputs`; exactly one of these is given."""
 
 MOST_CHARACTERS = 256 * 1024
 """Of a schema, regex, grammar, or of all choices: the time to compile grows with them."""
@@ -48,7 +48,7 @@ class StructuredOutputs:
         choice: the output is one of these texts.
         grammar: a context-free grammar in Lark's syntax, as llguidance documents it, or in GBNF.
         json_object: True for any JSON object.
-        after: a text, such as ``</think>``, up to which the output is free: the constraint begins after its first
+        after: a text, such as ``</think>``; the output is free up to it, and the constraint begins after its first
             occurrence.
         separators: of items, and of keys and values, of JSON, as in ``json.dumps``.
         whitespace_pattern: a regex of the whitespace between the parts of JSON, in place of ``separators``. Fixed
@@ -123,12 +123,12 @@ class StructuredOutputs:
 
     @property
     def is_json(self) -> bool:
-        """Whether what follows ``after`` is JSON."""
+        """Whether the output after ``after`` is JSON."""
         return self.kind in ("json", "json_object")
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
-        """The JSON schema; ``{"type": "object"}`` for ``json_object``; None for what is not JSON."""
+        """The JSON schema; ``{"type": "object"}`` for ``json_object``; None if it is not JSON."""
         if self.json_object:
             return {"type": "object"}
         return json.loads(self.json) if self.json is not None else None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["TextStream", "Tokenizer"]
 
 _REPLACEMENT = "\ufffd"
-_NO_TEXT = "valid Unicode text, in which no half of a surrogate pair stands alone"
+_NO_TEXT = "valid Unicode text, without lone halves of surrogate pairs"
 
 
 class Tokenizer:

@@ -74,7 +74,7 @@ class PageManager:
         """Open a sequence with the longest cached prefix of its tokens, in whole pages.
 
         Args:
-            token_ids: all tokens known now: the prompt, and what was committed before a preemption.
+            token_ids: all tokens known now: the prompt, and tokens committed before a preemption.
             max_cached: limit of cached tokens; a caller that needs the logits of the last token excludes that token.
 
         Returns:

@@ -68,10 +68,10 @@ class KVPool:
     With ``transposed_keys`` the memory of ``k`` is ``[Hkv, num_entries / B, Dh, B]`` instead, in blocks of
     B = ``key_block`` entries (:meth:`blocks`), so that the scores of a block of keys are sums of whole vectors.
 
-    A pool may hold bfloat16 for float32: what is written is rounded to the nearest, to even where two are equally near.
+    A pool may hold bfloat16 for float32: written values are rounded to the nearest, to even where two are equally near.
     A pool of 8-bit floats stores ``value / scale``, rounded and clamped to the format's largest number (448). Scales
     are constants of a layer, 1 unless :meth:`set_scales` changed them: a scale that followed the data would make
-    outputs depend on what was written first. ``k`` and ``v`` are then the stored bytes; :meth:`keys` and
+    outputs depend on the first values written. ``k`` and ``v`` are then the stored bytes; :meth:`keys` and
     :meth:`values` return the values.
 
     A pool of int8 stores ``round(value / scale)`` with a scale of its own for each entry and KV head, which depends on

@@ -1,7 +1,8 @@
-"""What a checkpoint folder holds, and whether that is what its ``config.json`` describes. Imports no torch.
+"""The contents of a checkpoint folder, and whether its ``config.json`` describes them. Imports no torch.
 
 Only headers of the weights are read: each tensor's name, shape, dtype and place, against the length of its file. So
-this is quick for a model of any size, and tells what :func:`wedlm_core.model.weights.load_model` would refuse.
+this is quick for a model of any size, and finds everything that :func:`wedlm_core.model.weights.load_model` would
+refuse.
 """
 
 from __future__ import annotations

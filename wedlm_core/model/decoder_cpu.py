@@ -27,7 +27,7 @@ from wedlm_core.model.rotary import rope_tables
 
 __all__ = ["DecoderCpu"]
 
-_MIN_THREAD_SECONDS = 2e-4  # seconds of work from which another thread pays off
+_MIN_THREAD_SECONDS = 2e-4  # another thread pays off for so many seconds of work
 # Rough cost of the kernels on one core, in seconds per element ...
 _NORM, _GATE, _PLACE = 3e-10, 3e-10, 1e-9
 _ATTEND = 4e-11  # ... and per query element and cached token
@@ -74,7 +74,7 @@ class DecoderCpu:
 
     Args:
         model: the decoder. Do not change its weights afterwards: the products hold copies.
-        keep_weights: False empties the weights of which packed copies are made; ``model`` itself can then run no more.
+        keep_weights: False empties weights that have packed copies; ``model`` itself can then run no more.
 
     Attributes:
         head: the matrix product of ``lm_head``: hidden states to logits.
@@ -98,7 +98,7 @@ class DecoderCpu:
         self._rows = 0
 
     def _products(self, linears: Sequence[nn.Module]) -> Products:
-        """The products of the layers, some of which may be in int8."""
+        """The products of the layers; some may be in int8."""
         wide = [one for one in linears if isinstance(one, nn.Linear)]
         weights: list[Any] = [Weight(weight_OI=one.weight, bias_O=one.bias) for one in wide]
 

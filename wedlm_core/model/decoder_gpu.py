@@ -80,7 +80,7 @@ def _activation(gate_up_TC: Tensor, reader: nn.Module) -> Tensor | RoundedRows:
 
 
 def _product(linear: nn.Module, y: Tensor | RoundedRows, x_TD: Tensor) -> Tensor:
-    """What a layer makes of its rows, in the dtype of ``x``."""
+    """The output of a layer, in the dtype of ``x``."""
     if isinstance(y, RoundedRows):
         assert isinstance(linear, ExactLinear)
         return linear.multiply(y, x_TD.dtype)

@@ -1,7 +1,7 @@
 """DecoderTeam: all layers of the decoder in one call, by threads that meet inside it.
 
-Its oracle is :class:`wedlm_core.model.decoder_cpu.DecoderCpu`, which calls a kernel or a product of a library for each
-step, and which runs where this one cannot (:func:`why_no_team`). int8 products are equal bit for bit.
+Its oracle is :class:`wedlm_core.model.decoder_cpu.DecoderCpu`. The oracle calls a kernel or a library's product for
+each step, and runs where this decoder cannot (:func:`why_no_team`). int8 products are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -97,14 +97,14 @@ class DecoderTeam:
     """See :class:`wedlm_core.model.decoder_cpu.DecoderCpu`, whose interface this is.
 
     Args:
-        model: a decoder for which :func:`why_no_team` finds nothing.
-        keep_weights: False empties the weights of which packed copies are made; ``model`` itself can then run no more.
+        model: a decoder without an obstacle in :func:`why_no_team`.
+        keep_weights: False empties weights that have packed copies; ``model`` itself can then run no more.
 
     Attributes:
         padding: of the rows of a forward: none.
         draws: whether :meth:`draw` can be called: layers and head hold the same numbers.
-        unread_row: what a row costs that is not read after the last layer, of one on which a token is chosen: the
-            share of the weights that it meets.
+        unread_row: cost of a row that is not read after the last layer, as a share of a row that chooses a token: its
+            share of the weights.
     """
 
     def __init__(self, model: Decoder, *, keep_weights: bool = True) -> None:
@@ -145,7 +145,7 @@ class DecoderTeam:
         self._fixed()
 
     def _tied_table(self, keep_weights: bool) -> PanelWeight | None:
-        """The packed head from which tokens are embedded too; None where the model keeps its embedding."""
+        """The packed head, which also embeds tokens; None where the model keeps its embedding."""
         embed, head = self._model.embed, self._model.lm_head
         if isinstance(embed, PanelEmbedding):
             return self._pack(head, keep_weights)
@@ -193,7 +193,7 @@ class DecoderTeam:
         )
 
     def _apart(self) -> int:
-        """Rows of a thread from which it takes rows of products, not outputs: it reads all weights then."""
+        """With so many rows, a thread takes rows of products, not outputs: it reads all weights then."""
         of_layer = self._packed[0]
         moved = 4 * sum(one.inputs + one.outputs for one in of_layer)  # bytes of a row
         read = sum(one.data.numel() * one.data.element_size() for one in of_layer)
@@ -278,7 +278,7 @@ class DecoderTeam:
             self._tell_states(draw.allowed)
 
     def _tell_states(self, allowed: States | None) -> None:
-        """Fill what the record of the choice says of grammars."""
+        """Fill the grammars' part of the record of the choice."""
         choice = self._choice
         choice["states"][0] = 0
         if allowed is None:
@@ -292,7 +292,7 @@ class DecoderTeam:
         )  # fmt: skip
 
     def _tell_advance(self, advance: Advance | None, rows: StepRows) -> None:
-        """Fill the record of what follows the choice."""
+        """Fill the record of the advance after the choice."""
         told = self._advance
         if advance is None:
             told["decoding"][0] = 0

@@ -1,7 +1,7 @@
 """Downloads a model's files into a folder of the cache, once per machine.
 
-A folder appears complete or not at all, even if several processes want it at once or one is killed. What was downloaded
-is recorded with its checksums; a folder that no longer agrees with them is downloaded again.
+A folder appears complete or not at all, even if several processes want it at once or one is killed. The downloaded
+files are recorded with checksums; a folder that no longer agrees with them is downloaded again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def content_key(fs: Any, url: str, files: Mapping[str, str]) -> str:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder of the cache is there and holds what was downloaded; without a record it is taken as it is.
+    """Whether a folder of the cache is there and holds the downloaded files; without a record it is taken as it is.
 
     Files whose size, times and inode are as recorded are not read again.
     """
@@ -72,7 +72,7 @@ def fetch_once(fs: Any, files: Mapping[str, str], target: Path) -> Path:
     Args:
         fs: their fsspec file system.
         files: file name -> remote path.
-        target: it is replaced if it is not what was downloaded.
+        target: replaced if it differs from the downloaded files.
     """
     from filelock import FileLock
 
@@ -80,7 +80,7 @@ def fetch_once(fs: Any, files: Mapping[str, str], target: Path) -> Path:
     with FileLock(f"{target}.lock"):
         if not is_whole(target):
             if target.is_dir():
-                _LOG.warning("%s: its files are not what was downloaded; they are downloaded again", target)
+                _LOG.warning("%s: its files differ from the downloaded ones; they are downloaded again", target)
                 shutil.rmtree(target)
             _fetch(fs, files, target)
     return target
@@ -111,7 +111,7 @@ def _sync(path: Path) -> None:
 
 
 def _stamp(path: Path) -> list[int]:
-    """What changes when a file is written to: size, time of the change, inode."""
+    """Values that change when a file is written to: size, time of the change, inode."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 

@@ -1,4 +1,4 @@
-"""How a decoder is told to run a forward and to choose tokens at its end, and what it chose.
+"""A decoder's orders for a forward and the choice of tokens at its end, and its choices.
 
 Records of addresses follow from these, so tensors are handed over whole, with how much of them counts: to cut a tensor
 takes as long as a kernel does.
@@ -86,7 +86,7 @@ class Advance(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class States:
-    """What grammars allow, by engine slot: see :class:`wedlm_core.decoding.allowed_tokens.AllowedTokens`.
+    """Tokens that grammars allow, by engine slot: see :class:`wedlm_core.decoding.allowed_tokens.AllowedTokens`.
 
     Attributes:
         bits_UW: int32.
@@ -113,7 +113,7 @@ class Draw:
         mask_token_id: id that suppressing slots never choose.
         vocab_limit: ids from here on are padding, which they never choose either.
         most: likely tokens that rows report.
-        advance: what follows at once.
+        advance: right after the choice.
     """
 
     picks: StepPicks
@@ -128,14 +128,14 @@ class Draw:
 
 
 class Drawn:
-    """What was chosen on up to as many rows as there is room for; scratch memory, overwritten by the next forward.
+    """The choices of rows, up to the number that there is room for; scratch memory, overwritten by the next forward.
 
     Attributes:
         token_R, entropy_R, logprob_R: int64, and float32 nats.
         arrays: the same as arrays.
-        line_R: int64, what each row might choose (``AllowedRows.line_R``), where grammars have a say.
-        logit_pick_R: int64, the place of each row of logits among these: those that may choose one token alone have
-            none.
+        line_R: int64, the allowed tokens of each row (``AllowedRows.line_R``), if there are grammars.
+        logit_pick_R: int64, the place of each row of logits among these; rows with a single allowed token have no
+            logits.
         logit_rows: rows of logits.
         logits_N: float32, they after each other, and more.
         vocab: logits of a row.

@@ -21,7 +21,7 @@ from wedlm_core.model.int8_gpu import multiply_int8_gpu, rounded_gpu
 __all__ = ["Int8Embedding", "Int8Linear", "exact_sums", "why_not_exact"]
 
 _FEWEST_INPUTS = 8  # torch 2.13 multiplies wrongly on CPU by a transposed matrix of one row
-_CUDA_ROWS, _CUDA_MULTIPLE = 32, 8  # what torch._int_mm needs there
+_CUDA_ROWS, _CUDA_MULTIPLE = 32, 8  # as torch._int_mm needs there
 
 
 def scaled(sums_RO: Tensor, scale_R: Tensor, scale_O: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -74,7 +74,7 @@ def exact_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
 
 
 def _extreme_weights(device: torch.device) -> Tensor:
-    """int8 ``[64, 256]``, of which some sums are as large as they get."""
+    """int8 ``[64, 256]``, with some of the largest possible sums."""
     extreme = torch.tensor([127, -127, 127, 127, -127, 126, 1, -127], dtype=torch.int8, device=device)
     weight_OI = extreme.repeat(64, 32)
     weight_OI[1] = 127

@@ -1,7 +1,7 @@
-"""Products of int8 rows and exact weights on a GPU: how the kernels are launched, and with which tiles.
+"""Products of int8 rows and exact weights on a GPU: launches of the kernels, and their tiles.
 
 :func:`wedlm_core.kernels.rounding.rounded` and the plain arithmetic of :class:`wedlm_core.model.int8.Int8Linear` are
-their oracles, bit for bit. As torch operations, what lies around a product is some fourteen kernels, which in a small
+their oracles, bit for bit. As torch operations, the work around a product is some fourteen kernels, which in a small
 forward take longer than the product.
 """
 
@@ -89,7 +89,7 @@ _UP_TO_256_ROWS: Sequence[tuple[int, Sequence[tuple[int, Tiles]]]] = (
 
 
 def tiles_of(rows: int, outputs: int) -> Tiles:
-    """The tiles of a product of so many rows and outputs: what was fastest on an H200 among some hundred.
+    """The tiles of a product of so many rows and outputs: the fastest of some hundred on an H200.
 
     Few rows are bound by reading weights: small tiles, so that each processor has several, or long ones where there
     are many outputs. Many rows are bound by the tensor cores: large tiles, as long as no processor waits; where each
@@ -107,7 +107,7 @@ def tiles_of(rows: int, outputs: int) -> Tiles:
 
 
 def _int4_tiles_of(rows: int, *, hopper: bool = True) -> Tiles:
-    """Expanding weights is what takes the time: tiles with few of them at once.
+    """Expanding weights takes the time: tiles with few of them at once.
 
     Tensor cores of Hopper read factors from shared memory. Others read registers, too few for the larger tiles.
     """

@@ -28,7 +28,7 @@ def large(count: int) -> Tensor:
 
 
 def let_go(rows: Tensor) -> None:
-    """Give memory back to the system, of which the tensor is the last user: what it holds is lost.
+    """Give memory back to the system; the tensor is its last user, and its values are lost.
 
     Args:
         rows: on the CPU, contiguous. Whole pages inside of it are given back; nothing where the system knows no way.

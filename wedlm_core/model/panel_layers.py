@@ -18,7 +18,7 @@ from wedlm_core.model.products import refuse_packed
 __all__ = ["PROJECTIONS", "PanelEmbedding", "PanelLinear", "use_panels"]
 
 PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
-"""The linear layers of a decoder layer, in the order in which a forward takes them."""
+"""The linear layers of a decoder layer, in the order of a forward."""
 
 
 class PanelLinear(nn.Module):

@@ -31,7 +31,7 @@ _PUT_BFLOAT16 = 1 << 18  # the same where torch converts nothing
 _SIGN, _SIGNS = 128, 0x80808080
 _ZERO = {"float32": 0, "bfloat16": 0, "int8": _SIGN, "int16": 0}
 _UNITS = {2: (np.uint16, torch.int16), 4: (np.uint32, torch.int32)}
-"""By the bytes of a unit, as weights are stored: what stands for it in numpy, and one as long in torch."""
+"""By the bytes of a unit of stored weights: its type in numpy, and a type of that length in torch."""
 
 
 def units_of(inputs: int, numbers: str) -> int:
@@ -75,7 +75,7 @@ class PanelWeight:
         shape = (count, PANEL // _HALF, units, _HALF, per)
         data = large(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
         if outputs % PANEL:
-            _bytes_of(data[-1])[:] = _ZERO[kind]  # what lies beyond the last output
+            _bytes_of(data[-1])[:] = _ZERO[kind]  # memory after the last output
         return cls(
             numbers=numbers, data=data, outputs=outputs, inputs=inputs,
             scale=torch.zeros(PANEL * count if kind in _SCALED else 0),

@@ -40,7 +40,7 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
 _BLOCK_ROWS = 32  # of a plain product
-_TRIED = (4, 8, 12, 36, 64, 80, 256, 1000)  # row counts at which a row must give the same bits
+_TRIED = (4, 8, 12, 36, 64, 80, 256, 1000)  # a row must have the same bits with these row counts
 _TRIED_FEW = (4, 8, 12, 36)  # of these, with more outputs of a weight
 _TRIED_OUTPUTS, _TRIED_OUTPUTS_FEW = 1024, 8192
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # relative to the largest result
@@ -219,7 +219,7 @@ def why_no_bfloat16(model: nn.Module) -> str | None:
 
 @torch.inference_mode()
 def _why_not_packed(weights: Sequence[Weight]) -> str | None:
-    """What is wrong with packed products of these shapes on this machine; None if nothing was found.
+    """The fault of packed products of these shapes on this machine; None if nothing was found.
 
     Many outputs of a shape are tried with few rows, and few of them with many: a library chooses its kernel by rows. Of
     an output head that is a part, so that it is not packed twice.
@@ -237,7 +237,7 @@ def _why_not_packed(weights: Sequence[Weight]) -> str | None:
 
 
 def _problem(product: Product, oracle: Product, weight_OI: Tensor, counts: Sequence[int]) -> str | None:
-    """What is wrong with a product; None if it is correct and its rows are independent of each other."""
+    """The fault of a product; None if it is correct and its rows are independent of each other."""
     width, tolerance = weight_OI.shape[1], _TOLERANCE[weight_OI.dtype]
     x_RI = torch.randn(max(counts), width, generator=torch.Generator().manual_seed(0))
     whole_RO, expected_RO = product(x_RI), oracle(x_RI)

@@ -30,7 +30,7 @@ QUANTISED_DTYPES = {"int8": torch.int8, "int4": torch.uint8, "fp8_e4m3": torch.f
 ExactLinear = Int8Linear | Int4Linear
 _Kind = type[Int8Linear] | type[Int4Linear]
 EXACT_DTYPES: Mapping[str, _Kind] = {"int8": Int8Linear, "int4": Int4Linear}
-"""Those of which a product is a sum of integers (``EXACT_WEIGHT_DTYPES``), and their layers."""
+"""Those whose products are sums of integers (``EXACT_WEIGHT_DTYPES``), and their layers."""
 
 _LARGEST = 448.0  # of float8_e4m3fn
 _PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")

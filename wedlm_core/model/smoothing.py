@@ -1,11 +1,11 @@
 """Smoothing: channels between matrices are scaled so that rows and weights round to few bits with smaller errors.
 
 A channel that is large in a row leaves few steps to the others, since a row has one scale. Dividing a channel by s and
-multiplying the next matrix's inputs by s changes nothing but what is rounded (SmoothQuant, arXiv 2211.10438). Here s is
+multiplying the next matrix's inputs by s changes nothing but the rounding (SmoothQuant, arXiv 2211.10438). Here s is
 a power of two, so in floating point nothing changes at all: the smoothed wide model has the bits of the plain one.
 
-The division is folded into what makes the channel: into a norm, the rows of the value projection, or those of ``up``.
-:mod:`wedlm_core.model.smoothing_search` chooses the powers, :mod:`wedlm_core.model.smoothing_files` keeps them.
+The division is folded into the source of the channel: into a norm, the rows of the value projection, or those of
+``up``. :mod:`wedlm_core.model.smoothing_search` chooses the powers, :mod:`wedlm_core.model.smoothing_files` keeps them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def to_queries(value_C: Tensor, group: int, head_dim: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class _Fold:
-    """Exponents by which the inputs of a parameter are multiplied, and its rows divided; None: not at all."""
+    """Exponents of the factors of a parameter's inputs; its rows are divided by the same factors; None: not at all."""
 
     inputs: Tensor | None = None
     rows: Tensor | None = None

@@ -42,7 +42,7 @@ def smoothing_of(
         encode: texts to token ids.
         weight_dtype: as in ``EngineConfig``; "int8" or "int4" where there is smoothing.
         head: whether the output head is rounded too.
-        device: on which the shipped sample is computed, where its result is not in the cache.
+        device: for the shipped sample, if its result is not in the cache.
 
     Raises:
         ConfigError: there is no such file.
@@ -116,7 +116,7 @@ def load_smoothing(path: str | os.PathLike[str], found: Checkpoint) -> Smoothing
         size = sites.get(name)
         fits = each.dtype == torch.int8 and tuple(each.shape) == (size,) and bool((each.abs() <= MOST).all())
         if not fits:
-            rule = f"{name} {list(each.shape)} is not what smoothing of this model has, {size} small integers"
+            rule = f"{name} {list(each.shape)} does not fit smoothing of this model, {size} small integers"
             raise WeightsError(explain("smoothing", str(path), rule, "Make it anew from this model."))
     missing = [name for name in sites if name not in exponents and name != "head"]
     if missing:
@@ -125,7 +125,7 @@ def load_smoothing(path: str | os.PathLike[str], found: Checkpoint) -> Smoothing
 
 
 def _key(found: Checkpoint, weight_dtype: str, head: bool) -> str:
-    """A name for what the shipped sample gives: of the weights, the sample, and the method."""
+    """A name for the result of the shipped sample: of the weights, the sample, and the method."""
     digest = hashlib.blake2b(f"{weight_dtype} {head} {file_digest(SAMPLE)}".encode(), digest_size=12)
     digest.update(json.dumps(found.config.to_hf(), sort_keys=True).encode())
     for module in ("smoothing_search.py", "int8.py", "int4.py"):

@@ -1,4 +1,4 @@
-"""What the option ``smoothing`` may name, and the digest of that. Imports no torch."""
+"""The values of the option ``smoothing``, and their digests. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAMPLE = Path(__file__).parent / "smoothing_sample.jsonl"
 SMOOTHING_FILE = "smoothing.safetensors"
 """The file beside the weights that ``smoothing="model"`` names."""
 REMEDY = 'Make it with "wedlm-batch smooth", or use "sample".'
-"""What to do without such a file, or with one that cannot be read."""
+"""The remedy for a missing or unreadable file."""
 
 
 def smoothing_path(setting: str, folder: Path) -> Path | None:
@@ -47,7 +47,7 @@ def check_file(path: Path, option: str = "smoothing") -> None:
 
 
 def smoothing_digest(setting: str, folder: Path) -> str:
-    """A hash of what the option names; empty for "off". Of a file its content, wherever it lies."""
+    """A hash of the file that the option names; empty for "off". Of a file its content, wherever it lies."""
     if setting == "off":
         return ""
     path = smoothing_path(setting, folder) or SAMPLE

@@ -1,8 +1,8 @@
 """Chooses the powers of two of :mod:`wedlm_core.model.smoothing` from rows of a sample, layer by layer.
 
 The wide weights of one layer are in memory at a time, whatever the size of the model. For every site a few strengths
-are tried on rows of the sample, no smoothing among them, and the one whose rounded products are nearest to the wide
-ones is taken: a site is never worse than without, on these rows.
+are tried on rows of the sample, no smoothing among them. The strength with the rounded products nearest to the wide
+ones is taken, so no site is worse than without, on these rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wedlm_core.model.smoothing import MOST, Smoothing, to_queries
 __all__ = ["search"]
 
 _STRENGTHS = (0.25, 0.5, 0.75)  # share of a channel's size that moves from the rows to the weights
-_COMPARED = 128  # rows of the sample on which strengths are compared
+_COMPARED = 128  # rows of the sample for comparing strengths
 _SMALLEST = 1e-12
 
 _Rounding = type[Int8Linear] | type[Int4Linear]
@@ -123,7 +123,7 @@ def _head_problem(found: Checkpoint, x_TD: Tensor) -> tuple[Tensor, nn.Linear]:
 
 
 def _best(x_TI: Tensor, linear: nn.Linear, rounding: _Rounding, group: int, dim: int) -> Tensor:
-    """The exponents, int8 ``[I / group]``, with which the rounded layer is nearest to the wide one.
+    """The exponents, int8 ``[I / group]``, that bring the rounded layer nearest to the wide one.
 
     Args:
         x_TI: inputs of the layer over the sample.

@@ -42,7 +42,7 @@ def resolve(
             :mod:`wedlm_core.references`.
 
     Raises:
-        WeightsError: there is no usable model; the message says what to do.
+        WeightsError: there is no usable model; the message has the remedy.
         ConfigError: a name is not valid text, or ``revision`` is given for something other than a hub id.
     """
     given = os.fspath(model) if isinstance(model, os.PathLike) else model

@@ -26,14 +26,14 @@ _TEAM_BYTES = 1 << 19
 """Least weights times rows for a second thread to pay off."""
 _LOOKS = 2000
 """Looks at the gate before a forward begins without helpers, some 50 microseconds."""
-_FAR_LONGER, _AWAY = 1.5, 1e-3  # times as long as usual, and seconds more: what a slice of the system is, at least
+_FAR_LONGER, _AWAY = 1.5, 1e-3  # times as long as usual, and seconds more: at least a time slice of the system
 _LARGE = 50e-3  # seconds of forwards for a slice to be a small part
 _DRIFT = 0.02  # of the usual time towards longer ones
 _SHORTLY, _AT_LONGEST = 5e-3, 0.2  # seconds with fewer threads, at first and at most
-_CALM = 64  # forwards in a row that took about as long as usual, after which it is short again
+_CALM = 64  # it is short again after so many usual forwards in a row
 _DIGITS = 3  # of the work: forwards are alike that differ by a quarter at most
 _WORK_OF_A_LOOK = 1 << 15
-"""Bytes of weights times rows for which one look more is worth it: about a tenth of what a helper saves."""
+"""One look more is worth it for so many bytes of weights times rows: about a tenth of a helper's gain."""
 
 
 class Team:
@@ -52,7 +52,7 @@ class Team:
         self.task["state"], self._address = self.state.ctypes.data, self.tasks.ctypes.data
         self.fields = {name: self.tasks[name] for name in TASK.names or ()}
         self._scratch: dict[str, Tensor] = {}
-        self._numbers, self._held = "", ""  # for which the record has functions
+        self._numbers, self._held = "", ""  # the record has functions for these
 
     def scratch(self, name: str, count: int) -> int:
         """The address of at least ``count`` units of four bytes, which stay until more are asked for."""
@@ -125,8 +125,8 @@ class Attendance:
     """How many threads work together, as other processes may take the cores from some of those who wait for each other.
 
     A thread that loses its core is away for milliseconds, as long as tens of small forwards take, and the others wait.
-    So after a forward that took far longer than its like, half as many work together for a while; after one to which
-    not all helpers came, as many as were there. Each time it is for twice as long.
+    So after a forward that took far longer than its like, half as many work together for a while; after one with
+    missing helpers, as many as came. Each time it is for twice as long.
     """
 
     def __init__(self) -> None:

@@ -63,8 +63,8 @@ def load_model(
             weights are never in memory together.
         quantised_head: as in ``EngineConfig``.
         smoothing: folded into the weights before they are rounded.
-        packed: pack the weights for an engine while they are read, where this CPU's kernels take them from panels: they
-            are in memory once, and only such an engine can use the model. Elsewhere it changes nothing.
+        packed: pack the weights for an engine while they are read, if this CPU's kernels use panels. Weights are in
+            memory once, and only such an engine can use the model. Elsewhere it changes nothing.
 
     Raises:
         ConfigError: ``weight_dtype`` does not fit the model.

@@ -1,4 +1,4 @@
-"""What the host does with the outcome of a forward: cut commits at the end of outputs, keep tokens, add up statistics.
+"""The host's work on the outcome of a forward: cut commits at the end of outputs, keep tokens, add up statistics.
 
 Integers, copies and sums of exact multiples, so results equal those of arrays bit for bit: :func:`cut` and :func:`keep`
 those of ``testing/engine/accounting_oracle.py``, which adds up :data:`wedlm_core.statistics.ACCUMULATORS`. A step of a
@@ -41,7 +41,7 @@ class Observed(NamedTuple):
 
 @kernel
 def cut(slots, count, token, generated, limit, stops, stop_counts, emit, stopped, full):  # type: ignore[no-untyped-def]
-    """Cut the commits of D sequences at ``max_tokens`` and behind the first stop token, which is kept.
+    """Cut the commits of D sequences at ``max_tokens`` and after the first stop token, which is kept.
 
     Args:
         slots: int64 ``[D]``.
@@ -76,7 +76,7 @@ def _in_steps(nats):  # type: ignore[no-untyped-def]
 
 @kernel
 def _larger(value, before):  # type: ignore[no-untyped-def]
-    """The larger one; what is no number stays."""
+    """The larger one; NaN stays."""
     return value if value > before or value != value else before
 
 
@@ -84,7 +84,7 @@ def _larger(value, before):  # type: ignore[no-untyped-def]
 def keep(  # type: ignore[no-untyped-def]
     slots, rows, emit, observed, masks, generated, source, output, logprob, counts, nats, emitted
 ):
-    """Keep what D sequences output of a forward, and add it to the totals of their slots.
+    """Keep the output of D sequences in a forward, and add it to the totals of their slots.
 
     Args:
         slots: int64 ``[D]``, different ones.

@@ -155,7 +155,7 @@ def adjust_row(logits, r, slot, position, address, edits):  # type: ignore[no-un
 
 @kernel
 def restore_row(logits, r, edits, count):  # type: ignore[no-untyped-def]
-    """Take back what :func:`adjust_row` changed, from its last change to its first."""
+    """Undo the changes of :func:`adjust_row`, from its last change to its first."""
     for n in range(count):
         token = edits.token[n]
         logits[r, token] = edits.before[n]

@@ -1,9 +1,9 @@
 """Products of blocks of rows and panels by the matrix units of a CPU (Intel's AMX), in int8 and bfloat16.
 
-One instruction multiplies up to 16 rows by 16 outputs over 64 bytes of the inputs. The layout of panels
-(:mod:`.panel_products`) is what it reads: 16 units of a half are one of its matrices, 128 bytes from row to row. A
-row's result has one order of additions, whatever rows are multiplied together; in bfloat16 it is not that of other
-panels, but one that vectors can keep as well (:mod:`.panel_tiles`).
+One instruction multiplies up to 16 rows by 16 outputs over 64 bytes of the inputs. It reads the layout of panels
+(:mod:`.panel_products`): 16 units of a half are one of its matrices, 128 bytes from row to row. A row's result has one
+order of additions, whatever rows are multiplied together; in bfloat16 it is not that of other panels, but one that
+vectors can keep as well (:mod:`.panel_tiles`).
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def release(typing_context: Any) -> Any:
 def _block(numbers: str, tall: bool) -> Any:
     """An intrinsic: sums of up to 16 rows and 64 outputs, or with ``tall`` of up to 32 rows and 32 outputs.
 
-    Matrices 0 to 3 are sums, 4 and 5 rows, 6 and 7 (without ``tall`` 5 too) weights. Meanwhile weights that come later
-    are fetched: behind a half those of its other one, or where halves are read together, of the next panel.
+    Matrices 0 to 3 are sums, 4 and 5 rows, 6 and 7 (without ``tall`` 5 too) weights. Meanwhile later weights are
+    fetched: after a half those of the other half, or of the next panel where halves are read together.
     """
     instruction = "tdpbf16ps" if numbers == "bfloat16" else "tdpbsud"  # weights are unsigned, see .panels
     row_tiles = (4, 5) if tall else (4,)
@@ -156,9 +156,8 @@ def _shape(kept, rows):  # type: ignore[no-untyped-def]
 def block_multiplier(numbers: str) -> Any:
     """A kernel: a block of rows times a panel, in "int8" or "bfloat16".
 
-    Its arguments are those of :func:`wedlm_core.kernels.cpu.panel_products.multiply_panels` for 1 to
-    :data:`BLOCK_ROWS` rows, with ``panel`` the address of one panel, ``columns`` its outputs that there are, and memory
-    of :func:`kept_sums`.
+    Arguments are as in :func:`wedlm_core.kernels.cpu.panel_products.multiply_panels` for 1 to :data:`BLOCK_ROWS` rows:
+    ``panel`` is the address of a panel, ``columns`` the number of its outputs, and memory comes from :func:`kept_sums`.
     """
     wide, tall, write = _block(numbers, False), _block(numbers, True), result_writer(numbers, _PANEL)
 

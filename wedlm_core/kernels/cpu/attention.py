@@ -26,7 +26,7 @@ QUERIES = 32
 """Queries that are computed together: they and their scores of a tile fit in the L1 cache."""
 _TILE = 64  # keys that are multiplied together, at most
 _FAR_BYTES = 1 << 18  # of keys that may be between a fetch and its use: a part of the L2 cache
-_ENDLESS = 1 << 60  # elements of an array of which no one asks how long it is
+_ENDLESS = 1 << 60  # elements of an array of unknown length
 
 
 class Pool(NamedTuple):
@@ -35,7 +35,7 @@ class Pool(NamedTuple):
     Attributes:
         keys: ``[kv_heads, entries / block, Dh, block]``, in the numbers of the kernel.
         values: ``[kv_heads, entries, Dh]``, in the same.
-        key_scales: float32 ``[kv_heads, entries]``, what keys in int8 are multiplied by; not read for others.
+        key_scales: float32 ``[kv_heads, entries]``, factors of keys in int8; not read for others.
         value_scales: the same of values.
         entries: of a KV head.
         block: keys that stand beside each other.
@@ -319,7 +319,7 @@ def attend(  # type: ignore[no-untyped-def]
         keys: ``[kv_heads, blocks, Dh, block]``: float32, the bits of bfloat16 (uint16), or int8. They are widened as
             they are read.
         values: the same, ``[kv_heads, entries, Dh]``.
-        key_scales: ``[kv_heads, entries]``, what keys in int8 are multiplied by; not read for others.
+        key_scales: ``[kv_heads, entries]``, factors of keys in int8; not read for others.
         value_scales: the same of values.
         pages: int64 ``[S, P]``.
         starts: int64 ``[S]``; this and the next two as in :class:`wedlm_core.attention.PackedRows`.

@@ -1,4 +1,4 @@
-"""Keys and values of a forward: rows write theirs to the KV pool, and attend to what is there.
+"""Keys and values of a forward: rows write theirs to the KV pool, and attend to the pool.
 
 By the numbers of keys and values: float32, bfloat16 (as its bits) or int8.
 """
@@ -20,7 +20,7 @@ from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, take
 __all__ = ["ATTENDERS", "PLACERS"]
 
 _HELD = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(np.uint16), "int8": np.dtype(np.int8)}
-"""Numbers of keys and values, and as what kernels see them."""
+"""Number types of keys and values, and their types in kernels."""
 
 
 def _placing(held: str) -> Any:
@@ -69,7 +69,7 @@ def _attending(held: str) -> Any:
 
     @kernel(label=f"_{held}")
     def attend(task_address, layer_address, starts_at, counts_at, cached_at, space_at, members):  # type: ignore[no-untyped-def]
-        """Attention of groups of queries, each taken by whoever is free; behind a :func:`meet`.
+        """Attention of groups of queries, each taken by whoever is free; after a :func:`meet`.
 
         Args:
             task_address: of :data:`TASK`.

@@ -1,7 +1,7 @@
 """Compiles kernels with Numba, and keeps the machine code for later processes.
 
-Numba itself keeps it beside the source where it can write there, and takes a kernel from there although a function that
-is inlined in it has changed. Here it is kept in the user's cache folder, apart for each version of the kernels
+Numba itself keeps kernels next to the source where it can write there, and loads a kernel although a function inlined
+in it has changed. Here it is kept in the user's cache folder, apart for each version of the kernels
 (:mod:`wedlm_core.kernels.cpu.kept`): checkouts, environments and actors with the same kernels share it, and it is never
 out of date.
 """
@@ -38,7 +38,7 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never",
     Kernels release the interpreter lock, check no bounds, and do not reorder sums.
 
     Args:
-        function: what to compile.
+        function: to compile.
         inline: "always" for functions that Numba itself inlines.
         label: tells apart functions that come from one definition, with different variables of the enclosing function.
             Machine code of several processes meets in one cache, and of two functions of a name the linker takes one.
@@ -114,7 +114,7 @@ class _CheckedFiles(caching.IndexDataCacheFile):
 
     def _dump(self, obj: Any) -> bytes:
         content: bytes = super()._dump(obj)
-        return content + self._checksum(content)  # what reads it stops before
+        return content + self._checksum(content)  # its readers stop before
 
     def _load_data(self, name: str) -> Any:
         content = Path(self._data_path(name)).read_bytes()
@@ -127,7 +127,7 @@ class _CheckedFiles(caching.IndexDataCacheFile):
 
 
 class _Cache(caching.FunctionCache):
-    """Never fails: what cannot be read is compiled anew, and what cannot be kept is used all the same."""
+    """Never fails: an unreadable kernel is compiled again, and one that cannot be kept is used."""
 
     _impl_class = _Implementation
 
@@ -140,7 +140,7 @@ class _Cache(caching.FunctionCache):
         )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What was kept for a signature; None, so that it is compiled anew, also where its files are damaged."""
+        """The kernel kept for a signature; None, so that it is compiled anew, also where its files are damaged."""
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:  # whatever reading something else than a pickle raises
@@ -150,7 +150,7 @@ class _Cache(caching.FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled for a signature, if that works."""
+        """Keep the kernel compiled for a signature, if that works."""
         try:
             super().save_overload(sig, data)
         except Exception as error:  # a full disk, or reading an index that is damaged

@@ -1,4 +1,4 @@
-"""What lies around a matrix product of 8-bit integers: rounding its rows before it, scaling its sums after it."""
+"""The work around a matrix product of 8-bit integers: rounding rows before it, scaling sums after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGEST, _SMALLEST = 127.0, 1e-12  # as in wedlm_core.kernels.rounding.rounded
 
 @kernel
 def row_scale(x, at, size):  # type: ignore[no-untyped-def]
-    """What ``size`` numbers of x from ``at`` on are multiplied by before they are rounded to int8, and their scale.
+    """The factor of ``size`` numbers of x from ``at`` on before they are rounded to int8, and their scale.
 
     The scale is NaN where one of them is NaN or infinite.
     """

@@ -48,11 +48,11 @@ def loop(
     Values stay in registers: where a loop keeps them in memory, LLVM has to move them there itself.
 
     Args:
-        builder: of the function; it goes on behind the loop.
+        builder: of the function; it goes on after the loop.
         count: int64, 1 or more.
         step: of k.
         before: the values at the start.
-        body: emits a turn for the int64 k, and returns the values behind it.
+        body: emits a turn for the int64 k, and returns the values after it.
     """
     entry, turn, done = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(turn)

@@ -1,7 +1,7 @@
 """Kernels of a forward as functions for callers in C, each compiled once: its address is given to those that call it.
 
-What is kept on disk is found again only if it depends on no variable of an enclosing function: so each kind of numbers
-has a function of its own here.
+A kernel on disk is found again only if it depends on no variable of an enclosing function: so each kind of numbers has
+its own function here.
 """
 
 from __future__ import annotations

@@ -88,11 +88,11 @@ def restrict(scaled, tops, bits, line):  # type: ignore[no-untyped-def]
 
 @kernel
 def _boundary(bits, weights, places, count, target):  # type: ignore[no-untyped-def]
-    """The key at which the weights of ``count`` places, the largest value first, sum to ``target``; and those before.
+    """The key where the weights of ``count`` places, the largest value first, sum to ``target``; and those before.
 
     Args:
         bits: uint32 ``[V]``, the values.
-        weights: float32 ``[V]``, :func:`_units` of which count; empty where each place counts 1.
+        weights: float32 ``[V]``, of which :func:`_units` count; empty where each place counts 1.
         places: int32, overwritten.
         count: how many.
         target: at most the sum of all weights.
@@ -153,7 +153,7 @@ def _kth(scaled, tops, size, floor, k, places, one):  # type: ignore[no-untyped-
 
 @kernel
 def _weigh(scaled, tops, size, floor, best, mass, histogram):  # type: ignore[no-untyped-def]
-    """Write what values from ``floor`` on weigh, add their weights up by :func:`_bin`, and return the total."""
+    """Write the weights of values from ``floor`` on, add them up by :func:`_bin`, and return the total."""
     total = np.int64(0)
     histogram[:] = 0
     for block in range(len(tops)):

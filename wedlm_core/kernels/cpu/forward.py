@@ -1,7 +1,7 @@
 """All layers of a decoder as one kernel, which the threads of a team run together.
 
-What depends on numbers is compiled apart, once for each kind: products (:mod:`.forward_products`) by those of weights,
-and what meets the KV pool (:mod:`.cached_attention`) by those of keys and values. A forward calls them by their
+Kernels that depend on number types are compiled apart, once for each: products (:mod:`.forward_products`) by the
+weights' type, the KV pool's (:mod:`.cached_attention`) by the type of keys and values. A forward calls them by their
 addresses.
 """
 
@@ -46,7 +46,7 @@ def _gather(x, rows, out, first, last):  # type: ignore[no-untyped-def]
 
 @kernel
 def _choose(choice, logits, state, me, members):  # type: ignore[no-untyped-def]
-    """Tokens of all picks, those of rows of logits each taken by whoever is free; behind a :func:`meet`."""
+    """Tokens of all picks, those of rows of logits each taken by whoever is free; after a :func:`meet`."""
     picks, (count, size) = choice.picks, logits.shape
     slots, positions = numbers_at(choice.pick_slots, picks), numbers_at(choice.pick_positions, picks)
     temperature, seeds = (
@@ -77,7 +77,7 @@ def _choose(choice, logits, state, me, members):  # type: ignore[no-untyped-def]
             positions[p], suppress[slot] != 0, choice.adjustments, bits, line, choice.mask_token, choice.vocab_limit,
             scratch,
         )  # fmt: skip
-        if line <= -2:  # what is no number says that the logits are none
+        if line <= -2:  # NaN says that the logits are no numbers
             entropies[p] = entropies[p] if np.isnan(entropies[p]) else F32(0.0)
             logprobs[p] = logprobs[p] if np.isnan(logprobs[p]) else F32(0.0)
         if choice.most and reports[slot]:
@@ -87,13 +87,13 @@ def _choose(choice, logits, state, me, members):  # type: ignore[no-untyped-def]
 
 @kernel
 def _lines_of(choice):  # type: ignore[no-untyped-def]
-    """What picks may choose; empty where none is restricted."""
+    """Tokens that picks may choose; empty where none is restricted."""
     return numbers_at(choice.lines, choice.picks if choice.states else 0)
 
 
 @kernel
 def _plan_last_layer(task):  # type: ignore[no-untyped-def]
-    """Find the rows that are read behind the last layer, and their spans."""
+    """Find the rows that are read after the last layer, and their spans."""
     choice, read = task.choice, numbers_at(task.read, 1 + task.rows)
     if choice.picks:
         picks, slots = choice.picks, choice.slots
@@ -115,7 +115,7 @@ def _plan_last_layer(task):  # type: ignore[no-untyped-def]
 
 @kernel
 def _advance(advance, choice):  # type: ignore[no-untyped-def]
-    """Commit what was chosen and refill windows."""
+    """Commit chosen tokens and refill windows."""
     spans = array_at(advance.spans, (6, advance.columns), np.int64)
     count, places = advance.decoding, advance.places
     outcome = Outcome(
@@ -136,7 +136,7 @@ def _advance(advance, choice):  # type: ignore[no-untyped-def]
 
 @kernel
 def _run_layers(task_address, me, members):  # type: ignore[no-untyped-def]
-    """All layers; returns how many rows are behind the last."""
+    """All layers; returns how many rows are after the last."""
     task = task_at(task_address)
     state, rows = numbers_at(task.state, STATE_SIZE), task.rows
     stream, normed = floats_at(task.stream, rows, task.hidden), floats_at(task.normed, rows, task.hidden)

@@ -116,7 +116,7 @@ def _producing(numbers: str) -> Any:
         offset = first * (task.narrow_step - 4 * units(one.depth)) if apart else 0
         own, step = narrow(task, rows, x, one, task.narrow + offset, first, last)
         if not apart:
-            # Only what attention wrote was waited for: all else is there in parts by now, and what was converted.
+            # Only attention's output was waited for: parts of all else, and of conversions, are there by now.
             if own != x or x != task.context:
                 meet(state, members)
             first, last = 0, rows

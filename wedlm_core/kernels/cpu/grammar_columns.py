@@ -1,4 +1,4 @@
-"""What a forward commits and proposes to sequences with a grammar, and what these draft next, as columns of numbers."""
+"""Commits and proposals of a forward for sequences with a grammar, and their next drafts, as columns of numbers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LEAD, MASKS, OUTCOME, CHANGED = range(4)
 
 
 class Proposed(NamedTuple):
-    """What G sequences commit, and what is proposed to them.
+    """Commits of G sequences, and proposals to them.
 
     Attributes:
         numbers_10G: int64: slots; tokens that are output, and all that were committed; rows of the forward; proposals
             of masks that may become drafts; drafts and masks at most; masks that are planned; drafts that history
             proposes in the place of masks, 0 where it does not; whether the sequence goes on; its place in the forward.
-        token_DC: int64, what the forward's rows chose.
-        theirs_DP: int32, what history proposes to the sequences of the forward.
+        token_DC: int64, the choices of the forward's rows.
+        theirs_DP: int32, proposals from history to the sequences of the forward.
     """
 
     numbers_10G: Array

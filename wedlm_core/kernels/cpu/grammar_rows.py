@@ -51,7 +51,7 @@ def collect_commits(  # type: ignore[no-untyped-def]
 
 @kernel
 def count_forced(slots, source, agreed, emitted, constrained, adaptive):  # type: ignore[no-untyped-def]
-    """Of what adaptive sequences with a grammar emitted: tokens that were forced, and all.
+    """Tokens emitted by adaptive sequences with a grammar: forced ones, and all.
 
     Args:
         slots: int64 ``[D]``.

@@ -26,11 +26,11 @@ def note_windows(numbers, results, drafts, sources, next_rows, mask, slot_source
         numbers: of :class:`wedlm_core.kernels.cpu.grammar_columns.Proposed`.
         results: of :class:`wedlm_core.kernels.cpu.grammar_columns.Drafted`, as the next two; marked where windows
             change.
-        drafts: tokens; masks behind them are written.
+        drafts: tokens; masks after them are written.
         sources: of drafts.
         next_rows: int64 ``[D]``, rows of the windows that the forward left.
         mask: the mask token.
-        slot_sources: int8 ``[slots, L]``, written: of the drafts of a window, and behind them.
+        slot_sources: int8 ``[slots, L]``, written: of the drafts of a window, and after them.
         slot_rows: int64 ``[slots]``, written where windows change: their rows.
 
     Returns:
@@ -61,7 +61,7 @@ def write_windows(numbers, results, drafts, tokens, filled, leads, lengths):  # 
     Args:
         numbers: of :class:`wedlm_core.kernels.cpu.grammar_columns.Proposed`.
         results: of :class:`wedlm_core.kernels.cpu.grammar_columns.Drafted`, as the next one.
-        drafts: tokens, and masks behind them.
+        drafts: tokens, and masks after them.
         tokens: int64 ``[slots, L]``, written as the next ones.
         filled: bool ``[slots, L]``, whether a place has a token.
         leads: int64 ``[slots]``, drafts.

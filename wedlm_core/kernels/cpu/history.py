@@ -1,7 +1,7 @@
-"""Drafts from token history: the last drafts tested by what was committed, and new ones. In one pass per sequence.
+"""Drafts from token history: the last drafts tested against commits, and new ones. In one pass per sequence.
 
-Matches are found in :mod:`wedlm_core.kernels.cpu.token_rings`. What follows the longest ones votes on the next token,
-and classes of votes learn how often they are right.
+Matches are found in :mod:`wedlm_core.kernels.cpu.token_rings`. The tokens after the longest ones vote on the next
+token, and classes of votes learn how often they are right.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _learn(memory, slot, j, right):  # type: ignore[no-untyped-def]
 
 @kernel
 def propose(memory, slots, most, walk, least, token, acceptance):  # type: ignore[no-untyped-def]
-    """Propose drafts for sequences: what followed the longest suffix of each, from the source that is right more often.
+    """Propose drafts for sequences: continuations of the longest suffix of each, from the better source.
 
     Args:
         memory: :class:`Memory`; the drafts are noted in it.
@@ -120,7 +120,7 @@ def propose(memory, slots, most, walk, least, token, acceptance):  # type: ignor
 
 @kernel
 def _follow(memory, slot, source, found, number, length, follows, most, least, token, acceptance):  # type: ignore[no-untyped-def]
-    """Propose what follows the ``number`` places ``found`` of a source, after a match of so many tokens."""
+    """Propose the tokens after the ``number`` places ``found`` of a source, after a match of so many tokens."""
     ring = slot if source == 0 else len(memory.rings.end) - 1
     failed, expected = memory.fail[slot]
     ratio = (failed + memory.prior) / (expected + memory.prior)  # a sequence fails in proportion to its classes
@@ -147,10 +147,10 @@ def _follow(memory, slot, source, found, number, length, follows, most, least, t
 
 @kernel
 def _vote(memory, slot, ring, found, number, j, follows):  # type: ignore[no-untyped-def]
-    """What stands ``j`` tokens after some places most often; the latest of them decides between equals.
+    """The token that stands ``j`` tokens after some places most often; the latest of them decides between equals.
 
     Returns:
-        Token (-1 for none), its votes, all votes. ``follows`` int64 is written: what follows each of the places,
+        Token (-1 for none), its votes, all votes. ``follows`` int64 is written: the token after each of the places,
         negative for nothing.
     """
     rings = memory.rings
@@ -197,7 +197,7 @@ def _cell(source, length, votes, voters):  # type: ignore[no-untyped-def]
 
 @kernel
 def _hazard(memory, cell, length, votes, voters):  # type: ignore[no-untyped-def]
-    """Probability that a draft is right given those before it: what its class showed, with the votes as prior."""
+    """Probability that a draft is right after right ones: the experience of its class, with the votes as prior."""
     prior = (votes + 0.5) / (voters + 1.0) * length / (length + 1.0)
     tested, right = memory.tests[cell]
     return (right + memory.prior * prior) / (tested + memory.prior)

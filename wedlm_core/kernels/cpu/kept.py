@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept: under a hash of all their sources and of what compiles them. Imports no Numba."""
+"""Where compiled kernels are kept: under a hash of all their sources and their compilers. Imports no Numba."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from wedlm_core.cache import cache_folder, writable_cache
 __all__ = ["are_kept", "kernel_folder", "note_kept"]
 
 _PACKAGE = Path(__file__).parents[2]
-_SOURCES = ("kernels/cpu/*.py", "statistics.py")  # kernels, and what they read constants of
+_SOURCES = ("kernels/cpu/*.py", "statistics.py")  # kernels, and modules of their constants
 _COMPILERS = ("numba", "llvmlite")
 _NOTE = "complete"  # a file beside the kernels: those of a whole engine are there
-_UNUSED = 30 * 24 * 3600.0  # seconds after which kernels of another version are removed
+_UNUSED = 30 * 24 * 3600.0  # kernels of another version are removed after so many seconds
 
 logger = logging.getLogger(__name__)
 

@@ -99,7 +99,7 @@ def _neighbours(entries, first, last):  # type: ignore[no-untyped-def]
 
 
 def _fit(held, scales, place, x, at, size):  # type: ignore[no-untyped-def]
-    """What ``size`` numbers of x from ``at`` on are multiplied by so that they fit into the numbers of ``held``.
+    """The factor that makes ``size`` numbers of x from ``at`` on fit into the numbers of ``held``.
 
     Their scale is written to ``scales`` at ``place``, if such numbers have one.
     """
@@ -140,8 +140,8 @@ def place_qkv(  # type: ignore[no-untyped-def]
         entries: int64 ``[T]``, KV entry of each row.
         heads: query heads.
         q_out: ``[T, heads * Dh]``.
-        keys: ``[kv_heads, blocks, Dh, block]``: float32, or the bits of bfloat16 (uint16) or int8, to which numbers are
-            then rounded.
+        keys: ``[kv_heads, blocks, Dh, block]``: float32, or the bits of bfloat16 (uint16) or int8; numbers are rounded
+            to these.
         values: the same, ``[kv_heads, entries, Dh]``.
         key_scales: ``[kv_heads, entries]``, written for keys in int8: each has a scale of its own
             (:func:`wedlm_core.kernels.rounding.rounded`).

@@ -1,4 +1,4 @@
-"""What a forward tells of masks' drafts, added to decayed counts: see :mod:`wedlm_core.engine.drafting.acceptance`.
+"""Results of masks' drafts in a forward, added to decayed counts: see :mod:`wedlm_core.engine.drafting.acceptance`.
 
 Results equal those of arrays bit for bit (``testing/engine/acceptance_oracle.py``): whole numbers are added.
 """
@@ -40,9 +40,9 @@ def learn(  # type: ignore[no-untyped-def]
         valid: bool ``[D]``, the kind of their drafts.
         offered: int64 ``[D]``, drafts that were verified.
         agreed: int64 ``[D]``, how many of these, from the first, were accepted.
-        next_valid: bool ``[D]``, the kind of what is left.
+        next_valid: bool ``[D]``, the kind of the remaining drafts.
         goes_on: bool ``[D]``, outputs that have not ended.
-        source: int8 ``[D, P]``, where drafts come from; what lies beyond is masks'.
+        source: int8 ``[D, P]``, where drafts come from; later drafts are masks'.
         families: int64 ``[slots]``.
         counts: float64 ``[2, slots, 2, W + 1]``, changed: stale and valid; tested and right.
         job: float64 ``[families, 2, 2, W + 1]``, changed.

@@ -23,7 +23,7 @@ def _mix_64(x):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def key_of(seed, position):  # type: ignore[no-untyped-def]
-    """What the noise of a row is made from; see :mod:`wedlm_core.decoding.noise`."""
+    """The source of a row's noise; see :mod:`wedlm_core.decoding.noise`."""
     key = _mix_64(np.uint64(seed) * np.uint64(2) + np.uint64(1)) + np.uint64(position) * _WEYL
     return _mix_64(key)
 

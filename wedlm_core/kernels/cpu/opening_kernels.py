@@ -12,7 +12,7 @@ __all__ = ["clear_slot", "open_windows"]
 
 @kernel
 def clear_slot(slot, integers, flags, source, stop_ids, output, logprob, counts, nats, emitted):  # type: ignore[no-untyped-def]
-    """Reset what the host keeps of a slot.
+    """Reset the host's values of a slot.
 
     Args:
         slot: its number.

@@ -34,7 +34,7 @@ def pack_layouts(plan, layout, tokens, pages, page_size, rows, picks, place):  #
     Args:
         plan: :class:`wedlm_core.kernels.cpu.step.Plan`; its decode rows are exact.
         layout: :class:`Layout` of the decoding sequences.
-        tokens: int64 ``[slots, positions]``, from which prefill rows are read.
+        tokens: int64 ``[slots, positions]``; prefill rows are read from it.
         pages: int64 ``[slots, P]`` page tables.
         page_size: KV entries per page.
         rows: :class:`wedlm_core.kernels.cpu.step.Rows`, written.

@@ -21,7 +21,7 @@ def pack_units(units, factor, flip, panels, start, first, last):  # type: ignore
 
     Args:
         units: uint32 or uint16 ``[R, U]``: of each output's weights.
-        factor: uint32, by which each is multiplied: 1, or 2**16 to make the bits of bfloat16 those of float32.
+        factor: uint32, of each: 1, or 2**16 to make the bits of bfloat16 those of float32.
         flip: uint32, combined with each by an exclusive or; the units of zeros.
         panels: uint32 or uint16 ``[P, halves, depth, outputs of a half]``, written.
         start: the output of row 0.

@@ -1,11 +1,10 @@
 """Products of rows and packed weights, ``out = x @ weight.T + bias``, in float32, bfloat16 and int8.
 
 A weight ``[O, I]`` is packed into panels of 64 outputs, each of two halves of 32: ``[O / 64, 2, depth, 32]`` units of
-four bytes. A unit is what one instruction multiplies in a lane: one
-float32, two bfloat16 or four int8 along the inputs (``depth`` units in all). So few rows read the weights once, at the
-speed of memory, and many rows keep a half in the L2 cache. While tiles of rows are multiplied with a half, the next one
-is fetched, a part of it by each tile: so memory is read all the time, not only while the first tile of a half waits for
-it.
+four bytes. A unit is the operand of an instruction in a lane: one float32, two bfloat16 or four int8 along the inputs
+(``depth`` units in all). So few rows read the weights once, at the speed of memory, and many rows keep a half in the L2
+cache. While tiles of rows are multiplied with a half, the next one is fetched, a part of it by each tile: so memory is
+read all the time, not only while the first tile of a half waits for it.
 
 Every result is one chain of additions in the order of the inputs (of whole units), whatever rows are multiplied
 together. So a row's bits depend neither on the other rows nor on the threads. Sums of int8 are exact in int32 and
@@ -62,7 +61,7 @@ def numbers_here() -> tuple[str, ...]:
 
 
 def numeric_kind(numbers: str) -> str:
-    """What the numbers are, whatever multiplies them: a name that may lack "_amx"."""
+    """The name of the number type, without "_amx"."""
     return numbers.removesuffix("_amx")
 
 
@@ -92,7 +91,7 @@ def l1_ways(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
     """Ways of the L1 data cache: lines that one set of it holds. 8 where the system does not say.
 
     Args:
-        caches: folder in which Linux describes the caches of a core, one folder each.
+        caches: Linux's folder for the caches of a core, one folder each.
     """
     found = []
     for folder in caches.glob("index*"):
@@ -110,7 +109,7 @@ def tile_rows(numbers: str) -> int:
 
 
 def _few_rows(numbers: str) -> int:
-    """Most rows of which vectors multiply both halves of a panel together. With "_amx": faster than matrix units do."""
+    """Vectors multiply both halves of a panel together for at most so many rows ("_amx": while they are faster)."""
     if numbers == "bfloat16_amx":
         return 1  # with two, it takes longer than matrix units
     return 6 if "avx512f" in features() else 1
@@ -151,15 +150,15 @@ def _copy_edge(edge, out, out_step, rows, columns):  # type: ignore[no-untyped-d
 
 @kernel
 def _to_fetch(turn, passes, part, depth, line, is_last):  # type: ignore[no-untyped-def]
-    """What a tile of rows fetches: an address, and from there on so many bytes for each unit.
+    """The memory that a tile of rows fetches: an address, and from there on so many bytes for each unit.
 
-    Each of ``passes`` tiles its part of the half behind ``part``, which has ``line`` bytes for a unit; those before,
+    Each of ``passes`` tiles its part of the half after ``part``, which has ``line`` bytes for a unit; those before,
     all of ``part`` as they read it.
     """
     if turn < 0:
         return part + _AHEAD_BYTES, line
     share = (line + passes - 1) // passes
-    if is_last:  # nothing comes next: what is there already
+    if is_last:  # nothing comes next: fetch this half again
         return part, share
     return part + depth * (line + turn * share), share
 
@@ -255,7 +254,7 @@ def _amx_multiplier(numbers: str) -> Any:
     """See :func:`multiply_panels`."""
     kind, most = numeric_kind(numbers), tile_rows(numbers)
     block = block_multiplier(kind)
-    # Vectors may add in any order what is exact, and else add in that of matrix units.
+    # Vectors may add exact terms in any order, and otherwise add in the order of matrix units.
     few, multiply_few = _few_rows(numbers), _few_multiplier(kind if kind == "int8" else numbers)
 
     @kernel(label=f"_{numbers}")
@@ -281,7 +280,7 @@ def _amx_multiplier(numbers: str) -> Any:
 
 @kernel
 def pieces(rows, outputs, most):  # type: ignore[no-untyped-def]
-    """In how many pieces threads may share a product of which ``most`` rows are multiplied together."""
+    """The number of pieces of a product for threads to share, if ``most`` rows are multiplied together."""
     return (outputs + PANEL - 1) // PANEL * ((rows + most - 1) // most)
 
 

@@ -1,6 +1,6 @@
 """Tiles of products with packed weights (:mod:`.panel_products`): a few rows times one half of a panel, or both.
 
-Sums are in registers, weights are read once, from the first unit of the inputs to the last, and what is read later is
+Sums are in registers, weights are read once, from the first unit of the inputs to the last, and later weights are
 fetched meanwhile.
 """
 
@@ -82,7 +82,7 @@ def panel_tile(numbers: str, rows: int, halves: int) -> Any:
     """The micro-kernel of ``rows x (32 * halves)`` outputs, as an intrinsic.
 
     For unit k it fetches the bytes at ``ahead + k * ahead_step``, as many as it reads of weights: into the L1 cache; of
-    both halves, with which few rows wait for memory, into L2, which is faster. Of "bfloat16_amx" it takes both halves.
+    both halves, where few rows wait for memory, into L2, which is faster. Of "bfloat16_amx" it takes both halves.
     """
     if numbers == "bfloat16_amx":
         return _tile_of_chains(rows)

@@ -1,7 +1,7 @@
 """The arithmetic of a plan of windows (:mod:`wedlm_core.engine.drafting`), sequence by sequence.
 
-A plan is a few thousand operations on numbers; as operations on arrays, each of which takes longer than its numbers, it
-took as long as the smallest forwards. Results equal those of ``testing/engine/planning_oracle.py``.
+A plan is a few thousand operations on numbers; as operations on arrays it took as long as the smallest forwards, since
+launching one takes longer than its numbers. Results equal those of ``testing/engine/planning_oracle.py``.
 """
 
 from __future__ import annotations

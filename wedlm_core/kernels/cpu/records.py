@@ -78,7 +78,7 @@ ADJUSTMENTS = _record(
   ``words``: int64 ``[words_lists, words_count, words_width]``; and int64 ``[slots]``, the list of each slot.
 """
 ADVANCE = _record("decoding columns spans states mask places counts flags token nats early")
-"""How windows advance behind the choice: what :func:`wedlm_core.kernels.cpu.step.advance_windows` takes.
+"""How windows advance after the choice: the arguments of :func:`wedlm_core.kernels.cpu.step.advance_windows`.
 
 - ``decoding``: D, sequences; 0 leaves windows as they are.
 - ``columns, spans``: int64 ``[6, columns]``, as :func:`wedlm_core.kernels.cpu.step.pack_rows` wrote them.
@@ -101,17 +101,17 @@ TASK = _record(
 - ``stream``: float32 ``[rows, hidden]``, the embedded rows, changed.
 - ``normed, q, context, gated, qkv, gate_up, delta``: float32 scratch as wide as the model has them.
 - ``narrow, row_scale, row_sum``: scratch for rows as they meet weights, ``narrow_step`` bytes each at most.
-- ``apart``: rows for each member from which members take rows of a product, and not outputs
+- ``apart``: with at least so many rows for each member, members take rows of a product, not outputs
   (:func:`wedlm_core.kernels.cpu.shares.by_rows`); 0 where they never do.
 - ``cos, sin``: float32 ``[reach, dim / 2]``.
-- ``blocks`` to ``scale``: the KV pool, and what :func:`wedlm_core.kernels.cpu.attention.attend` needs.
+- ``blocks`` to ``scale``: the KV pool, and arguments of :func:`wedlm_core.kernels.cpu.attention.attend`.
 - ``lines``: the layers.
 - ``head, out``: the product that gives logits, and its result ``[rows, outputs]``: of the rows that are read where
   tokens are chosen; with 0 layers of all of ``normed``, and nothing else is computed.
-- ``read``: int64 ``[1 + rows]``, how many rows are read behind the last layer, and which, ascending: written where
+- ``read``: int64 ``[1 + rows]``, how many rows are read after the last layer, and which, ascending: written where
   tokens are chosen, else told; -1 where all are. ``normed`` holds these at the end.
 - ``last_spans``: scratch, int64 ``[3, sequences]``.
-- ``choice, advance``: how tokens are chosen, and what follows.
+- ``choice, advance``: how tokens are chosen, and the advance after it.
 """
 
 QKV_PLACE, O_PLACE, GATE_UP_PLACE, DOWN_PLACE = (_offset(LAYER, name) for name in ("qkv", "o", "gate_up", "down"))

@@ -1,7 +1,7 @@
-"""Which rows of a forward are read behind the last layer: no others need more of it than their keys and values.
+"""Which rows of a forward are read after the last layer: of all others the layer only writes keys and values.
 
-A row is read where a token is chosen on it. Rows of a prompt but for the last are not, nor are those on which a grammar
-allows one token alone, unless adjustments may forbid it.
+A row is read where a token is chosen on it. Rows of a prompt but for the last are not, nor are rows with a single
+allowed token, unless adjustments may forbid it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def pick_rows_read(pick_rows, lines, slots, adjustments, rows, picks):  # type: 
 
     Args:
         pick_rows: int64 ``[P]``, ascending.
-        lines: int64 ``[P]``, what a pick may choose (``AllowedRows.line_R``), or empty where none is restricted.
+        lines: int64 ``[P]``, the allowed tokens of a pick (``AllowedRows.line_R``), or empty without restrictions.
         slots: int64 ``[P]``, engine slots of the picks.
         adjustments: address of a record :data:`wedlm_core.kernels.cpu.records.ADJUSTMENTS`, or 0.
         rows: int64 ``[1 + P]``, written: how many there are, and each.

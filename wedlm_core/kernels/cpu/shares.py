@@ -7,7 +7,7 @@ from wedlm_core.kernels.cpu.compiled import kernel
 __all__ = ["LEAST_ROWS", "by_rows", "part_of"]
 
 LEAST_ROWS = 4
-"""Rows for each member from which members take rows where there is a choice: fewer are shared by heads."""
+"""With so many rows for each member, members take rows where there is a choice: fewer are shared by heads."""
 
 
 @kernel
@@ -20,7 +20,7 @@ def part_of(count, me, members):  # type: ignore[no-untyped-def]
 def by_rows(task, rows, members):  # type: ignore[no-untyped-def]
     """Whether each member computes all outputs of its part of the rows, not some outputs of all rows.
 
-    Then no member reads what another has written but in attention: they need not wait for each other, and no cache line
+    Then no member reads the output of another but in attention: they need not wait for each other, and no cache line
     goes from core to core. But each of them reads all weights. So it pays where rows are many.
     """
     many = task.apart > 0 and members * max(task.apart, LEAST_ROWS) <= rows

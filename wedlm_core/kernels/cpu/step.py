@@ -1,4 +1,4 @@
-"""Packing rows and advancing windows for ``verified``: what a step does beside the model and the choice of tokens.
+"""Packing rows and advancing windows for ``verified``: the work of a step besides the model and the choice of tokens.
 
 Integers and copies only, so results equal those of tensor operations bit for bit: :func:`pack_rows` those of the
 readable packer (``testing/engine/pack_oracle.py``), :func:`advance_windows` those of
@@ -34,14 +34,14 @@ _SIZES = ("slots", "places", "stops", "positions", "page_columns")
 _WINDOWS = ("token", "filled", "early", "length", "lead", "head", "emitted", "valid")
 _LIMITS = ("masks", "keep_valid", "keep_stale", "limit", "stop")
 STATE = np.dtype([(name, np.int64) for name in (*_SIZES, *_WINDOWS, *_LIMITS, "tokens", "pages")])
-"""What is kept of engine slots: a record of sizes and addresses, since to hand a kernel thirty arrays takes longer than
-to run it.
+"""The state of engine slots: a record of sizes and addresses, since to hand a kernel thirty arrays takes longer than to
+run it.
 
 - ``slots, places, stops, positions, page_columns``: sizes.
 - ``token`` to ``valid``: windows, as in ``decoding.window.Window``: int64 ``[slots, places]``, bool ``[slots, places]``
   twice, int64 ``[slots]`` four times and bool ``[slots]``.
 - ``masks`` to ``stop``: as in ``decoding.window.WindowParams``: int64 ``[slots]`` four times, and ``[slots, stops]``,
-  -1 behind the last.
+  -1 after the last.
 - ``tokens``: int64 ``[slots, positions]``, known tokens.
 - ``pages``: int64 ``[slots, page_columns]``, page tables.
 """
@@ -73,7 +73,7 @@ class Picks(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What was chosen on R picked rows, in the first R places: int64, float32 and float32."""
+    """The choices of R picked rows, in the first R places: int64, float32 and float32."""
 
     token: Array
     entropy: Array
@@ -81,7 +81,7 @@ class Choices(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The columns of :class:`wedlm_core.statistics.StepOutcome`, those of a kind behind each other.
+    """The columns of :class:`wedlm_core.statistics.StepOutcome`, grouped by kind.
 
     Attributes:
         counts: int64 ``[6, D]``.
@@ -158,8 +158,8 @@ def pack_rows(plan, states, page_size, rows, picks, spans, tables):  # type: ign
             sequence has.
 
     Returns:
-        How many rows, picks and pages of the longest sequence there are, and its KV entries. Where what is to be
-        written has no room for them, nothing is.
+        How many rows, picks and pages of the longest sequence there are, and its KV entries. Nothing is written where
+        there is no room for them.
     """
     # Fields that a loop uses are taken out of their tuples before it: inside, each use would count references.
     slots, cached, prefill, decode = plan
@@ -201,7 +201,7 @@ def pack_rows(plan, states, page_size, rows, picks, spans, tables):  # type: ign
 
 @kernel
 def _agreed(token, slot, drafts, chosen, first):  # type: ignore[no-untyped-def]
-    """How many drafts, from the first, are what the row before them chose."""
+    """How many drafts, from the first, equal the choice of the row before them."""
     j = 0
     while j < drafts and token[slot, j] == chosen[first + j]:
         j += 1
@@ -210,7 +210,7 @@ def _agreed(token, slot, drafts, chosen, first):  # type: ignore[no-untyped-def]
 
 @kernel
 def _proposal(token, slot, drafts, chosen, first, rows):  # type: ignore[no-untyped-def]
-    """What the first mask proposes, for the slot that the last draft's row decides; without a mask 0."""
+    """The first mask's proposal, for the slot that the last draft's row decides; without a mask 0."""
     if drafts >= token.shape[1]:
         return token[slot, token.shape[1] - 1]
     return chosen[first + drafts + 1] if drafts + 1 < rows else 0
@@ -218,7 +218,7 @@ def _proposal(token, slot, drafts, chosen, first, rows):  # type: ignore[no-unty
 
 @kernel
 def _shift(token, slot, drafts, filled, count, chosen, first):  # type: ignore[no-untyped-def]
-    """Drop ``count`` slots from the left; behind the drafts come what masks proposed, ``filled`` slots in all."""
+    """Drop ``count`` slots from the left; masks' proposals come after the drafts, ``filled`` slots in all."""
     for j in range(filled):
         source = j + count  # the row of slot j is row j + 1
         token[slot, j] = token[slot, source] if source < drafts else chosen[first + source + 1]
@@ -256,7 +256,7 @@ def _mask_behind(token, filled, early, slot, drafts, last, mask):  # type: ignor
 
 @kernel
 def _report(decode, choices, outcome):  # type: ignore[no-untyped-def]
-    """What the rows of each sequence chose."""
+    """The choices of each sequence's rows."""
     token, entropy, logprob = choices
     token_DC, entropy_DC, logprob_DC = outcome.token, outcome.nats[0], outcome.nats[1]
     first = 0
@@ -272,7 +272,7 @@ def _report(decode, choices, outcome):  # type: ignore[no-untyped-def]
 
 @kernel
 def _commit(plan, chosen, state, counts, flags):  # type: ignore[no-untyped-def]
-    """Commit the agreeing drafts and the choice after them; what is left are ``length`` proposals, to be refilled."""
+    """Commit the agreeing drafts and the choice after them; ``length`` proposals are left, to be refilled."""
     slots, cached, prefill, decode = plan
     token = array_at(state.token, (state.slots, state.places), np.int64)
     length, lead = _by_slot(state, state.length), _by_slot(state, state.lead)
@@ -326,8 +326,8 @@ def advance_windows(plan, choices, states, mask, outcome):  # type: ignore[no-un
     Args:
         plan: :class:`Plan` of the forward.
         choices: :class:`Choices` on the picks of :func:`pack_rows`.
-        states: one record :data:`STATE`. Windows are moved on and refilled; slots behind the drafts are masks, before
-            and after. What is committed is written to its positions of the tokens.
+        states: one record :data:`STATE`. Windows are moved on and refilled; slots after the drafts are masks, before
+            and after the call. Committed tokens are written to their positions.
         mask: id of the mask token.
         outcome: :class:`Outcome`, written but for ``early``; C is at least any sequence's decode rows.
     """

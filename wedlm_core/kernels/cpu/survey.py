@@ -1,4 +1,4 @@
-"""Looks at what the next forward of running sequences takes, and spends its rows, each in one pass."""
+"""Surveys the needs of running sequences for the next forward, and spends its rows, each in one pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def any_short(slots, context, cached, rows, capacity):  # type: ignore[no-untype
 
 @kernel
 def booked_rows(slots, adaptive, rows, widest, head):  # type: ignore[no-untyped-def]
-    """Rows that running sequences keep from those that wait: of adaptive ones their own, of others the most they need.
+    """Rows that running sequences keep from waiting ones: their windows' rows if adaptive, else their most rows.
 
     Args:
         slots: int64 ``[R]``, running ones.

@@ -3,7 +3,7 @@
 A forward has about ten steps a layer, each of microseconds. To start threads anew for each would cost as much as the
 work. Here they join once a forward, and meet at barriers.
 
-Who leads a forward opens a gate, and closes it some microseconds later: those who came through are its members.
+The leader of a forward opens a gate and closes it some microseconds later: threads that came through are members.
 Helpers look at the gate for a while and then sleep. So a helper whose core is taken by something else is not waited
 for: it would come too late by a time slice of the system, which is as long as tens of small forwards.
 """
@@ -54,7 +54,7 @@ def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any
 
 @_intrinsic
 def _add(typing_context: Any, array: Any, index: Any, amount: Any) -> Any:
-    """Add to an element of an int64 array, as one step; returns what was there."""
+    """Add to an element of an int64 array, as one step; returns the old value."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = _place(context, builder, signature.args[0], args[0], args[1])
@@ -153,7 +153,7 @@ def _futex(typing_context: Any, array: Any, index: Any, what: Any, number: Any) 
 
 @kernel
 def meet(state, members):  # type: ignore[no-untyped-def]
-    """Wait until all ``members`` of a team are here. What each wrote before, all see afterwards."""
+    """Wait until all ``members`` of a team are here. All see afterwards the earlier writes of each."""
     if members < 2:
         _put(state, _NEXT, 0)
         return
@@ -189,7 +189,7 @@ def lead(pool, entry, task, own, wanted, patience):  # type: ignore[no-untyped-d
     Args:
         pool: int64 ``[POOL_SIZE]``; one leads at a time.
         entry: address of a function.
-        task: what it is for.
+        task: its purpose.
         own: int64 ``[3]``, written: the leader's record; it is member 0.
         wanted: helpers at most.
         patience: looks at the gate, at most, until they are there; some times as many where any sleeps.

@@ -148,7 +148,7 @@ def _multiplier(numbers: str) -> Any:
     - a, a_step: A, and elements from a row of A to the next.
     - b, b_step: the same of B.
     - b_group: elements of B from 16 columns to the next 16.
-    - ahead: address from which on as many bytes are fetched as those columns of B have that fill groups.
+    - ahead: address of memory to fetch, as many bytes as the columns of B that fill groups.
     - c, c_step: as A's; C must not overlap A or B.
     - rows: 1 to 4.
     - depth: the inner dimension.

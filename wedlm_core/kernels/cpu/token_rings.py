@@ -1,4 +1,4 @@
-"""Rings of tokens indexed by n-gram: written token by token, and searched for what a text ends with. Integers only.
+"""Rings of tokens indexed by n-gram: written token by token, and searched for the end of a text. Integers only.
 
 Each ring holds the last ``1 << bits`` tokens that were written to it. Token p lies at ``start + p % size``, and counts
 from ``begin`` on, where the present text begins. For each order, ``head`` holds the latest position of each bucket of
@@ -95,7 +95,7 @@ def extend(rings, ring, tokens):  # type: ignore[no-untyped-def]
 
 @kernel
 def copy_text(rings, source, first, target):  # type: ignore[no-untyped-def]
-    """Write what a ring holds from position ``first`` on to another one, and that the row ends there."""
+    """Copy a ring from position ``first`` on to another one, and end the row there."""
     start, size, end = rings.start[source], 1 << rings.bits[source], rings.end[source]
     for p in range(max(first, _oldest(rings, source)), end):
         write(rings, target, rings.token[start + (p & (size - 1))])

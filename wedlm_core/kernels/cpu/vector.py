@@ -389,4 +389,4 @@ def _reduce(build: Callable[..., Any]) -> Any:
 total = _reduce(lambda builder, a, b: builder.fadd(a, b))
 """Sum of the lanes as a balanced tree."""
 largest = _reduce(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", b, a), b, a))
-"""Largest of the lanes, none of which may be NaN."""
+"""Largest of the lanes; no lane may be NaN."""

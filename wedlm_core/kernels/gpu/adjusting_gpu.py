@@ -1,7 +1,7 @@
 """Adjustments of one row of logits on a GPU (Triton): only the tokens that they name are written, on a plane of edits.
 
 The plane of a program has an int32 for each token, zeros between rows: then times that a token occurs, then logits that
-were changed. It is what :mod:`wedlm_core.kernels.cpu.adjusting` does to the logits themselves.
+were changed. It equals the change of logits in :mod:`wedlm_core.kernels.cpu.adjusting`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ al., FlashAttention-2, arXiv 2307.08691, section 3.1). If there are few tiles, t
 for different programs, and a second kernel joins their results (split KV, as in "Flash-Decoding").
 
 Tiles are numbered without the host: sequence s begins at tile ``cu_rows[s] // rows_per_tile + s``. That leaves enough
-tiles for each sequence. A first kernel, once per forward, writes down what each tile is, so that the programs of a
+tiles for each sequence. A first kernel, once per forward, writes a record of each tile, so that the programs of a
 layer start with one load and not with a search. A program whose tile has no rows returns at once. Padding rows are
 written as zeros.
 
@@ -25,7 +25,7 @@ __all__ = ["attend_tiles", "join_splits", "place_tiles"]
 def place_tiles(  # type: ignore[no-untyped-def]
     cu_rows, kv_lengths, places, sequences, total_rows, BLOCK_Q: tl.constexpr, CHUNK: tl.constexpr
 ):
-    """Grid (sequences + 1,), the last for padding: what each tile is, for all layers of a forward.
+    """Grid (sequences + 1,), the last for padding: the record of each tile, for all layers of a forward.
 
     ``places int32 [tiles, 4]``: the tile's sequence (-1: padding), its first row in the forward, its number of rows (0
     or less: none) and the KV index of its first row.
@@ -138,9 +138,9 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     """Grid (tiles, KV heads, splits).
 
     ``q [T', H, Dh]`` -> ``out`` of the same shape (contiguous), or with SPLIT to ``parts [T', H, splits, Dh]``,
-    ``tops`` and ``totals [T', H, splits]`` (float32: unnormalised context, maximum and sum; of a range in which a row
-    sees no key, only its maximum of -inf is sure to be written). ``scale`` is the softmax's times log2(e) times the
-    key scale. SKIP_MASK omits the mask for blocks that the whole tile attends to, in a loop of their own.
+    ``tops`` and ``totals [T', H, splits]`` (float32: unnormalised context, maximum and sum; of a range without a
+    visible key for a row, only its maximum of -inf is sure to be written). ``scale`` is the softmax's times log2(e)
+    times the key scale. SKIP_MASK omits the mask for blocks that the whole tile attends to, in a loop of their own.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(places + tile * 4)
@@ -204,7 +204,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     if SPLIT:
         part_at = out_at * splits + split
         tl.store(parts + part_at[:, None] * DIM + place[None, :], acc, mask=inside)
-        top = tl.where(total == total, top, float("nan"))  # a maximum may leave out what is no number: it must not go
+        top = tl.where(total == total, top, float("nan"))  # a maximum may leave out NaN: it must not go
         tl.store(tops + part_at, top, mask=real)
         tl.store(totals + part_at, total, mask=real)
     else:
@@ -227,7 +227,7 @@ def join_splits(  # type: ignore[no-untyped-def]
 ):
     """Grid (rows, query heads): join the results of a row's KV ranges; zeros if it saw nothing (padding).
 
-    Nothing is looked up first: all loads start at once, and what no program wrote is dropped afterwards.
+    Nothing is looked up first: all loads start at once, and values that no program wrote are dropped afterwards.
     """
     at = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
     split, place = tl.arange(0, SPLITS_P), tl.arange(0, DIM_P)
@@ -237,7 +237,7 @@ def join_splits(  # type: ignore[no-untyped-def]
     inside = used[:, None] & (place < DIM)[None, :]
     part = tl.load(parts + part_at[:, None] * DIM + place[None, :], mask=inside, other=0.0)
     seen = top != float("-inf")
-    weight = tl.exp2(top - tl.maximum(tl.max(top, axis=0), -3e38))  # 0 for what is not seen
+    weight = tl.exp2(top - tl.maximum(tl.max(top, axis=0), -3e38))  # 0 for invisible keys
     total = tl.sum(tl.where(seen, total, 0.0) * weight, axis=0)
     context = tl.sum(tl.where(seen[:, None], part, 0.0) * weight[:, None], axis=0)
     context = context / tl.where(total == 0, 1.0, total) * v_scale

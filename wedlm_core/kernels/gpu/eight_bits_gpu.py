@@ -83,7 +83,7 @@ def multiply_int8(  # type: ignore[no-untyped-def]
         INPUTS: I.
         HAS_BIAS: whether there is a bias.
         WEIGHTS_FIRST: whether the weights are the first factor of the tensor cores' product, whose tile has 64 rows
-            at least; the rows are the second then, of which 16 may be a tile.
+            at least; the rows are the second then, and 16 of them may be a tile.
         BLOCK_R: rows of a program.
         BLOCK_O: outputs of a program.
         BLOCK_I: inputs of a step.

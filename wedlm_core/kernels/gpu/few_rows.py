@@ -1,7 +1,7 @@
 """Products of few rows with weights of 16 bits: a Triton kernel that reads each weight once, in long pieces.
 
 Few rows are bound by reading weights. Libraries choose a kernel by the sizes of a product; for up to sixteen rows and
-the sizes of decoder layers what they choose takes up to twice as long (by hand on an H200:
+the sizes of decoder layers their choice takes up to twice as long (by hand on an H200:
 ``benchmarks/results/gpu.md``).
 Importing this module imports Triton.
 """

@@ -1,6 +1,6 @@
 """Filters of one row of logits on a GPU (Triton): which is the least likely token that stays. No row is sorted.
 
-What :mod:`wedlm_core.kernels.cpu.filtering` keeps is kept here: values are compared by their bits, probabilities are
+Keeps the same tokens as :mod:`wedlm_core.kernels.cpu.filtering`: values are compared by their bits, probabilities are
 integers, 2 ** -44 of the most likely token's each, so their sum is the same in any order.
 """
 
@@ -47,12 +47,12 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def scaled_tile(row, token, ADJUSTED: tl.constexpr, ALLOWED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Logits of tokens of a row, edited, over its temperature; -inf of what it may not choose.
+    """Logits of tokens of a row, edited, over its temperature; -inf for forbidden tokens.
 
     Args:
-        row: pointer to its logits, their number, its temperature, whether it hides the mask token and ids from the
-            vocabulary's end on, that token and that end, its plane of edits (with ``ADJUSTED``; see
-            :mod:`.adjusting_gpu`), and its bits and line (with ``ALLOWED``; see :func:`.sampling.reduce_tiles`).
+        row: pointer to its logits, their number, temperature, whether the mask token and ids after the vocabulary's end
+            are hidden, mask token, vocabulary's end, plane of edits (with ``ADJUSTED``; see :mod:`.adjusting_gpu`), and
+            its bits and line (with ``ALLOWED``; see :func:`.sampling.reduce_tiles`).
         token: int32, ids.
         ADJUSTED: whether there are edits.
         ALLOWED: whether the row may be restricted.
@@ -94,7 +94,7 @@ def _edge(  # type: ignore[no-untyped-def]
     row, best, low, amount, list_ptr, ADJUSTED: tl.constexpr, ALLOWED: tl.constexpr, WEIGHTED: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """The least key of the most likely tokens that are enough; and what is needed, and there is above that key.
+    """The least key of the most likely tokens that are enough; and the weight needed, and the weight above that key.
 
     The range of keys is quartered until a tile has room for all tokens in it.
 

@@ -29,7 +29,7 @@ def _add_rms_norm(  # type: ignore[no-untyped-def]
     real = place < SIZE
     dtype = x.dtype.element_ty
     wide = tl.load(x + row + place, mask=real, other=0.0).to(tl.float32)
-    # Read before the sum below, after which its latency would not be hidden: it is seldom in the cache.
+    # Read before the sum below, which hides its latency: it is seldom in the cache.
     factor = tl.load(weight + place, mask=real, other=0.0).to(tl.float32)
     if ADD:
         more = tl.load(delta + row + place, mask=real, other=0.0).to(tl.float32)

@@ -76,7 +76,7 @@ def size_bits(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def int8_scales(largest):  # type: ignore[no-untyped-def]
-    """What a row is multiplied with, and its scale, by the :func:`size_bits` of its largest number.
+    """The factor of a row, and its scale, by the :func:`size_bits` of its largest number.
 
     The scale is NaN where that is a NaN or an infinity; the row's bytes mean nothing then.
     """

@@ -1,9 +1,9 @@
 """Token, entropy and log-probability of each row of logits in one read of the logits, on a GPU (Triton).
 
-A program takes some groups of tiles of one row. What it sums of a group depends on nothing but the group, and a
-second small kernel adds the groups of a row in one order: so a row's bits depend neither on how its groups are shared
-out between programs nor on the other rows. The noise is :mod:`wedlm_core.decoding.noise`'s, with the logarithms of the
-device's mathematical library, which are those that torch calls there.
+A program takes some groups of tiles of one row. A group's sum depends on the group alone, and a second small kernel
+adds the groups of a row in one order: so a row's bits depend neither on how its groups are shared out between programs
+nor on the other rows. The noise is :mod:`wedlm_core.decoding.noise`'s, with the logarithms of the device's mathematical
+library, which are those that torch calls there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _gumbel(hashed, LIBM: tl.constexpr):  # type: ignore[no-untyped-def]
         noise = -libdevice.log(waiting)
     else:
         rest = 1.0 - u
-        # What rounding took from 1 - u is given back by the factor u / (1 - rest).
+        # The factor u / (1 - rest) makes up for the rounding of 1 - u.
         share = u / tl.maximum(1.0 - rest, 1.0e-9)
         waiting = tl.where(rest == 1.0, u, -tl.log(rest) * share)
         noise = -tl.log(waiting)
@@ -64,7 +64,7 @@ def _gumbel(hashed, LIBM: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _sample_tile(x, token, key, heat, best, chosen, LIBM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """``argmax(x / heat + noise)`` over this tile and what was best before it.
+    """``argmax(x / heat + noise)`` over this tile and the best before it.
 
     Logarithms are dear and hardly any token can win: noise is at most -log(u) for its uniform number u, so only a
     token with u <= exp(x / heat - best) may. Where no token of the tile passes this test, which is taken with the
@@ -96,7 +96,7 @@ def _no_sums(TILE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _sharpness(heat, hidden):  # type: ignore[no-untyped-def]
-    """What logits are multiplied by for the entropy: see :class:`wedlm_core.decoding.sampling.Choice`."""
+    """The factor of logits for the entropy: see :class:`wedlm_core.decoding.sampling.Choice`."""
     warm = heat > 0
     return tl.where(warm & hidden, 1.0 / tl.where(warm, heat, 1.0), 1.0)
 
@@ -142,9 +142,9 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
         bits_ptr: int32 ``[U, words]`` (:mod:`wedlm_core.decoding.allowed_tokens`); read with ``ALLOWED`` only.
         line_ptr: int64 ``[R]``, the line of bits that restricts a row, -1 for none, -2 - t where token t alone is
             allowed; read with ``ALLOWED`` only.
-        partial_ptr: float32 ``[4, R, groups]``, written: the maximum; then of z, what lies between a logit and the
-            maximum (in powers of two, at the entropy's temperature), the sums of 2^z and of 2^z z; the sum of 2^z
-            at temperature 1 (only with ``TWO_HEATS``).
+        partial_ptr: float32 ``[4, R, groups]``, written: the maximum; then of z, the distance of a logit from the
+            maximum (in powers of two, at the entropy's temperature), the sums of 2^z and of 2^z z; the sum of 2^z at
+            temperature 1 (only with ``TWO_HEATS``).
         best_ptr: float32 ``[R, splits]``, written: the best score of a split.
         place_ptr: int32 ``[R, splits]``, written: its token.
         plane: R * groups.
@@ -185,7 +185,7 @@ def reduce_tiles(  # type: ignore[no-untyped-def]
     for tile in range(first, last):
         x = ahead.to(tl.float32)
         token = tile * TILE + lane
-        # The next tile is under way while this one is computed with; behind the last one nothing is read.
+        # The next tile is under way while this one is computed with; after the last one nothing is read.
         ahead = _load_tile(logits_ptr, token + TILE, tl.where(tile + 1 < last, vocab, 0))
         if hidden:
             x = tl.where((token < vocab_limit) & (token != mask_token), x, -float("inf"))
@@ -249,7 +249,7 @@ def _choose_row(  # type: ignore[no-untyped-def]
     row, key, filters, list_ptr, FILTERED: tl.constexpr, ADJUSTED: tl.constexpr, ALLOWED: tl.constexpr,
     LIBM: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The token of a row that is filtered or adjusted; and the entropy of what it was taken from.
+    """The token of a row that is filtered or adjusted; and the entropy of its distribution.
 
     Args:
         row: as for :func:`.filtering_gpu.scaled_tile`, of temperature 1 where it is greedy.
@@ -338,7 +338,8 @@ def combine_tiles(  # type: ignore[no-untyped-def]
 ):
     """Some rows' tokens (int64), entropies and log-probabilities (float32, nats), each ``[R]``.
 
-    Of a row without filters and adjustments it joins what :func:`reduce_tiles` found; others read their logits again.
+    Of a row without filters and adjustments it joins the results of :func:`reduce_tiles`; others read their logits
+    again.
 
     Arguments as of :func:`reduce_tiles`, and:
         min_p_ptr, top_k_ptr, top_p_ptr: float32, int64 and float32 ``[R]``; read with ``FILTERED`` only.

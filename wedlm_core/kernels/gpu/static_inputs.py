@@ -46,7 +46,7 @@ def fill_inputs(  # type: ignore[no-untyped-def]
         entry_out: see above.
         edge_out: int32 ``[room + 1]``; after the last sequence its edge stands again.
         length_out: int32 ``[room]``; after the last sequence 0.
-        page_out: int32 ``[room, columns_out]``; what is not given stays.
+        page_out: int32 ``[room, columns_out]``; other inputs stay.
         size: rows.
         sequences: of the forward.
         room: sequences at most.

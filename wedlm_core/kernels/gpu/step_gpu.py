@@ -32,7 +32,7 @@ def _counts(facts, stride, context, length, sequences, decoding, SEQ_P: tl.const
 def _write_spans(  # type: ignore[no-untyped-def]
     context_out, cu_rows, kv_lengths, first_picks, known, start, count, decode, sequences, decoding, SEQ_P: tl.constexpr
 ):
-    """What is known of each sequence: its context, the edges of its rows, its KV entries, its first pick."""
+    """Facts of each sequence: context, edges of its rows, KV entries, first pick."""
     index = tl.arange(0, SEQ_P)
     there = index < sequences
     tl.store(context_out + index, known.to(tl.int64), mask=there)
@@ -174,7 +174,7 @@ def pack_rows(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _moved(window_token, chosen_token, source, drafts, length, width):  # type: ignore[no-untyped-def]
-    """What stands at places ``source`` of a window: drafts, then what masks chose, whose row is one after theirs."""
+    """The tokens at places ``source`` of a window: drafts, then the choices of masks, from one row later."""
     inside = source < width
     moved = tl.load(window_token + source, mask=inside & (source < drafts), other=0)
     chose = inside & (source >= drafts) & (source < length)
@@ -191,7 +191,7 @@ def _refilled(  # type: ignore[no-untyped-def]
     stopping = place < 0
     for k in tl.static_range(STOPS):  # one after the other: a tile of places and stops would need all registers
         stopping = stopping | (token == tl.load(stops + slot * STOPS + k))
-    # What stands after the filled places is read as well: a stop token there is after all that is kept.
+    # Tokens after the filled places are read as well: a stop token there comes after all kept tokens.
     none: tl.constexpr = 1 << 30
     first_stop = tl.min(tl.where(stopping, place, none), axis=0)
     keep = filled & (place < most) & (place <= first_stop)
@@ -249,7 +249,7 @@ def advance_windows(  # type: ignore[no-untyped-def]
     Args:
         slots: int64 ``[D]``.
         first_picks: int32 ``[D]``, of :func:`pack_rows`.
-        chosen_token: int64 ``[R]``, what the picks chose.
+        chosen_token: int64 ``[R]``, the choices of the picks.
         chosen_entropy: float32 ``[R]``.
         chosen_logprob: float32 ``[R]``.
         window_token: int64 ``[slots, places]``; the first ``width`` places are moved on.
@@ -264,13 +264,13 @@ def advance_windows(  # type: ignore[no-untyped-def]
         keep_stale: likewise.
         limit: likewise.
         stops: int64 ``[slots, STOPS]``, likewise.
-        tokens: int64 ``[slots, positions]``; what is committed is written to its positions.
+        tokens: int64 ``[slots, positions]``; committed tokens are written to their positions.
         context_ptr: int64 ``[slots]``, moved on.
         words: int32 ``[D, COLUMNS + SHARES (width + 1)]``, written: see ``engine.forward.outcome.words_of``.
         width: places of any of these windows, before and after.
         places: of a window.
         positions: of known tokens.
-        mask_token: what stands at places that are masks.
+        mask_token: at places that are masks.
         COUNT: column of the words that has ``count``; so the next seven.
         NEXT_ROWS: see above.
         CONTEXT: see above.
@@ -279,7 +279,7 @@ def advance_windows(  # type: ignore[no-untyped-def]
         OFFERED: see above.
         VALID: see above.
         NEXT_VALID: see above.
-        COLUMNS: of the words, before what stands for each place.
+        COLUMNS: of the words, before those of each place.
         TOKEN: which share of the words after them, each one wider than the window, has tokens; so the next three.
         ENTROPY: see above.
         LOGPROB: see above.
