@@ -5,7 +5,7 @@ Example:
 
 Generates a sample of the rows in this process, once with the strategy verified and then with --strategy (streaming or
 reference; streaming if it is not given) under rising thresholds, and prints agreement and speed of each. The answer is
-the fastest threshold at which it and all smaller ones tried keep the floor. If verified is as fast, the answer is
+the fastest threshold that keeps the floor, as all smaller ones tried do. If verified is as fast, the answer is
 verified, which loses nothing. Takes the options of generate; writes nothing.
 
 Exit status:
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.calibrat
 
 
 def report(found: Calibration, wanted: CalibrationConfig, window: int | str) -> str:
-    """The table, the setting to use, and what the sample can and cannot tell."""
+    """The table, the setting to use, and the limits of the sample."""
     head = (
         f"{'threshold':>10} {'agreement':>10} {'95% interval':>16} {'tokens/forward':>15} {'rows/token':>11} "
         f"{'tokens/s':>9}"

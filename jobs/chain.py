@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.chain") 
 
 
 def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
-    """What the parsed options ask for; the exit status. ``prog`` and ``argv``: the command as it was typed."""
+    """The configuration of the parsed options; the exit status. ``prog`` and ``argv``: the command as it was typed."""
     signal.signal(signal.SIGTERM, stop)
     try:
         shown = begin_showing(args)

@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
                           help="Print the version and exit.")  # fmt: skip
 
     def error(self, message: str) -> NoReturn:
-        """Print the message and what to do, and exit with status 2."""
+        """Print the message and its remedy, and exit with status 2."""
         kind, unknown, words = message.partition("unrecognized arguments:")
         if unknown:
             names = [word.partition("=")[0] for word in words.split() if word.startswith("--")]
@@ -148,7 +148,7 @@ def _check_agreement(given: Iterable[tuple[Option, Any]], settings: Iterable[Map
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted names of what is in nested mappings -> its value."""
+    """Dotted names of values in nested mappings -> the value."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -223,5 +223,5 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def _shown(name: str) -> str:
-    """A field's name; of what cannot be one, nothing, since it may be a value."""
+    """A field's name; of other texts, nothing, since they may be values."""
     return repr(name) if _FIELD.fullmatch(name.strip()) else "(not shown)"

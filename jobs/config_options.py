@@ -1,4 +1,4 @@
-"""The options that stand for fields of a configuration: one table, from which parsers and configurations are made."""
+"""The options that stand for fields of a configuration, in one table: parsers and configurations are made from it."""
 
 from __future__ import annotations
 

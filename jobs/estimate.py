@@ -25,7 +25,7 @@ from jobs.quiet_end import end_quietly
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.estimate") -> int:
-    """Generate the sample, print what it tells; the exit status."""
+    """Generate the sample, print its findings; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config_options(parser)
     parser.add_argument(

@@ -77,7 +77,7 @@ def make_parser(prog: str) -> Parser:
 
 
 def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
-    """What the parsed options ask for; the exit status. ``prog`` and ``argv``: the command as it was typed."""
+    """The configuration of the parsed options; the exit status. ``prog`` and ``argv``: the command as it was typed."""
     signal.signal(signal.SIGTERM, stop)
     try:
         shown = begin_showing(args, runs=not args.print_plan)

@@ -38,7 +38,7 @@ _AT_FAULT = (pipeline.ConfigError, pipeline.OutputError, pipeline.SourceError, p
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter") -> int:
-    """Filter and print what was kept and dropped; the exit status."""
+    """Filter and print the rows kept and dropped; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_output_options(parser)
     parser.add_argument("--to", required=True, metavar="FOLDER", help="Write the kept rows to this folder.")

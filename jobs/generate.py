@@ -34,7 +34,7 @@ from pipeline.codec import WeDLMError, redact
 
 _ALL_FAILED = 3
 RUN_ENDS = (pipeline.PipelineError, WeDLMError, KeyboardInterrupt)
-"""What ends a run, and is said in a line or two."""
+"""Errors that end a run with a line or two."""
 _REFUSED = (pipeline.ConfigError, pipeline.SourceError, pipeline.OutputError, pipeline.ResourceError)
 
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate
 
 
 def perform(args: argparse.Namespace, prog: str = "", argv: Sequence[str] = ()) -> int:
-    """What the parsed options ask for; the exit status.
+    """The configuration of the parsed options; the exit status.
 
     Args:
         args: the options of :func:`jobs.config_options.add_config_options`, ``validate``, ``estimate``, ``preview``,
@@ -85,9 +85,9 @@ def perform(args: argparse.Namespace, prog: str = "", argv: Sequence[str] = ()) 
 
 
 def report_end(error: BaseException) -> int:
-    """Say why a run ended; its exit status. The reason is the last line of what is printed."""
+    """Say why a run ended; its exit status. The reason is the last line printed."""
     if isinstance(error, KeyboardInterrupt):
-        print("interrupted: the same command continues from what is committed", file=sys.stderr)
+        print("interrupted: the same command continues from the committed rows", file=sys.stderr)
         return 130
     print(f"error: {error}", file=sys.stderr)
     return 2 if isinstance(error, (*_REFUSED, WeDLMError)) else 1
@@ -124,8 +124,8 @@ def _validate(config: RunConfig) -> int:
 
 
 def stop(signum: int, frame: FrameType | None) -> None:
-    """End at once: units in flight are dropped, and done by the next run; what is committed stays."""
-    print("terminated: the same command continues from what is committed", file=sys.stderr)
+    """End at once: units in flight are dropped, and done by the next run; committed rows stay."""
+    print("terminated: the same command continues from the committed rows", file=sys.stderr)
     logging.disable()  # libraries on the way out take this for a fault of theirs, and log it at length
     raise SystemExit(128 + signum)
 

@@ -55,7 +55,7 @@ def commands_of_stages(summary: ChainSummary, config: ChainConfig, prog: str) ->
         found[own.name] = tuple(_about_output(stage, own.run, prog, source))
     options, before = config.base.output_options, summary.stages[config.stages[-1].name].output
     for kept in config.filters:
-        # What a filter has read is all that its rows can be compared with.
+        # A filter's rows can only be compared with the rows that it read.
         run = replace(kept.run, storage_options=options)
         found[kept.name] = tuple(_about_output(summary.filters[kept.name], run, prog, before))
         before = kept.run.output
@@ -72,7 +72,7 @@ def commands_of_chain(summary: ChainSummary, config: ChainConfig, prog: str, arg
 def _about_output(
     summary: RunSummary | FilterResult, config: RunConfig, prog: str, source: object
 ) -> list[Fact]:  # fmt: skip
-    """To read, to verify and to look at the report; ``source``: what the output was made of, if that can be named."""
+    """To read, to verify and to look at the report; ``source``: the source of the output, if it can be named."""
     found: list[Fact] = []
     options = config.output_options
     if not summary.publications or redact(summary.output) != summary.output or config.literal_secrets():
@@ -103,7 +103,7 @@ def _retry(config: RunConfig, prog: str, argv: Sequence[str]) -> list[Fact]:
 
 
 def _other(prog: str, command: str) -> list[str]:
-    """Another sub-command, called in the way in which this one was."""
+    """Another sub-command, called in the way of this one."""
     *start, last = prog.split()
     package, dot, _ = last.rpartition(".")
     return [*start, f"{package}{dot}{command}"]

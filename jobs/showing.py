@@ -18,7 +18,7 @@ def add_progress_options(parser: argparse._ActionsContainer) -> None:
     """``--progress``, ``--progress-seconds`` and ``--quiet``."""
     parser.add_argument("--progress", choices=_OFFERED, default="auto",
                         help="Show the run on standard error: in one place of a terminal (live), as lines of key=value "
-                             "for logs (lines), or not at all (none); auto (the default) takes what fits.")  # fmt: skip
+                             "for logs (lines), or not at all (none); auto (the default) chooses.")  # fmt: skip
     parser.add_argument("--progress-seconds", type=float, default=LINE_SECONDS, metavar="S",
                         help=f"Print a line every so many seconds ({LINE_SECONDS:g}).")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="Print only the summary: no progress and no stages.")

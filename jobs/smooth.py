@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.smooth")
 def _beside(config: RunConfig) -> Path:
     """The file in the model's folder, if the folder is the user's."""
     if not Path(config.model).expanduser().is_dir():
-        rule = "it is no local folder, where what is written beside the weights would last"
+        rule = "it is no local folder, so a file next to the weights would not last"
         raise ConfigError(f"model={config.model_name!r}: {rule}. Give --to FILE.")
     return Path(config.model).expanduser() / SMOOTHING_FILE
 

@@ -25,7 +25,7 @@ from pipeline.codec import redact
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify") -> int:
-    """Print what was checked and found; the exit status."""
+    """Print the checks and findings; the exit status."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_output_options(parser)
     parser.add_argument("--input", metavar="PATH", help="Compare with this input, as given to the run.")

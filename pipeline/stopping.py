@@ -74,7 +74,7 @@ class Stop:
         """Ask the run to stop. Only the first call counts. Safe in a signal handler."""
         if self._asked is None:
             self._asked = time.monotonic()
-            text = f"asked to stop: no new units; what is done within {self.seconds:g} s is committed"
+            text = f"asked to stop: no new units; units done within {self.seconds:g} s are committed"
             # Not here: this may have interrupted a thread that writes to the log itself.
             threading.Thread(target=announce, args=(text,), daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""A headless Chromium that reaches nothing but files, and notes what pages ask for."""
+"""A headless Chromium that reaches nothing but files, and notes the requests of pages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Browser:
         self.driver.get(page.as_uri())
 
     def run(self, script: str, *given: Any) -> Any:
-        """What a script returns."""
+        """The result of a script."""
         return self.driver.execute_script(script, *given)
 
     def picture(self, path: Path) -> None:
@@ -60,7 +60,7 @@ class Browser:
         return found
 
     def complaints(self) -> list[str]:
-        """What the console has said since the last call."""
+        """The console's lines since the last call."""
         return [str(entry["message"]) for entry in self.driver.get_log("browser")]
 
 

@@ -26,7 +26,7 @@ _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 
 
 def code_lines(text: str) -> int:
-    """Lines of Python source on which there is code: no blank line, comment or docstring."""
+    """Lines of Python source with code: no blank line, comment or docstring."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in _LAYOUT:

@@ -1,4 +1,4 @@
-"""Reads what lies in ``infra/``: the operator's schemas, objects as kustomize makes them, commands in texts."""
+"""Reads ``infra/``: the operator's schemas, objects as kustomize makes them, commands in texts."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _apply(target: Object, operation: Object) -> None:
     for name in path:
         place = place[int(name) if isinstance(place, list) else name]
         if isinstance(place, dict):
-            for key, part in place.items():  # this object's own, not what an anchor shares with others
+            for key, part in place.items():  # this object's own, not an anchor's shared object
                 place[key] = _plain(part)
     key = int(last) if isinstance(place, list) else last
     place[key]  # it has to be there

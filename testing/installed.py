@@ -37,7 +37,7 @@ class Environment:
         return Path(sysconfig.get_path("purelib", vars={"base": str(self.folder)}))
 
     def variables(self) -> dict[str, str]:
-        """The variables of a shell in which it is active, with nothing of this checkout."""
+        """The variables of a shell with this environment active, and nothing of this checkout."""
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
         return {**kept, "VIRTUAL_ENV": str(self.folder), "PATH": f"{self.folder / 'bin'}{os.pathsep}{kept['PATH']}"}
 
@@ -65,7 +65,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def make_environment(folder: Path, wheel: Path) -> Environment:
-    """An environment with the wheel; what it depends on is found where this interpreter's packages are."""
+    """An environment with the wheel; its dependencies are this interpreter's packages."""
     venv.create(folder, with_pip=False, symlinks=True)
     made = Environment(folder=folder)
     # Not system_site_packages: this interpreter may itself be one of a virtual environment. A line of a .pth file adds

@@ -16,7 +16,7 @@ MODULES = {
     "jobs/__init__": "OWNER = 'the user'\n",
     "wedlm_core": "OWNER = 'the user'\n",
 }
-"""What the user's modules hold, by their file without suffix."""
+"""The contents of the user's modules, by their file without suffix."""
 
 
 def make_folder(folder: Path, *modules: str) -> Path:

@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From here on garbage is looked for as usual, but not among what collecting made, until the process ends."""
+    """From here on garbage is looked for as usual, but not among objects made by collecting, until the process ends."""
     gc.freeze()
     atexit.register(gc.unfreeze)
     gc.enable()
@@ -64,7 +64,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _short_measurements() -> Iterator[None]:
-    """What forwards cost decides which windows pay, and no output: a few of each kind are enough here."""
+    """The cost of forwards decides which windows pay, and no output: a few of each kind are enough here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "_TABLE", replace(measure._TABLE, rounds=1, seconds=(0.2, 0.2)))
         yield
@@ -74,7 +74,7 @@ def _short_measurements() -> Iterator[None]:
 def _no_flushing() -> Iterator[None]:
     """Flushing to the disk takes milliseconds, thousands of times, and guards against loss of power, which no test has.
 
-    That it is done, and in which order, is a test of its own, which watches the calls.
+    Another test watches the calls and their order.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
@@ -92,7 +92,7 @@ def _silent_stages() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _forgotten_secrets() -> Iterator[None]:
-    """What a test gives as a credential, "test" for one, is not masked in the paths and words of the next test."""
+    """A test's credential, such as "test", is not masked in the paths and words of the next test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(redaction, "_kept", dict(redaction._kept))
         yield
@@ -112,7 +112,7 @@ def qwen25_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def agreeing_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Qwen3-style model whose masks often propose what its next-token head chooses."""
+    """A random Qwen3-style model whose masks often propose the choice of its next-token head."""
     folder = tmp_path_factory.mktemp("models") / "agreeing"
     return write_model(folder, qwen3=True, seed=3, sharpness=2.0, common=0.5)
 

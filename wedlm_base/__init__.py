@@ -1,1 +1,1 @@
-"""Below all our packages: the version, how threads wait, and under which names the packages are imported."""
+"""Below all our packages: the version, how threads wait, and the names of the packages."""

@@ -1,13 +1,13 @@
-"""Under which names our packages are imported where modules of the user's own are called like them.
+"""The names of our packages where modules of the user's own are called like them.
 
-The user's folder comes before the installed packages on Python's path, so a ``pipeline.py`` or ``jobs/`` in it is what
-``import pipeline`` finds. Both are needed in one process: theirs under its name, ours under another one. Where nothing
-hides ours, it is imported under its plain name, so that ``import pipeline`` and ``wedlm_batch`` give the same objects.
-Else :mod:`wedlm_base.private` loads it as a part of ``wedlm_batch.beside_pipeline``.
+The user's folder comes before the installed packages on Python's path, so ``import pipeline`` finds a ``pipeline.py``
+or ``jobs/`` in it. Both are needed in one process: theirs under its name, ours under another one. Where nothing hides
+ours, it is imported under its plain name, so that ``import pipeline`` and ``wedlm_batch`` give the same objects. Else
+:mod:`wedlm_base.private` loads it as a part of ``wedlm_batch.beside_pipeline``.
 
-What is pickled for a worker names modules as they are called here, and a worker looks into the driver's working folder
-first. A package that only the workers would not find counts as hidden, therefore. ``wedlm_batch`` and ``wedlm_base``
-themselves have to be found there: no module of the user's may have these names.
+Pickles for a worker name modules as they are called here, and a worker looks into the driver's working folder first. A
+package that only the workers would not find counts as hidden, therefore. ``wedlm_batch`` and ``wedlm_base`` themselves
+have to be found there: no module of the user's may have these names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def load(package: str) -> ModuleType:
-    """Our package of this name, even where a module of the user's has the name. Says once what hides it."""
+    """Our package of this name, even where a module of the user's has the name. Names the hiding module once."""
     for one in PACKAGES[PACKAGES.index(package) :]:
         _warn(one)
     return importlib.import_module(_names()[package])
@@ -51,7 +51,7 @@ def namespace_of(package: str) -> str:
 
 
 def private_packages(namespace: str) -> tuple[str, ...]:
-    """Packages that are loaded below a namespace: the hidden one, and those above, which import it."""
+    """Packages loaded below a namespace: the hidden one and its importers."""
     return PACKAGES[: PACKAGES.index(namespace.partition(".beside_")[2]) + 1]
 
 
@@ -96,7 +96,7 @@ def refuse_hidden(*packages: str) -> None:
     """For modules that import these under their plain names, as ``python -m jobs.generate`` does.
 
     Raises:
-        ImportError: one of them is hidden in this process; the message names by what.
+        ImportError: one of them is hidden in this process; the message names the other module.
     """
     for package in packages:
         if (place := hidden_by(package, in_workers=False)) is not None:

@@ -27,7 +27,7 @@ COMMANDS = {
     "export": "write the rows of an output as results of an OpenAI batch, or to a Delta table",
     "push": "upload the published files, with a dataset card, to a Hugging Face hub",
     "filter": "keep the good rows of an output in a new one, and list the dropped rows with reasons",
-    "calibrate": "find the entropy threshold at which streaming keeps an agreement",
+    "calibrate": "find the entropy threshold that keeps streaming's agreement",
     "smooth": "scale a model's channels before its weights are rounded to 8 or 4 bits",
     "train": "train a model",
     "evaluate": "run a job, and score its texts against a column of answers",
@@ -39,7 +39,7 @@ COMMANDS = {
 _RUNS = ("generate", "etl", "demo")
 """Sub-commands that may take long."""
 _SILENT = {"--quiet", "--help", "-h", "--version", "--print-config", "--print-plan"}
-"""Options of these with which nothing but their own output is printed."""
+"""Options of these that print nothing but their own output."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

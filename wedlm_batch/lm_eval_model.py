@@ -29,7 +29,8 @@ except ImportError as error:
 _NO_MODEL = 'pretrained: model not given. Name a folder, a URL or a hub id ("tiny" is the small model that is shipped).'
 _DECODING = ("strategy", "window_size", "entropy_threshold", "position_penalty")
 _IGNORED = ("batch_size", "max_batch_size", "trust_remote_code", "add_bos_token")
-"""What lm-eval passes to every model, or people copy from others: batches are continuous, code of models never runs."""
+"""Arguments that lm-eval passes to every model, or people copy from others: batches are continuous, code of models
+never runs."""
 
 
 @register_model("wedlm_batch")
@@ -64,7 +65,7 @@ class WeDLMBatchLM(TemplateLM):
         core.SamplingParams(**self._decoding)  # a wrong value is refused before the model is loaded
         if max_length is not None:
             options["max_model_len"] = max_length
-        # "cuda:0" is what lm-eval says where nobody named a device.
+        # lm-eval passes "cuda:0" if no device was named.
         place = "auto" if device in (None, "cuda", "cuda:0") else str(device)
         self.llm = core.LLM(str(pretrained), device=place, **options)
         self.max_length: int = self.llm.engine.max_model_len
@@ -75,7 +76,7 @@ class WeDLMBatchLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """End of sequence; also what stands in front of a text without a context."""
+        """End of sequence; also the prefix of a text without a context."""
         ends = self.llm.engine.eos_token_ids
         if not ends:
             raise self._error("the tokenizer has no end-of-sequence token, which lm-eval needs. Set eos_token.")
@@ -95,7 +96,7 @@ class WeDLMBatchLM(TemplateLM):
         return str(self.llm.tokenizer.apply_chat_template(chat_history, add_generation_prompt, tokenize=False))
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The name of what :meth:`apply_chat_template` uses, for lm-eval's records; it has one template."""
+        """The name of the template of :meth:`apply_chat_template`, for lm-eval's records; it has one template."""
         if not chat_template:
             return None
         if isinstance(chat_template, str):

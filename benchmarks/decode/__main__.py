@@ -90,8 +90,8 @@ _MODELS = (
     "temperature 0 (`hostile`: one in sixteen), and since draft and verifier share the noise of a position, more often "
     "right at temperature 6 (`high`), 20 (`medium`) and 60 (`low`). With W=16 that is 1.06, 2.7, 6.8 and 11.3 tokens "
     "per forward; a trained prototype had 2.6 in high and 6.8 in medium entropy. After long prompts 6.7, "
-    "24 and 64 give 2.7, 6.8 and 10.3. (Until 2026-11-21 `high` was temperature 0 and `medium` 10: harder than what "
-    "trained models show. Until 2026-11-22 outputs had 16 to 48 tokens, and one thread was used.)"
+    "24 and 64 give 2.7, 6.8 and 10.3. (Until 2026-11-21 `high` was temperature 0 and `medium` 10: harder than "
+    "trained models. Until 2026-11-22 outputs had 16 to 48 tokens, and one thread was used.)"
 )
 
 

@@ -38,7 +38,7 @@ __all__ = ["CASES", "PARTS", "Case", "Part", "main", "processor_seconds", "rate"
 
 _NOISE = "noise: nothing left out, other seeds"
 _ALL = 1e12  # a weight beside which no count matters
-_KEPT = 0.01, 0.02  # gain on the mean and at the best point from which a part stays
+_KEPT = 0.01, 0.02  # a part stays with such a gain on the mean and at the best point
 
 
 def _nothing(drafting: Drafting) -> None:
@@ -95,7 +95,7 @@ def _no_stale_drafts(drafting: Drafting) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of drafting, by what leaves it out.
+    """A part of drafting, and the switch that leaves it out.
 
     Attributes:
         constants: that change.
@@ -130,7 +130,7 @@ PARTS: Mapping[str, Part] = {
     "controller: least gain to switch": Part(constants={"least_gain": 0.0}),
     "plans: rarer while they change nothing": Part(constants={"most_plan_forwards": CONSTANTS.plan_forwards}),
 }
-"""What is left out, by name."""
+"""The part left out, by name."""
 HISTORY_PARTS: Mapping[str, Part] = {
     "history: n-grams of several lengths": Part(constants={"orders": (3,)}),
     "history: votes of several occurrences": Part(constants={"walk": 1}),

@@ -16,14 +16,14 @@ differ. Lines of ``verified`` keep their temperatures and take the rest.
 ``--only`` names the engines to run, where memory does not hold all; if one of them does not start, nothing is run.
 Ratios are to the first line of a table.
 
-``--clock cpu`` takes processor time in place of the wall clock, and needs ``--threads 1``. It leaves out most of what
-other processes on a busy machine do to a pass.
+``--clock cpu`` takes processor time in place of the wall clock, and needs ``--threads 1``. It leaves out most effects
+of other processes on a busy machine.
 
-``verified`` draws at temperatures at which 25M random weights accept drafts as trained models do in low and medium
-entropy (:mod:`benchmarks.decode.models`); its tokens per forward stand in its line. What a pass of many tokens drafts
-depends on how its engine was used before, for windows adapt.
+``verified`` draws at temperatures that make 25M random weights accept drafts as trained models do in low and medium
+entropy (:mod:`benchmarks.decode.models`); its tokens per forward stand in its line. The drafts of a long pass depend on
+earlier use of its engine, because windows adapt.
 
-The *ceiling* of a decode step in float32 is what its weights take to be read, or to be multiplied, at the rates of
+The *ceiling* of a decode step in float32 is the time to read its weights, or to multiply them, at the rates of
 large sums and products of torch in the same round; attention, the choice of tokens and the host are not in it. Where an
 engine is near it, no other can be much faster.
 
@@ -232,7 +232,7 @@ def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Conte
             peers.append(peer)
             found[name] = peer
             print(name, peer.about, flush=True)
-    if args.only is not None and missing:  # a run takes a quarter of an hour, and these are what it is for
+    if args.only is not None and missing:  # a run takes a quarter of an hour, and is made for these
         for peer in peers:
             peer.close()
         name, why = next(iter(missing.items()))
@@ -242,7 +242,7 @@ def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Conte
 
 @dataclass(frozen=True, kw_only=True)
 class Ceiling:
-    """What the machine does at best, measured now: float32 multiplications and additions, and bytes read, a second."""
+    """The best rates of the machine, measured now: float32 multiplications and additions, and bytes read, a second."""
 
     flops: float
     bytes_read: float
@@ -269,7 +269,7 @@ def _least_seconds(once: Callable[[], object], times: int = 5) -> float:
 
 
 def _prompts(batch: int, turn: int) -> list[list[int]]:
-    """Other ones in each pass: an engine may keep what it computed of those before."""
+    """Other ones in each pass: an engine may keep results of earlier ones."""
     return [[10 + (7 * i + 13 * s + 101 * turn) % 900 for i in range(_PROMPT)] for s in range(batch)]
 
 
@@ -319,7 +319,7 @@ def _is_float32(name: str) -> bool:
 
 
 def _check_sizes(args: argparse.Namespace) -> None:
-    """End the program where a pass would not be what its line says: our engines have room for so much, and no more."""
+    """End the program where a pass would not match its line: our engines have room for so much, and no more."""
     if not 2 <= args.new <= _LONGEST - _PROMPT:
         rule = f"a step is timed by further tokens, and a sequence has {_LONGEST} with its prompt"
         raise SystemExit(f"--new {args.new}: {rule}. Give 2 to {_LONGEST - _PROMPT}")

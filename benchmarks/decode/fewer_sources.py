@@ -1,4 +1,4 @@
-"""Constants with which an engine never has masks: for benchmarks of one source of drafts."""
+"""Constants that keep masks out of an engine: for benchmarks of one source of drafts."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
-"""What drafts from history bring to a real model: ``verified`` with them and without, beside autoregressive decoding.
+"""The gain of drafts from history on a real model: ``verified`` with them and without, and autoregressive decoding.
 
     python -m benchmarks.decode.history_engine [--models tiny 25m] [--batches 1 8 32] [--rounds 5] [--repeats 1]
         [--rows 1024] [--workloads copying lists templates "free text"]
 
-The shipped model on prompts of its corpus; as "25m", with zeros beside its weights, which cost what those of a model of
-25 million parameters do (:mod:`benchmarks.decode.widened`). *copying*: the prompt contains the answer. *lists*: so it
-does, in other lines. *templates*: rows are alike, each extracts JSON of the same keys. *free text*: stories and
-letters. The *untrained masks* is the same model with the embedding of its mask replaced by the mean of all: its masks
-propose what has nothing to do with the text, as those of a checkpoint that was never trained to fill masks do. The ways
-run in one process on engines of their own, a few milliseconds each in turns; each keeps its history from round to
-round, as a job does. Ratios are taken within a round; their median is shown, and the middle half of them. Engines that
-are alike may differ by some percent for rounds, as each measures forwards and chooses windows for itself: so there are
-two without history, and with ``--repeats`` all begins anew so many times, and rounds of all are taken together.
-*History alone* never forwards a mask: of it and of masks alone, the better is the best single source of drafts.
-Outputs of all ways are checked to be equal.
+The shipped model on prompts of its corpus; as "25m", with zeros added to its weights, so that they cost as much as 25
+million parameters (:mod:`benchmarks.decode.widened`). *copying*: the prompt contains the answer. *lists*: so it does,
+in other lines. *templates*: rows are alike, each extracts JSON of the same keys. *free text*: stories and letters. The
+*untrained masks* is the same model with the embedding of its mask replaced by the mean of all: its masks propose
+unrelated tokens, as in a checkpoint that was never trained to fill masks. The ways run in one process on engines of
+their own, a few milliseconds each in turns; each keeps its history from round to round, as a job does. Ratios are taken
+within a round; their median is shown, and the middle half of them. Engines that are alike may differ by some percent
+for rounds, as each measures forwards and chooses windows for itself: so there are two without history, and with
+``--repeats`` all begins anew so many times, and rounds of all are taken together. *History alone* never forwards a
+mask: of it and of masks alone, the better is the best single source of drafts. Outputs of all ways are checked to be
+equal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WORKLOADS: Mapping[str, Sequence[str]] = {
     "templates": ("extraction",),
     "free text": ("stories", "letters"),
 }
-_SPREAD = 24  # tokens over which the first sequences end
+_SPREAD = 24  # the first sequences end within so many tokens
 WAYS = (
     "verified", "verified without history", "autoregressive", "verified, history alone",
     "verified without history, again",
@@ -58,7 +58,7 @@ _DRAWN = 1.4
 """Prompts drawn of a family for each that is needed; those with other prompts than the ones before are taken."""
 _ROUND_ROWS = 1024
 """Of a round of one sequence, if there are as many. The first round warms up: for a hundred forwards an engine asks for
-drafts, whether they pay or not, and trials become rare only then. What shorter rounds measure is how a job begins."""
+drafts, whether they pay or not, and trials become rare only then. Shorter rounds measure the begin of a job."""
 _SEVERAL = 4
 """Times as many rows where several sequences run at once: a row takes as much less of the time, or less than that."""
 MODELS = ("tiny", "25m")

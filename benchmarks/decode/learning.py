@@ -1,4 +1,4 @@
-"""Loss of learning: what a job loses that begins with no knowledge, against its length.
+"""Loss of learning of a job that begins with no knowledge, against its length.
 
     python -m benchmarks.decode.learning [--processes 2]
 

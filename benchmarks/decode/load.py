@@ -107,8 +107,8 @@ def long_contexts(settings: Settings) -> Section:
                     points.append(_measure(subject, name, batch, behind_long_prompts(subject, name, batch), settings))
     points = [replace(p, model=f"{p.model}, 1,500 tokens of context") for p in points]
     about = (
-        "Random prompts of about 1,500 tokens, each sampled twice, their KV kept by prefix caching: what is timed is "
-        "decoding, and a forward reads 15 KB for every token of every sequence, once for all rows of it.\n\n"
+        "Random prompts of about 1,500 tokens, each sampled twice, their KV kept by prefix caching: decoding is timed, "
+        "and a forward reads 15 KB for every token of every sequence, once for all rows of it.\n\n"
     )
     return Section(title="Long contexts", body=about + _body(points), goals=_goals(points))
 
@@ -166,7 +166,7 @@ def _body(points: Sequence[Point]) -> str:
         "Ratios are medians over interleaved rounds, with the lowest and highest round. All contenders gave the tokens "
         "of `autoregressive` in every pass (asserted). Prompts are prefilled in the timed pass; the next prompt enters "
         'as one finishes, and the clock stops when there is none left to enter. "If every draft were right" is no '
-        "measurement of decoding but a bound: forwards cost what the table of step costs says, one of k tokens has "
+        "measurement of decoding but a bound: forwards cost as in the table of step costs, one of k tokens has "
         "2k - 1 rows a sequence, nothing is ever rejected, and the host does its work in no time.\n\n"
         + table(_HEADER, (p.row() for p in points))
         + "\n\nTokens/s of each fixed window (those that could not be the best ran in one round only, and were stopped "

@@ -34,7 +34,7 @@ class Goal:
     """A figure and the value that it should reach.
 
     Attributes:
-        claim: what is measured.
+        claim: of the measurement.
         wanted: the least (``at_most``: the most) value that reaches the goal.
         found: the measured figure.
         where: the point where it was measured.

@@ -1,4 +1,4 @@
-"""Measure what each setting of sampling and of the engine costs at a real vocabulary: the median step over a plain one.
+"""Measure the cost of settings of sampling and of the engine at a real vocabulary: the median step over a plain one.
 
     python -m benchmarks.decode.settings [--shape 0.6b] [--batches 1 8 32 64] [--strategies autoregressive verified]
         [--settings ...] [--engine-settings ...] [--rounds 3] [--steps 8] [--threads 2]

@@ -1,17 +1,17 @@
-"""What a grammar costs and brings: constrained verified decoding beside autoregressive, with the grammar and without.
+"""Cost and gain of a grammar: constrained verified decoding and autoregressive, with the grammar and without.
 
     python -m benchmarks.decode.structured_outputs [--models tiny "tiny as 25m" 25m] [--batches 1 8 32] [--rounds 5]
         [--no-large-vocabulary]
 
 The ways of decoding the same prompts stand side by side in one process, on engines of their own, and run a few
-milliseconds each in turns; each round has other prompts, so that no way, and no earlier round, leaves its text to
-another's history, and its first sequences are cut, so that rows end at different times as they do in a job. A ratio is
-taken within a round, the median over rounds is shown; the first round warms up. ``tiny``
-extracts JSON from its held-out prompts; "tiny as 25m" is the same model with zeros beside its weights, which cost what
-those of 25 million parameters do (:mod:`benchmarks.decode.widened`); "25m" has random weights and fills a schema of
-long keys, so its masks propose nothing that is accepted, and what it gains is what is forced. The accuracy of ``tiny``
-is the share of rows whose fields are right. Three of the ways have fewer sources of drafts (the grammar is one in all
-of them): the fastest of these says what all sources together should at least bring.
+milliseconds each in turns; each round has other prompts, so that history never has the text of another way or round.
+The first sequences are cut, so that rows end at different times as in a job. A ratio is taken within a round, the
+median over rounds is shown; the first round warms up. ``tiny`` extracts JSON from its held-out prompts; "tiny as 25m"
+is the same model with zeros added to its weights, so that they cost as much as 25 million parameters
+(:mod:`benchmarks.decode.widened`); "25m" has random weights and fills a schema of long keys, so its masks propose
+nothing that is accepted, and the whole gain is from forced tokens. The accuracy of ``tiny`` is the share of rows whose
+fields are right. Three of the ways have fewer sources of drafts (the grammar is one in all of them): the fastest of
+these is the least gain expected of all sources together.
 
 The last tables give the time to compute which of 151,936 tokens are allowed, and the speed of a model that has them.
 The vocabulary is a byte-level BPE that is trained here on the sources of the installed packages.
@@ -88,7 +88,7 @@ WAYS = ("verified, constrained", "autoregressive", "autoregressive, constrained"
 _VOCABULARY = 151_936
 _FEWEST_ROWS = 128  # of a round
 _MORE_ROWS = {"tiny": 8}  # times as many for a model that decodes these within a few tenths of a second
-_SEVERAL = 4  # times as many of these again where several sequences run: else a job is what its beginning costs
+_SEVERAL = 4  # times as many of these again where several sequences run: else the beginning decides the cost of a job
 _MOST, _MOST_TOKENS = 32, 160  # sequences at once, and tokens of each
 _SUBJECTS = ("tiny", "tiny as 25m", "25m")
 
@@ -310,7 +310,7 @@ def large_engine(text: str, batch: int, *, words_only: bool) -> Engine:
     Args:
         text: the tokenizer.
         batch: sequences at once.
-        words_only: tokens that are no word of up to three letters get a logit of 0, so strings are what is chosen.
+        words_only: tokens that are no word of up to three letters get a logit of 0, so strings are chosen.
     """
     from tokenizers import Tokenizer as Plain
     from transformers import PreTrainedTokenizerFast
@@ -389,8 +389,8 @@ def main() -> None:
         body += (
             f"\n\nAllowed tokens of a vocabulary of {_VOCABULARY}, computed by two threads:\n\n"
             + table(("grammar", "compiled in, ms", "sequences", "states", "ms", "ms per state"), masks)
-            + "\n\nThe 25M shape with that vocabulary, 32 sequences of 48 tokens. Random weights choose what a grammar "
-            "seldom allows; *short words* choose words of up to three letters, as strings allow.\n\n"
+            + "\n\nThe 25M shape with that vocabulary, 32 sequences of 48 tokens. Random weights choose tokens that "
+            "a grammar seldom allows; *short words* choose words of up to three letters, as strings allow.\n\n"
             + table(("model", "way", "tokens/s", "ms per step", "over autoregressive", "over rounds"), speeds)
         )
     command = f"python -m benchmarks.decode.structured_outputs {' '.join(sys.argv[1:])}".rstrip()

@@ -27,10 +27,10 @@ class Passage:
 
     Attributes:
         engine: is empty before and after.
-        requests: in the order in which they enter.
+        requests: in order of entry.
         batch: sequences in the engine at once; the next request enters when one ends.
         seconds: spent so far in its turns.
-        done: what ended so far.
+        done: sequences that ended so far.
     """
 
     engine: Engine
@@ -47,7 +47,7 @@ class Passage:
 
     @property
     def tokens(self) -> int:
-        """Of what ended."""
+        """Of ended sequences."""
         return sum(len(one.token_ids) for one in self.done)
 
     @property
@@ -75,7 +75,7 @@ def first_lengths(batch: int, spread: int) -> list[int]:
 
     Args:
         batch: sequences at once.
-        spread: tokens over which their ends are spread.
+        spread: their ends are spread over so many tokens.
     """
     return [1 + number * spread // batch for number in range(batch)]
 
@@ -93,7 +93,7 @@ def take_turns(passages: Sequence[Passage]) -> None:
 
 @contextmanager
 def old_objects_kept() -> Iterator[None]:
-    """A block in which objects of before are no garbage.
+    """Context: earlier objects are no garbage.
 
     To look through all of them takes a tenth of a second, of whoever is at its turn then.
     """

@@ -4,8 +4,8 @@
         [--batches 1 8 32 64] [--point-seconds 6]
 
 OTHER is the root of another checkout, run by this one's interpreter. Each has a process with an engine of its own; one
-of them decodes at a time, and each round has one pass of either. What is reported is the median over rounds of the
-ratio of the two rates of a round; the tokens of both have to be the same.
+of them decodes at a time, and each round has one pass of either. The result is the median over rounds of the ratio of
+the two rates of a round; the tokens of both have to be the same.
 
 A model that is named by its shape has random weights in bfloat16 and decodes random prompts greedily. ``--numbers`` are
 those of weights: "int8" rounds weights of float32.
@@ -45,7 +45,7 @@ __all__ = ["main"]
 _CHILD = Path(__file__).with_name("versions_child.py")
 _CONFIG = {"max_num_seqs": MAX_SEQUENCES, "prefix_caching": False, "max_model_len": 1024}
 _NUMBERS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "int8": ("float32", "int8")}
-"""What a model computes in, and the numbers of its weights."""
+"""The dtypes of a model's computation and weights."""
 _PROMPT, _NEW, _WORDS = 64, 24, 900  # of random prompts: tokens, tokens that follow, different tokens
 _STRATEGIES = ("verified", "autoregressive", "reference", "streaming", "blockwise")
 _GOAL = 0.98
@@ -54,7 +54,7 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """What is decoded at once."""
+    """The sequences decoded at once."""
 
     model: str
     numbers: str

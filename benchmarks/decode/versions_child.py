@@ -1,4 +1,4 @@
-"""One checkout's engine, told over standard input what to decode; see :mod:`benchmarks.decode.versions`.
+"""One checkout's engine, with its orders on standard input; see :mod:`benchmarks.decode.versions`.
 
 Runs by its path, with the checkout it measures as working folder, and knows public names of ``wedlm_core`` only, so
 that the same measuring code runs older and newer engines.

@@ -1,9 +1,9 @@
 """A trained model in a larger shape: it chooses the tokens of the small one, at the cost of the large one.
 
 The shipped model is so small that a forward of it is bound by arithmetic, and every row costs. Models that are in use
-are bound by reading their weights where sequences are few. So its weights are put into a corner of larger ones, with
-zeros beside them: what is computed stays the same, but for rounding, and a forward costs what one of the large shape
-does. Layers that the small model has not got add zero.
+are bound by reading their weights where sequences are few. So its weights are put into a corner of larger ones, and the
+rest is zero: results stay the same, but for rounding, and a forward costs as much as a forward of the large shape.
+Layers that the small model has not got add zero.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def widened(model: Decoder, shape: ModelConfig, *, seed: int = 0) -> Decoder:
     Args:
         model: a decoder with norms of queries and keys, and without biases.
         shape: sizes to take; all that is no size is the model's.
-        seed: of the weights on which nothing depends: those that feed what layers to spare multiply with zero.
+        seed: of weights without an effect: the inputs of spare layers, which multiply them with zero.
 
     Raises:
         ValueError: the model does not fit into the shape.
@@ -87,7 +87,7 @@ def _places(small: int, large: int) -> Tensor:
 
 
 def _widen(large: DecoderLayer, small: DecoderLayer, config: ModelConfig) -> None:
-    """Fill a layer with what a smaller one computes."""
+    """Fill a layer so that it computes the same as a smaller one."""
     width = config.hidden_size
     for name in ("input_norm", "post_norm"):
         _fill(getattr(large, name).weight, _norm(getattr(small, name).weight, width))

@@ -56,7 +56,7 @@ class Subject:
 def open_subject(name: str, config: EngineConfig | None = None) -> Iterator[Subject]:
     """Load one of :data:`MODELS` in float32 on CPU.
 
-    Passes repeat their prompts: drafts from history would be what an earlier pass gave, which no job has.
+    Passes repeat their prompts: drafts from history would be the text of an earlier pass, as in no job.
     """
     config = config or EngineConfig(max_num_seqs=MAX_SEQUENCES, prefix_caching=False, max_model_len=1024)
     config = replace(config, history_drafts=False)

@@ -17,7 +17,7 @@ from wedlm_core.kv.pool import KVPool
 __all__ = ["attention"]
 
 _SLOW = ("oracle", "sdpa", "tiled", "compiled")
-_TOO_SLOW = 0.05  # seconds of one call, after which a backend's larger shapes are left out
+_TOO_SLOW = 0.05  # a backend's larger shapes are left out after a call of so many seconds
 _PAGE_SIZES = (EngineConfig().page_size, 256)
 
 
@@ -40,7 +40,7 @@ def attention(scene: Scene) -> Report:
             rows.append({**row, "note": why})
             print(*rows[-1].values(), sep=" | ", flush=True)
     flash = "is installed" if importlib.util.find_spec("flash_attn") else (
-        "is absent here: torch's own variable-length path or a kernel of ours is what is measured"
+        "is absent here: torch's own variable-length path or a kernel of ours is measured"
     )  # fmt: skip
     notes = (
         f'"auto" means `{chosen}` for {scale.dtype} here. The package flash-attn {flash}. One layer of '
@@ -61,7 +61,7 @@ def _problem(scene: Scene, page_size: int) -> AttentionProblem:
 
 
 def _backend(scene: Scene, name: str) -> tuple[AttentionBackend | None, int, str]:
-    """The backend with the first page size that it supports (None if there is none), and why not those before."""
+    """The backend with the first page size that it supports (or None), and the refusals of earlier sizes."""
     refused: dict[str, None] = {}
     for page_size in dict.fromkeys(_PAGE_SIZES):
         try:

@@ -47,7 +47,7 @@ _PROBE_STEPS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A timed part of a run in which a fixed set of sequences decodes.
+    """A timed part of a run with a fixed set of decoding sequences.
 
     Attributes:
         seconds: wall-clock time, with the device synchronised at both ends.
@@ -83,7 +83,7 @@ class Regime:
 
     Attributes:
         name: low, medium or high entropy.
-        temperature: the temperature at which draft and verification, which share their noise, agree as often as wanted.
+        temperature: draft and verification, which share their noise, agree as often as wanted with it.
         tokens_per_forward: measured for ``verified`` with a fixed window of 16.
     """
 
@@ -224,7 +224,7 @@ class Subject:
     def slice(self, ids: Sequence[str], seconds: float, steps: int | None = None, least: int = 0) -> Slice:
         """Decode for ``seconds`` and ``least`` steps (or ``steps`` steps), or until a sequence has its maximum.
 
-        A slice in which a graph was captured is thrown away and taken again, three times at most.
+        A slice with a capture of a graph is thrown away and taken again, three times at most.
         """
         for _ in range(_TRIES):
             before = self.captured()
@@ -256,7 +256,7 @@ def _tensors(*modules: nn.Module) -> list[torch.Tensor]:
 
 
 def eagerly(engine: Engine, work: Callable[[], Result]) -> Result | None:
-    """What ``work`` gives where nothing is captured around the engine's forwards; None where nothing is anyway."""
+    """The result of ``work`` if nothing is captured around the engine's forwards; None where nothing is anyway."""
     launch = engine._runner.launch
     if not isinstance(launch, AsyncLaunch) or launch.steps is None:
         return None
@@ -285,7 +285,7 @@ def open_subject(scene: Scene) -> Subject:
 
 
 def regimes(scene: Scene, subject: Subject) -> list[Regime]:
-    """Find by bisection the temperatures at which ``verified`` commits about 6, 3 and 1.3 tokens per forward."""
+    """Find by bisection temperatures that make ``verified`` commit about 6, 3 and 1.3 tokens per forward."""
     if "regimes" not in scene.kept:
         scene.kept["regimes"] = [_regime(scene, subject, name, target) for name, target in _TARGETS.items()]
     found: list[Regime] = scene.kept["regimes"]

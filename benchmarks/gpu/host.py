@@ -1,4 +1,4 @@
-"""GPU suite: the share of a step in which the device waits for the host."""
+"""GPU suite: the share of a step that the device waits for the host."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def host(scene: Scene) -> Report:
 
 
 def _apart(scene: Scene, subject: Subject) -> tuple[float, float]:
-    """Seconds per step, and seconds per step in which the device works."""
+    """Seconds per step, and seconds of the device's work per step."""
     return _with_profiler(scene, subject) if scene.device.type == "cuda" else _with_stopwatch(subject)
 
 

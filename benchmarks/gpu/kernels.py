@@ -41,7 +41,7 @@ class _Kernels:
 
 
 def kernels(scene: Scene) -> Report:
-    """Profile steady steps at a few batch sizes; what is left of the step is the device's idle time."""
+    """Profile steady steps at a few batch sizes; the rest of the step is the device's idle time."""
     scale, subject = scene.scale, open_subject(scene)
     context, rows = scale.contexts[0], []
     for batch in (min(scale.batches), scale.host_batch, max(scale.batches)):
@@ -68,8 +68,8 @@ def kernels(scene: Scene) -> Report:
     notes = (
         f"Steady steps at context {context}, medium entropy, mean of {_STEPS}. In brackets: launches per step. "
         "`kernels` adds up the kernels' own times, which the profiler reads on the device; `step` is the same engine's "
-        "wall-clock time without the profiler. Host: microseconds per step of each phase of the engine's loop, most of "
-        "which the device does not wait for."
+        "wall-clock time without the profiler. Host: microseconds per step of each phase of the engine's loop, and "
+        "the device does not wait for most of them."
     )
     return Report(title="Where a step's time goes", notes=notes, rows=rows)
 
@@ -87,7 +87,7 @@ def _host_micros(subject: Subject) -> Mapping[str, float]:
 def _profiled(scene: Scene, subject: Subject) -> Mapping[str, _Kernels]:
     activity = ProfilerActivity.CUDA if scene.device.type == "cuda" else ProfilerActivity.CPU
     kept = DeviceType.CUDA if scene.device.type == "cuda" else DeviceType.CPU
-    with profile(activities=[activity]):  # the first profile loads what it needs
+    with profile(activities=[activity]):  # the first profile loads its modules
         subject.engine.step()
     synchronise(scene.device)
     with profile(activities=[activity]) as watched:

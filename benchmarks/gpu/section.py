@@ -43,10 +43,10 @@ class Scale:
         name: description, for the head of the result.
         config: configuration of the random model.
         dtype: dtype of the random model.
-        row_counts: numbers of sequences, with one row each, at which the time of a step is measured.
+        row_counts: numbers of sequences, with one row each, for the time of a step.
         short_context: context length of these sequences and of warm-ups; a multiple of every page size.
         batches, contexts: batch sizes and context lengths of the races.
-        host_batch: number of sequences at which host time is reported.
+        host_batch: number of sequences for host time.
         max_rows: ``max_batch_rows`` of the engine.
         slice_seconds: length of one timed slice of decoding.
         race_steps: steps of a slice of the races at least: windows change every few steps.
@@ -56,8 +56,8 @@ class Scale:
         copy_bytes: size of the copied tensor.
         gemm: edge of the square matrices.
         sampler_rows: row counts of the sampler's logits.
-        product_bytes: bytes of the weights over which each is timed.
-        attention: ``(sequences, rows each, context)`` of the shapes at which backends are timed.
+        product_bytes: bytes of weights for the timing of each.
+        attention: ``(sequences, rows each, context)`` of the shapes for timing backends.
         per_regime: prompts per regime for the shipped model.
         tiny_tokens: most tokens that it generates for each.
         near_tie_shapes: ways to decode them, by name (in :mod:`benchmarks.gpu.tiny`).
@@ -277,7 +277,7 @@ def replayed(work: Callable[[], object], device: torch.device) -> Callable[[], o
 
     def replay() -> object:
         graph.replay()
-        return work, result  # the graph reads what these hold: keep it alive
+        return work, result  # the graph reads these: keep them alive
 
     return replay
 

@@ -91,7 +91,7 @@ def _round(engine: Engine, batch: int, turn: int, ids: Iterator[int]) -> _Found:
     def constrained() -> Passage:
         return decode(WAYS[0], lengths)
 
-    plainly = eagerly(engine, constrained) if turn % 2 else None  # first in every other round: what comes later is warm
+    plainly = eagerly(engine, constrained) if turn % 2 else None  # first in every other round: later ones are warm
     found |= {WAYS[0]: constrained(), WAYS[1]: decode(WAYS[1], lengths)}
     plainly = plainly or eagerly(engine, constrained)
     if plainly is not None:

@@ -39,7 +39,7 @@ _NO_DEVICE = 2
 # The first of each is the default.
 _SHAPES = ("8b", "1.7b", "0.6b")
 _WEIGHT_DTYPES = ("auto", "int8", "int4", "fp8_e4m3")
-# Options that take numbers, and what of the scale they say.
+# Options that take numbers, and their fields of the scale.
 _COUNTS = {"rows": "row_counts", "batches": "batches", "contexts": "contexts"}
 
 
@@ -135,7 +135,7 @@ def _in_processes(args: argparse.Namespace, place: Path, begin: float) -> dict[s
 
 
 def _options(args: argparse.Namespace) -> list[str]:
-    """The options that say what is measured, where they are not the defaults."""
+    """The options of the measurement that are not the defaults."""
     return [
         *(["--tiny"] if args.tiny else []),
         *(["--shape", args.shape] if args.shape != _SHAPES[0] else []),

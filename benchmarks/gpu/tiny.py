@@ -75,7 +75,7 @@ def tiny(scene: Scene) -> Report:
         print(*rows[-1].values(), sep=" | ", flush=True)
     notes = (
         f"{scene.scale.per_regime} held-out prompts of each regime, greedy, {scene.scale.tiny_tokens} tokens at most. "
-        "Tokens are compared up to and including a sequence's first difference (what follows one is another text); "
+        "Tokens are compared up to and including a sequence's first difference (the rest is another text); "
         "rates have their 95% interval."
     )
     found = goal("prompts whose float32 output on the device differs from the CPU's (verified, greedy)", 0.0,

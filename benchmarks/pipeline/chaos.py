@@ -1,4 +1,4 @@
-"""Kills and damage, and what they cost: rows lost, duplicated and wrong, work redone, the price of ledger and staging.
+"""Kills and damage, and their cost: rows lost, duplicated and wrong, work redone, the price of ledger and staging.
 
     python -m benchmarks.pipeline.chaos --part reference          # undisturbed, and first: the others need it
     python -m benchmarks.pipeline.chaos --part local-1            # local-2, s3-1, s3-2: store and actors, 19 events
@@ -47,7 +47,7 @@ __all__ = ["main"]
 
 EVENTS = {"driver": 3, "actor": 3, "raylet": 2, "sigterm": 1, "bit flip": 2, "deletion": 1, "zeros": 1, "cut": 1,
           "swap": 1, "state": 2, "frozen": 1, "edit": 1}  # fmt: skip
-"""What happens in a scene: see :mod:`testing.pipeline.chaos`."""
+"""The events of a scene: see :mod:`testing.pipeline.chaos`."""
 TTL_SECONDS = 15.0
 FAILURES = 0.02
 POISON = "This row kills its process."
@@ -84,7 +84,7 @@ def stage_for(actors: int) -> Iterator[Cluster]:
 
 
 def disturb(part: str, folder: Path, rows: int, kills: int | None, seed: int, tokens: int) -> dict[str, Any]:
-    """Run a scene with its kills; what was found. ``tokens``: of the whole job, as the reference has it."""
+    """Run a scene with its kills; the findings. ``tokens``: of the whole job, as the reference has it."""
     store, actors = part.split("-")[0], int(part.split("-")[1])
     source = write_prompts(folder / "prompts.parquet", rows)
     plan = [kind for kind, count in EVENTS.items() for _ in range(count) if kind != "edit"]

@@ -1,4 +1,4 @@
-"""Jobs whose rows kill their processes, by themselves or together: how they end, and what that takes."""
+"""Jobs whose rows kill their processes, alone or together: their ends, and the cost."""
 
 from __future__ import annotations
 

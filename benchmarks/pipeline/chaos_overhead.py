@@ -1,4 +1,4 @@
-"""What ledger and staging cost: the same job with them, and with results discarded in the actor, in turns."""
+"""The cost of ledger and staging: the same job with them, and with results discarded in the actor, in turns."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _WAYS = ("bare", "piped", "shown")
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """What both ways generate, and on what."""
+    """The work of both ways, and its model."""
 
     rows: int
     strategy: str
@@ -108,7 +108,7 @@ def shown(case: _Case) -> dict[str, Any]:
 
 @contextmanager
 def _terminal() -> Iterator[TextIO]:
-    """A pseudo-terminal's file; what is written there is read by a thread, as a terminal's window does."""
+    """A pseudo-terminal's file; a thread reads from it, as a terminal's window does."""
     master, slave = pty.openpty()
 
     def drain() -> None:

@@ -1,4 +1,4 @@
-"""What it takes to look at, and to go on with, an output of a million units.
+"""The cost of looking at, and continuing, an output of a million units.
 
     python -m benchmarks.pipeline.large_ledger [--units 1000000]
 

@@ -2,9 +2,8 @@
 
     python -m benchmarks.pipeline.run_settings [--rows 2000] [--rounds 2] [--settings "unit_rows 64" ...]
 
-One private Ray session, one actor, the shipped model, one torch thread. Seconds are those in which rows were generated:
-loading and publishing are left out. A setting that changes the tokens changes the work too: its rate says what a token
-costs then.
+One private Ray session, one actor, the shipped model, one torch thread. Seconds are of generation: loading and
+publishing are left out. A setting that changes the tokens changes the work too: its rate is the cost of a token then.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Outcome:
         refusal: why the schema is refused, in a few words; None if it compiles.
         seconds: to compile, or to refuse.
         valid, invalid: instances that were tried.
-        refused: reasons for which valid instances are no outputs, and how many.
+        refused: reasons why valid instances are no outputs, and how many.
         allowed: invalid instances that are outputs.
     """
 

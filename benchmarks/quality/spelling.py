@@ -1,4 +1,4 @@
-"""Whether a grammar has a JSON value at all, and under which spelling."""
+"""Whether a grammar has a JSON value at all, and its spelling."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class _Speller:
             self.limited = True
 
     def _fields(self, matcher: Any, left: dict[str, Any], comma: str) -> Iterator[Any]:
-        """Try first the fields after which most others may still come."""
+        """Try first the fields that leave most others possible."""
         if not left:
             yield from self._text(matcher, "}")
         found = list[tuple[int, int, Any, dict[str, Any]]]()

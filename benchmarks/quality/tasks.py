@@ -1,9 +1,9 @@
-"""Tasks beyond what the shipped model was trained on, so that it errs: longer, larger, with more steps.
+"""Tasks beyond the shipped model's training, so that it errs: longer, larger, with more steps.
 
 Each family draws problems in the words of the training corpus, with numbers or lengths that go beyond its ranges (the
 ranges are stated with each), or with words where it never had them. There are two groups. Of the problems in ``exact``
-one answer is right, to the letter. Of those in ``open`` many are: the corpus' own checker accepts what its grammar can
-say about this prompt.
+one answer is right, to the letter. Of those in ``open`` many are: the corpus' own checker accepts all texts of its
+grammar for this prompt.
 """
 
 from __future__ import annotations

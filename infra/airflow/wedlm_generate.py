@@ -1,4 +1,4 @@
-"""An Airflow DAG that calls the job, and does nothing else: what is new under the input prefix is generated each day.
+"""An Airflow DAG that calls the job, and does nothing else: new files under the input prefix are generated each day.
 
 Airflow's workers need the command ``ray`` and the address of a Ray head; they need neither this repository nor a GPU.
 The job is resumable: a retry continues where the attempt before it ended, and a run that finds nothing new ends at
@@ -27,7 +27,7 @@ with DAG(
             'ray job submit --address "$JOB_ADDRESS" -- python -m jobs.generate'
             ' --input "$JOB_INPUT" --output "$JOB_OUTPUT" --model "$JOB_MODEL"'
         ),
-        # Not in the command itself, of which the shell would interpret them.
+        # Not in the command itself, since the shell would interpret them.
         env={
             "JOB_ADDRESS": "{{ var.value.wedlm_ray_address }}",
             "JOB_INPUT": "{{ var.value.wedlm_input }}",

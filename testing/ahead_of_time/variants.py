@@ -76,7 +76,7 @@ _FEW = (
 
 
 def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = False) -> Iterator[Variant]:
-    """Compile what engines with these shapes launch, in float32 and bfloat16; more variants of the first shape.
+    """Compile the kernels of engines with these shapes, in float32 and bfloat16; more variants of the first shape.
 
     Args:
         shapes: model configurations by name.

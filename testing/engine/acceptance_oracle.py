@@ -16,7 +16,7 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclass(kw_only=True)
 class Counts:
-    """``counts`` by slot and ``job`` by family; what they hold is in :class:`wedlm_core.engine.drafting.acceptance`."""
+    """``counts`` by slot and ``job`` by family; see :class:`wedlm_core.engine.drafting.acceptance`."""
 
     counts: np.ndarray
     job: np.ndarray

@@ -54,14 +54,14 @@ BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is decoded: ``acceptance`` of the sequences in turn, times ``stale`` after a wrong token.
+    """The text: ``acceptance`` of the sequences in turn, times ``stale`` after a wrong token.
 
     Attributes:
         tokens: outputs of a sequence; then another takes its place.
         prompt: rows of prefill of each new sequence, in the forward after the end of the last one.
         later: acceptance of sequences that begin in every other ``period`` of forwards: the job changes; () is never.
         host_seconds: of a step besides its forward, without drafts and with some.
-        hidden: what is missed of it, likewise, over the seconds of the forward: only those of steps as a whole show it.
+        hidden: seconds of a step beyond the forward's, as a share; only whole steps show them.
         noise: relative spread of the seconds of a step.
         overlap: whether forwards are padded to the rows that they have at most, as a host knows these that overlaps.
     """

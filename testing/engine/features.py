@@ -1,4 +1,4 @@
-"""Values of the sampler's features that change what is generated: each alone, and random ones together."""
+"""Values of the sampler's features that change tokens: each alone, and random ones together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEATURES: dict[str, dict[str, Any]] = {
         "logit_bias": {40: 3.0, 41: -50.0}, "bad_words": ["e", "3, 4", "ing"], "logprobs": 3, "top_k": 60,
     },
 }  # fmt: skip
-"""Fields of ``SamplingParams`` by the name of what they use."""
+"""Fields of ``SamplingParams`` by the name of their feature."""
 
 
 def uses_history(fields: dict[str, Any]) -> bool:

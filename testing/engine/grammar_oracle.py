@@ -1,4 +1,4 @@
-"""What a grammar allows, the slow way: a matcher that is run from the start of the output at every step."""
+"""The tokens that a grammar allows, the slow way: a matcher that is run from the start of the output at every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What :mod:`wedlm_core.kernels.cpu.grammar_rows` and :mod:`.grammar_windows` compute, as operations on arrays."""
+""":mod:`wedlm_core.kernels.cpu.grammar_rows` and :mod:`.grammar_windows` as operations on arrays."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class OracleResult:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """Token ids that adjustments need beside the parameters: what ends a sequence, and its bad words."""
+    """Token ids that adjustments need besides the parameters: stop tokens and bad words."""
 
     stop_ids: Sequence[int] = ()
     bad_words: Sequence[Sequence[int]] = ()
@@ -97,7 +97,7 @@ def adjusted(
 
 
 def kept(scaled_V: Tensor, min_p: float = 0.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """Logits over the temperature after min-p, top-k and top-p; -inf of what is left out.
+    """Logits over the temperature after min-p, top-k and top-p; -inf for tokens left out.
 
     Top-p adds whole units of probability, so that the sum is the same in any order and on any device.
     """

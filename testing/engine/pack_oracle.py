@@ -22,12 +22,12 @@ __all__ = ["Batch", "pack", "pick"]
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One forward's input: T rows, of which D are decode rows.
+    """One forward's input: T rows, D of them decode rows.
 
     Attributes:
         id_T, position_T: int64 token ids and logical positions.
         kv_entry_T: int64 slot of the KV pool each row writes.
-        rows: what attention needs.
+        rows: for attention.
         row_D: int64, the forward's row of each decode row.
         flat_D: int64, its place in the groups' flattened layouts (F places in all).
         slot_D: int64, the engine slot of its sequence.

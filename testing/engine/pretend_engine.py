@@ -40,7 +40,7 @@ from wedlm_core.types import Generation, Request, SamplingParams
 
 __all__ = ["SCENARIOS", "Found"]
 
-# Batch-invariant attention and a fixed step cost, so that engines differ only by what a scenario varies.
+# Batch-invariant attention and a fixed step cost, so that engines differ only by a scenario's variable.
 CONFIG = EngineConfig(
     max_num_seqs=8, max_window=3, max_batch_rows=48, max_model_len=64, num_pages=120, page_size=4, attention="triton",
     batch_invariant=True, step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20), graph_rows=16,
@@ -129,7 +129,7 @@ def found_of(engine: Engine, done: list[Generation], expected: list[Generation])
 
 
 def steady(folder: Path, params: Sequence[SamplingParams], **settings: Any) -> Found:
-    """Admission, prefill and decoding in which any wait for the device is an error, except for a forward's results."""
+    """Admission, prefill and decoding; any wait for the device is an error, except for a forward's results."""
     tokenizer, config = Tokenizer.load(folder), replace(CONFIG, **settings)
     engine = Engine(model(folder, "cuda"), tokenizer, config)
     requests = requests_of([[5 + i, 60, 71] for i in range(len(params))], params)
@@ -244,7 +244,7 @@ def traced(folder: Path) -> Found:
 def around(folder: Path) -> Found:
     """Requests that need no more than a temperature: the work around their forwards is captured, of many kinds."""
     base = SamplingParams(max_tokens=14, window_size=3, ignore_eos=True, logprobs=True)
-    chosen = [  # greedy ones come first: what is captured for them would do for no other temperature
+    chosen = [  # greedy ones come first: their captures would do for no other temperature
         base,
         replace(base, max_tokens=25),
         replace(base, strategy="autoregressive", stop_token_ids=tuple(range(150, 300))),
@@ -278,7 +278,7 @@ def grammars(folder: Path) -> Found:
 
 
 def buffers_refuse(folder: Path) -> Found:
-    """Every second time what grammars allow does not fit where recorded work reads it: that forward ends eagerly."""
+    """Every second time the allowed tokens do not fit into the memory of recorded work: that forward ends eagerly."""
     plain, turns = AllowedBuffers.take, itertools.count()
     with patch.object(AllowedBuffers, "take", lambda own, allowed: plain(own, allowed) if next(turns) % 2 else None):
         return grammars(folder)
@@ -303,7 +303,7 @@ def captures_fail(folder: Path, number: int) -> Found:
 
 
 def adjusted(folder: Path) -> Found:
-    """What was captured reads lists where they lie now: those of later sequences are more, longer and elsewhere."""
+    """Captured work reads lists at their present places: those of later sequences are more, longer and elsewhere."""
     base = SamplingParams(max_tokens=7, window_size=3, ignore_eos=True)
     grown: list[dict[str, Any]] = [
         {"logit_bias": {30 + i: 4.0 for i in range(count)}, "bad_words": ("e", "ab", "7, 8")[:words],

@@ -1,4 +1,4 @@
-"""A job whose text repeats, and engines for it: what tests of drafts from history share."""
+"""A job whose text repeats, and engines for it, for tests of drafts from history."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def requests(strategy: str, temperature: float, structure: StructuredOutputs | N
 
 
 def tokens(done: list[Generation]) -> dict[str, Any]:
-    """What rows say, by their ids."""
+    """The texts of rows, by their ids."""
     return {one.request_id: (one.token_ids, one.finish_reason, one.logprobs) for one in done}
 
 

@@ -1,4 +1,4 @@
-"""What samplers choose, row by row in torch: the rule of :mod:`wedlm_core.decoding.sampling`, and its oracle."""
+"""The choices of samplers, row by row in torch: the rule of :mod:`wedlm_core.decoding.sampling`, and its oracle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def choose(
         rows: sampling inputs of each row.
         mask_token_id: id that rows with ``suppress_R`` never choose.
         vocab_limit: ids from here on are padding, never chosen by rows with ``suppress_R``.
-        tables: what the record of adjustments says.
+        tables: of the record of adjustments.
     """
     found = [
         _chosen(row_V.float().clone(), rows, r, mask_token_id, vocab_limit, tables) for r, row_V in enumerate(logits_RV)
@@ -108,7 +108,7 @@ def adjusted_row(logits_V: Tensor, tables: AdjustmentTables, slot: int, position
     words = [[token for token in word if token >= 0] for word in listed("bad_words")]
     prompt, known = int(tables.prompt_S[slot]), min(position, int(tables.known_S[slot]))
     tokens = tables.tokens_SL[slot].tolist()
-    output = tokens[prompt:known] + [-1] * (position - max(prompt, known))  # masks: what they will be is not known
+    output = tokens[prompt:known] + [-1] * (position - max(prompt, known))  # masks: their tokens are not known
     history = History(stop_ids=ids("stop_ids"), bad_words=[word for word in words if word and word[-1] < len(logits_V)])
     return adjusted(logits_V, cast(SamplingParams, params), tokens[:prompt], output, history)
 

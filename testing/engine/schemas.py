@@ -129,6 +129,6 @@ OTHERS: Mapping[str, StructuredOutputs] = {
     "object": StructuredOutputs(json_object=True),
     "free whitespace": StructuredOutputs(json=_object({"a": _DIGIT}), whitespace_pattern=r"[ \n]{0,2}"),
     "no whitespace": StructuredOutputs(json=_object({"a": _DIGIT, "b": _DIGIT}), separators=(",", ":")),
-    "behind a tag": StructuredOutputs(json=_object({"a": _DIGIT}), after="</t>"),
-    "behind a special token": StructuredOutputs(choice=["x", "y"], after="<|mask|>"),
+    "after a tag": StructuredOutputs(json=_object({"a": _DIGIT}), after="</t>"),
+    "after a special token": StructuredOutputs(choice=["x", "y"], after="<|mask|>"),
 }

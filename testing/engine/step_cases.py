@@ -1,4 +1,4 @@
-"""Sequences before a forward, as hypothesis draws them, for what packs their rows and advances their windows."""
+"""Sequences before a forward, as hypothesis draws them, for packing rows and advancing windows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ token = st.integers(0, 4)  # few, so that drafts agree and stop by chance, and 0
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One sequence before a forward: its window, its parameters, and what the forward's rows choose."""
+    """One sequence before a forward: its window, its parameters, and the choices of the forward's rows."""
 
     drafts: tuple[int, ...]
     masks: int
@@ -99,7 +99,7 @@ def set_up(runner: Runner, case: Case, slot: int) -> None:
 
 
 def table_of(decoding: dict[int, Case]) -> SlotTable:
-    """What the host knows of the same slots."""
+    """The host's values of the same slots."""
     table = SlotTable(SLOTS, 2 * WIDEST + 1)
     table.head[:], table.widest[:] = True, WIDEST
     for slot, case in decoding.items():
@@ -110,7 +110,7 @@ def table_of(decoding: dict[int, Case]) -> SlotTable:
 
 
 def choices_of(decoding: list[Case], rng: np.random.Generator) -> Choice:
-    """What the decode rows choose; the first drafts agree, as many as the case says."""
+    """The choices of the decode rows; the first drafts agree, as many as the case says."""
     tokens = []
     for case in decoding:
         agreeing, rows = min(case.agreeing, len(case.drafts)), len(case.drafts) + case.masks + 1
@@ -131,7 +131,7 @@ def snapshot(runner: Runner) -> dict[str, torch.Tensor]:
 
 
 def restore(runner: Runner, before: dict[str, torch.Tensor]) -> None:
-    """Bring back what :func:`snapshot` kept, and contexts where they were kept beside it."""
+    """Restore a :func:`snapshot`, and contexts where they were kept with it."""
     for name, value in before.items():
         if name == "context_S":
             runner.state.context_S.copy_(value)

@@ -32,9 +32,9 @@ def set_up() -> None:
 
 
 def _look_for_builtins_once() -> None:
-    """Look through Triton's language once for what the interpreter replaces, not before each launch.
+    """Look through Triton's language once for functions that the interpreter replaces, not before each launch.
 
-    That is an eighth of its time, and what it finds is the same each time.
+    That is an eighth of its time, and its findings are the same each time.
     """
     from triton.language.core import is_builtin
     from triton.runtime import interpreter

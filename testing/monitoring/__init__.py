@@ -2,7 +2,7 @@
 
     python -m testing.monitoring
 
-Run it after a change of the table; a test holds the files equal to what is made here.
+Run it after a change of the table; a test holds the files equal to the results of this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages of the documentation: their code blocks, what runs these, and the site that is made of the pages.
+"""The pages of the documentation: their code blocks, the runner of these, and the site made of the pages.
 
-Knows Markdown, notebooks and mkdocs. Does not know what the pages are about, except for the names of the packages.
+Knows Markdown, notebooks and mkdocs. Does not know the subjects of pages, except for the names of the packages.
 """

@@ -1,4 +1,4 @@
-"""Runs pages as their tests do, each in a folder of its own, and shows what they print.
+"""Runs pages as their tests do, each in a folder of its own, and shows their output.
 
 python -m testing.pages docs/quickstart.md ...
 """

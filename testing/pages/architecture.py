@@ -58,7 +58,7 @@ _STYLE = (f"{_SHAPES}{_COLOURS.format(**_LIGHT)}\n  @media (prefers-color-scheme
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A package. ``about``: what it is, in some words."""
+    """A package. ``about``: its purpose, in some words."""
 
     package: str
     about: str
@@ -66,7 +66,7 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagram:
-    """Boxes from the top down, and the pairs of packages of which the first imports the second."""
+    """Boxes from the top down, and pairs of packages: the first imports the second."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[tuple[str, str], ...]
@@ -85,7 +85,7 @@ def read_diagram(text: str) -> Diagram:
 
 
 def places(diagram: Diagram) -> dict[str, tuple[float, float]]:
-    """Column and row of each box; one without a place gets a free one in a row below those that import it."""
+    """Column and row of each box; a package without a place gets a free place in a row below its importers."""
     found = {box.package: _PLACES[box.package] for box in diagram.boxes if box.package in _PLACES}
     for box in diagram.boxes:
         if box.package not in found:

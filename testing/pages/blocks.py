@@ -1,6 +1,6 @@
-"""The code blocks of a page, and what is to be done with each. Sybil finds the fences.
+"""The code blocks of a page, and the use of each. Sybil finds the fences.
 
-What a block is for follows from its language and from a comment on the line above it, which readers do not see:
+The use of a block follows from its language and from a comment on the line above it, which readers do not see:
 
 ==========================================  ==========================================================================
 ```` ```bash ````, ```` ```python ````       is run
@@ -8,7 +8,7 @@ any language with ``title="job.yaml"``      is written to that file, for the blo
 ```` ```yaml ```` without a title            is a part of a job's settings, and built into a configuration
 ``<!-- not run: REASON -->`` above it       is shown only
 ``<!-- run on: PAGE -->`` above it          is shown only; the same block is run on that page
-``<!-- output -->`` above ```` ```text ````  is what the block before it printed; ``...`` stands for anything
+``<!-- output -->`` above ```` ```text ```` marks the output of the block before it; ``...`` stands for anything
 ```` ```text ````, ```` ```mermaid ````      is a drawing or a listing
 ==========================================  ==========================================================================
 """
@@ -50,7 +50,7 @@ class Block:
         code: its text.
         reason: why it is not run, if its page says so.
         elsewhere: the page that runs it, if that is another one.
-        is_output: whether it is what the block before it printed.
+        is_output: whether it is the output of the block before it.
         indented: whether it stands inside a list.
     """
 
@@ -66,7 +66,7 @@ class Block:
 
     @property
     def use(self) -> Use:
-        """What is to be done with it."""
+        """Its use."""
         if self.reason is not None or self.elsewhere is not None:
             return "shown"
         if self.is_output:
@@ -115,7 +115,7 @@ def regions_of(document: Document) -> Iterator[tuple[Region, Block]]:
 
 
 def faults(blocks: list[Block], run_elsewhere: dict[str, set[str]]) -> list[str]:
-    """What is wrong with the marks of a page's blocks: a block is run, written, compared, or has a reason.
+    """The faults in the marks of a page's blocks: a block is run, written, compared, or has a reason.
 
     Args:
         blocks: of one page.

@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site (``hooks`` in ``mkdocs.yml``)."""
+"""Functions that mkdocs calls while it builds the site (``hooks`` in ``mkdocs.yml``)."""
 
 from __future__ import annotations
 

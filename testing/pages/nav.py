@@ -1,4 +1,4 @@
-"""The navigation of the site: what ``mkdocs.yml`` names, and all other pages of ``docs/`` at the end of one section."""
+"""The navigation of the site: the pages in ``mkdocs.yml``, and all others of ``docs/`` at the end of one section."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["GUIDES", "completed", "named", "pages_in"]
 
 GUIDES = "Guides"
-"""The section that takes the pages of ``docs/`` for which ``mkdocs.yml`` has no place."""
+"""The section for pages of ``docs/`` without a place in ``mkdocs.yml``."""
 
 Nav = list[Any]
 

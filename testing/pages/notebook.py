@@ -2,7 +2,7 @@
 
     python -m testing.pages.notebook docs/notebooks/first-run.ipynb
 
-runs a notebook in a folder of its own and stores its outputs, without what differs from run to run for no reason. The
+runs a notebook in a folder of its own and stores its outputs, without accidental differences from run to run. The
 page is made of the stored outputs; making it runs nothing.
 """
 
@@ -54,7 +54,7 @@ def run_notebook(path: Path, folder: Path, timeout: float = 240) -> Notebook:
 
 
 def _joined(outputs: list[Any]) -> list[Any]:
-    """Outputs with what was printed in several pieces, as timing has it, as one."""
+    """Outputs, with prints that came in several pieces joined."""
     joined: list[Any] = []
     for output in outputs:
         if joined and output["output_type"] == joined[-1]["output_type"] == "stream":
@@ -92,7 +92,7 @@ def _shown(output: Mapping[str, Any]) -> str:
     data = output.get("data", {})
     if "image/png" in data:
         encoded = "".join(data["image/png"]).replace("\n", "")
-        return f"![what the cell above draws](data:image/png;base64,{encoded})\n"
+        return f"![the drawing of the cell above](data:image/png;base64,{encoded})\n"
     if "text/plain" in data:
         return _text("".join(data["text/plain"]))
     raise ValueError(f"{output['output_type']}: an output of a notebook is text or a PNG. Run the notebook again.")

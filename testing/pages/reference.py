@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["KINDS", "homes", "kind_of", "reference_pages"]
 
 KINDS: Mapping[str, str] = {
-    "functions": "Functions: jobs over a table, and reading what they wrote",
+    "functions": "Functions: jobs over a table, and reading their outputs",
     "llm": "LLM: prompts in, text out, in this process",
     "settings": "Settings",
     "results": "Results",
@@ -21,11 +21,11 @@ KINDS: Mapping[str, str] = {
 }
 """Page -> its title."""
 _ABOUT: Mapping[str, str] = {
-    "functions": "What a program calls to run a job, look at it and read its rows.",
-    "llm": "The engine without rows and files, for a notebook or a script: what vLLM's `LLM` is there.",
-    "settings": "What may be set, with meaning, range and default. YAML and `--set` have the same names.",
-    "results": "What functions return. A row's statistics are explained in [columns](columns.md).",
-    "errors": "What may be raised. Each message names the value, the rule and the remedy. `PipelineError` is the\n"
+    "functions": "Functions that run a job, look at it and read its rows.",
+    "llm": "The engine without rows and files, for a notebook or a script, as vLLM's `LLM`.",
+    "settings": "Every setting, with meaning, range and default. YAML and `--set` have the same names.",
+    "results": "Results of functions. A row's statistics are explained in [columns](columns.md).",
+    "errors": "Exceptions. Each message names the value, the rule and the remedy. `PipelineError` is the\n"
     "base class of the errors of jobs, `WeDLMError` that of the engine's.",
 }
 

@@ -1,6 +1,6 @@
 """Runs the blocks of a page in a folder of its own, in order, as a reader would type them.
 
-A page has a process of its own, ``python -m testing.pages.runner PAGE``, in which Sybil runs its Python blocks in one
+A page has a process of its own, ``python -m testing.pages.runner PAGE``, where Sybil runs its Python blocks in one
 namespace. Each block of shell commands is a ``bash -e``.
 """
 
@@ -41,7 +41,7 @@ def run_page(page: Path, folder: Path, environment: Mapping[str, str] | None = N
         timeout: seconds for the page.
 
     Raises:
-        BlockFailed: for the first block that fails, with page, line and what it printed.
+        BlockFailed: for the first block that fails, with page, line and output.
     """
     own = dict(os.environ if environment is None else environment) | {
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
@@ -64,7 +64,7 @@ class _Page:
         self._python = PythonEvaluator()
 
     def regions(self, document: Document) -> Iterator[Region]:
-        """The parser for Sybil: every region, with what evaluates it."""
+        """The parser for Sybil: every region, with its evaluator."""
         for region, block in regions_of(document):
             region.parsed = region.lexemes["source"]
             region.evaluator = lambda example, block=block: self._evaluate(example, block)
@@ -106,7 +106,7 @@ class _Page:
 
 @contextmanager
 def _printing_to(descriptor: int) -> Iterator[None]:
-    """Send the output of this process, and of what it starts, to a file."""
+    """Send the output of this process, and of its children, to a file."""
     saved = [os.dup(number) for number in (1, 2)]
     for number in (1, 2):
         os.dup2(descriptor, number)

@@ -12,7 +12,7 @@ __all__ = ["check_settings"]
 
 
 def check_settings(text: str) -> None:
-    """Build what a job with these settings would have; input and output are filled in where they are left out.
+    """Build the configuration of a job with these settings; input and output are filled in where they are left out.
 
     Raises:
         ConfigError: as for a job's file: unknown fields, values out of range, contradictions.

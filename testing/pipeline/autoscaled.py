@@ -28,7 +28,7 @@ class AutoscaledCluster(Cluster):
         folder: for sessions, logs and machines.
         most: nodes beside the head.
         cpus, gpus: of each.
-        idle_seconds: after which a node without work is given back.
+        idle_seconds: a node without work is given back after so long.
     """
 
     def __init__(self, folder: Path, *, most: int, cpus: int = 1, gpus: int = 1, idle_seconds: float = 5.0) -> None:

@@ -38,7 +38,7 @@ ROWS = [{"prompt": _FAILING.get(i, f"Count from {i} to {i + 4}."), "topic": f"t{
 class ChainExecutor(InlineExecutor):
     """Does units one after the other in this process: those of later stages as soon as they come.
 
-    ``done`` has the stage of every unit in the order in which they were done. ``lazy`` does later stages last.
+    ``done`` has the stage of every unit, in order of their ends. ``lazy`` does later stages last.
     """
 
     def __init__(self, engine: Callable[[], FakeEngine] = FakeEngine, *, lazy: bool = False) -> None:

@@ -35,7 +35,7 @@ _GIVE_UP_SECONDS = 240.0
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What was done to a job, and what it took.
+    """The kills of a job, and their cost.
 
     Attributes:
         kills: kind of kill or damage -> how often.
@@ -62,9 +62,9 @@ class Chaos:
         cpus: of each node.
         tokens: of the whole job where known: no kill of k comes later than where its k + 1-th part is done, however
             fast the machine is.
-        failures: probability with which an operation on the output fails.
+        failures: probability that an operation on the output fails.
         poison: a prompt that kills its process.
-        ttl: seconds for which a driver's lease holds unless renewed.
+        ttl: seconds of a driver's lease unless renewed.
         seed: of the moments.
     """
 
@@ -193,7 +193,7 @@ class Chaos:
     def _damage(self, kind: str) -> None:
         if kind == "state":
             self._kill("driver")
-            self._outcome.kills["driver"] -= 1  # counted as what it was for
+            self._outcome.kills["driver"] -= 1  # counted under its own kind
             while not self._vandal.empty_state():
                 self._keep_running(0.2)
         elif kind == "edit":

@@ -1,10 +1,10 @@
 """A driver process for tests that kill it: ``python -m testing.pipeline.chaos_driver spec.json``.
 
 The specification: ``config`` (fields of RunConfig), ``counters`` (folder of the engines' counts), ``failures``
-(probability with which an operation on the output fails), ``poison`` (a prompt that kills its process, or null),
-``ttl`` (seconds for which a lease holds), and if given ``pace`` (seconds of an engine's step, at least) and
-``progress`` (a file to which the units done are appended, with their time, as lines of JSON).
-Exit status as that of ``jobs.generate``: 0 done, 1 failed, 143 ended by SIGTERM.
+(probability that an operation on the output fails), ``poison`` (a deadly prompt, or null), ``ttl``
+(seconds of a lease), and if given ``pace`` (seconds of an engine's step, at least) and ``progress`` (a file of JSON
+lines for the units done, with their time). Exit status as that of ``jobs.generate``: 0 done, 1 failed, 143 ended by
+SIGTERM.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A cluster of thousands of simulated actors, driven by the real dispatcher, scaler, index and ledger.
 
 Discrete events: an actor is ready, an actor has finished a unit, a node is lost, a segment of the ledger is stored.
-Time is simulated; what the driver does at each event runs for real, and the processor time that it takes delays the
-events after it, as it does in a driver process. Ray itself is not here: what its calls cost a driver is an assumption
-(``call_seconds``), to be measured apart.
+Time is simulated; the driver's work at each event runs for real, and its processor time delays later events, as in a
+driver process. Ray itself is not here: the cost of its calls for a driver is an assumption (``call_seconds``), to be
+measured apart.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a job took.
+    """The time of a job.
 
     Attributes:
         seconds: simulated, from the first actor to the last commit.
         efficiency: GPU seconds of the rows over those of all actors that were there.
-        driver_seconds: processor time of the driver by what it did.
+        driver_seconds: processor time of the driver by function.
         units, executions, lost_nodes: how many.
         commits: units by how often they were committed: all once.
         ledger_puts, ledger_bytes: segments.
@@ -295,7 +295,7 @@ class _Driver:
             self.cluster.run(given)
 
     def _commit(self) -> None:
-        """One segment is stored at a time; what is done meanwhile goes into the next one."""
+        """One segment is stored at a time; units done meanwhile go into the next one."""
         if self._storing or not self._records:
             return
         records, self._records = self._records, []

@@ -26,7 +26,7 @@ ALTERED: dict[str, Callable[[bytes], bytes]] = {
     "zeros": lambda data: bytes(len(data)),
     "another file's content": lambda data: b'{"this": "is something else"}\n',
 }
-"""What becomes of an object's bytes."""
+"""The damage to an object's bytes."""
 
 
 def _alter(change: Callable[[bytes], bytes]) -> Callable[[Storage, str], None]:

@@ -110,7 +110,7 @@ class SmallJob:
         return run_on(executor or InlineExecutor(), config, storage or self.storage, lambda progress: None)
 
     def stop_after(self, units: int, **fields: Any) -> None:
-        """A run that ends after some units, none of which are published."""
+        """A run that ends after some units, without a publication."""
         try:
             self.run(StopsAfter(units), **fields)
         except Stopped:

@@ -44,7 +44,7 @@ BOUNDARIES = {
     layout.INPUT: "input",
     layout.CRASHES: "crash note",
 }
-"""Key prefix -> what is written or removed there."""
+"""Key prefix -> the kind of object written or removed there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Moment:
 
 
 def boundary(moment: Moment) -> str:
-    """The moment's operation in words: what is done to what."""
+    """The moment's operation in words: verb and object."""
     if moment.operation in ("promote", "sweep"):
         return moment.operation
     of = next((name for prefix, name in BOUNDARIES.items() if moment.key.startswith(prefix)), "published data")
@@ -65,9 +65,9 @@ def boundary(moment: Moment) -> str:
 
 
 def crash_points(moments: Sequence[Moment], *, every: bool = True) -> list[int]:
-    """Numbers of those moments at which a crash leaves what it leaves at no later one.
+    """Numbers of moments whose crash leaves a state that no later crash leaves.
 
-    Where not ``every`` one is wanted, the first and the last of each kind: of what is done to what, before and after.
+    Where not ``every`` one is wanted, the first and the last of each kind: of operation and object, before and after.
 
     Just after an operation is, to the next run, just before the following one: nothing is written in between. So it is
     left out, unless operations of several threads overlap there, or a stream was written to since.
@@ -90,7 +90,7 @@ class Killed(BaseException):
 
 
 class Recorder:
-    """Lets everything pass and writes down what it was."""
+    """Lets all operations pass and writes them down."""
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []

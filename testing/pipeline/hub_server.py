@@ -1,6 +1,6 @@
 """A server of the part of the Hugging Face hub's protocol that uploads and reads dataset repositories.
 
-Written from what the installed ``huggingface_hub`` sends and reads: repositories, branches, preupload, LFS batch and
+Written from the requests of the installed ``huggingface_hub``: repositories, branches, preupload, LFS batch and
 upload, commits with a parent, trees, files by revision, and the check of a card's YAML. Content is checked as the hub
 does it: an LFS object has to have the SHA-256 that names it, and a commit may name only objects that are there.
 """
@@ -74,7 +74,7 @@ class HubServer:
     """A running server.
 
     Attributes:
-        endpoint: what ``HF_ENDPOINT`` is to be.
+        endpoint: for ``HF_ENDPOINT``.
         repos: by name.
         objects: LFS objects that were uploaded, by SHA-256.
         requests: method and path of each request, in order.

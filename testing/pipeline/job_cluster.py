@@ -106,7 +106,7 @@ class JobCluster:
         )  # fmt: skip
 
     def log_of(self, submission: str) -> str:
-        """What a job has written so far."""
+        """The output of a job so far."""
         return self.job("logs", submission).stdout
 
     def end(self) -> None:

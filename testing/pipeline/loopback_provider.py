@@ -114,7 +114,7 @@ class LoopbackProvider(NodeProvider):  # Ray's class has no types
 
 
 def _lives(pid: int) -> bool:
-    """Whether its raylet is there or may still come. The provider is the parent, so what has ended is a zombie."""
+    """Whether its raylet is there or may still come. The provider is the parent, so an ended process is a zombie."""
     with suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False

@@ -68,13 +68,13 @@ def noted_slow_engine(job: Job, num_threads: int | None) -> EngineLike:
 
 
 def notes_of(output: str | Path) -> list[dict[str, Any]]:
-    """What the actors of all runs into this output have noted."""
+    """The notes of the actors of all runs into this output."""
     folder = Path(output, layout.SCRATCH).parent / _NOTES
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
 def _on_made_up_gpus(folder: Path) -> dict[str, Any]:
-    """Runs on one node that claims two GPUs: devices of the actors, and what is asked of an autoscaler meanwhile."""
+    """Runs on one node that claims two GPUs: devices of the actors, and requests to an autoscaler meanwhile."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     import ray

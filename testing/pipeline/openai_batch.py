@@ -1,4 +1,4 @@
-"""Lines of OpenAI batches, and what the official client's types make of result lines."""
+"""Lines of OpenAI batches, and result lines as the official client's types."""
 
 from __future__ import annotations
 

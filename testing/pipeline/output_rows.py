@@ -1,4 +1,4 @@
-"""Made-up output rows of any kind that an output may have, for tests of what is computed over them."""
+"""Made-up output rows of any kind that an output may have, for tests of aggregates over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No waiting for other processes: what follows a pause is tested, the pause is not."""
+"""No waiting for other processes: tests look after a pause, not at it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Driver of a test: runs that succeed and fail in every way, with secrets given in every way; then all that may leak.
 
-``python -m testing.pipeline.planted_secrets ENDPOINT MODEL``. The environment has PLANTED_KEY and PLANTED_FILE (a
-path), by which the store is reached; PLANTED_LITERAL is given literally. Each run's outcome is a line of its own.
+``python -m testing.pipeline.planted_secrets ENDPOINT MODEL``. The environment has PLANTED_KEY and PLANTED_FILE (a path)
+to reach the store; PLANTED_LITERAL is given literally. Each run's outcome is a line of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROWS = [{"prompt": f"Count from {i}." if i != 3 else None, "k": i} for i in rang
 
 
 class _LeakyEngine(FakeEngine):
-    """Fails as a client would that quotes what it signed with."""
+    """Fails as a client that quotes its credentials."""
 
     def step(self) -> list[Generation]:
         raise RuntimeError(f"the signature of {os.environ['PLANTED_KEY']} was refused")
@@ -128,7 +128,7 @@ def main(endpoint: str, model: str) -> None:
             output="s3://plant/r", storage_options=options, on_progress=lambda progress: authenticate(endpoint, 0),
             **{**common, "units_in_flight": 1}))  # fmt: skip
         authenticate(endpoint, 10**9)
-    # Ray's files go with this process. What is left in the working folder is looked through.
+    # Ray's files go with this process. Files left in the working folder are looked through.
     shutil.copytree(private_folder(), "ray", ignore=shutil.ignore_patterns("sockets"), symlinks=True)
 
 

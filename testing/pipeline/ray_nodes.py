@@ -39,7 +39,7 @@ class Node:
     Attributes:
         name: its node id in Ray.
         pid: of the process that started it, which leads a process group.
-        log: what it says; None if another process started it.
+        log: its output; None if another process started it.
         process: the handle of ``pid``; None if another process started it.
     """
 

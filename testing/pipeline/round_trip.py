@@ -1,4 +1,4 @@
-"""Rows from Parquet on an S3 server through a whole run and back, compared with what went in."""
+"""Rows from Parquet on an S3 server through a whole run and back, compared with the input."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _ROWS_PER_FILE = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What went in and what came out.
+    """Input and output rows.
 
     Attributes:
         rows_in, rows_out: of the input, and of the published table as plain Parquet.
         missing, duplicated: ids of rows that are not there, or there more than once.
-        changed: rows whose input columns are not what went in.
+        changed: rows whose input columns have changed.
         failed: rows without a generation.
         tokens: generated.
         parts: published files.

@@ -1,4 +1,4 @@
-"""A server that speaks the S3 protocol, in a process of its own on loopback; and what clients need to reach it."""
+"""A server that speaks the S3 protocol, in a process of its own on loopback; and settings for clients to reach it."""
 
 from __future__ import annotations
 

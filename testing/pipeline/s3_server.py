@@ -1,4 +1,4 @@
-"""moto's server with a memory for what it works out anew in each request: ``python -m testing.pipeline.s3_server``.
+"""moto's server with a cache for values that it computes in each request: ``python -m testing.pipeline.s3_server``.
 
 Arguments are those of ``moto.server``. For each request it lists its own package and tries the patterns of all services
 to find the one, and for each object of a listing it parses a time. These were two thirds of its time.

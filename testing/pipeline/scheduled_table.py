@@ -1,4 +1,4 @@
-"""A growing input folder and the table that scheduled runs keep of it, and what the table should hold."""
+"""A growing input folder and the table that scheduled runs keep of it, and the rows that it should hold."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ScheduledTable:
     def run(
         self, executor: InlineExecutor | None = None, storage: Storage | None = None, **fields: Any
     ) -> EtlResult:  # fmt: skip
-        """A scheduled run; ``fields`` of its configuration, or of that of what it runs."""
+        """A scheduled run; ``fields`` of its configuration, or of the configuration of its runs."""
         own = {name: fields.pop(name) for name in list(fields) if name in EtlConfig.__dataclass_fields__}
         config = replace(self.config, run=replace(self.config.run, **fields), **own)
         return etl_on(executor or InlineExecutor(), config, storage or self.storage, lambda progress: None)
@@ -96,7 +96,7 @@ class ScheduledTable:
         self.check_whole()
 
     def check_whole(self, *, swept: bool = True) -> None:
-        """The files are what was committed; and if they were ``swept``, nothing lies around."""
+        """The files are the committed ones; and if they were ``swept``, nothing lies around."""
         assert verify(self.config.run.output, storage_options=self.options).problems == ()
         for left in (layout.STAGED, layout.PUBLISH, layout.SCRATCH) if swept else ():
             assert self.storage.keys(left) == []

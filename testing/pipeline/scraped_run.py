@@ -1,4 +1,4 @@
-"""A driver that scrapes the metrics ports of its cluster's nodes while it generates; prints what it found as JSON.
+"""A driver that scrapes the metrics ports of its cluster's nodes while it generates; prints its findings as JSON.
 
 Run as ``python -m testing.pipeline.scraped_run OUTPUT`` with ``RAY_ADDRESS`` in the environment.
 """
@@ -71,7 +71,7 @@ def main(output: str) -> None:
         [*rows, {"prompt": ""}], output=output, model="tiny", unit_rows=4, num_threads=1, price_per_hour=3600.0,
         sampling=SamplingParams(max_tokens=200, ignore_eos=True), on_progress=on_progress,
         engine=EngineConfig(max_num_seqs=8),  # so that most prompts come when their prefix is known
-        report_traces=0,  # engines generate nothing but what the ledger holds
+        report_traces=0,  # engines generate only the ledger's rows
     )  # fmt: skip
     end = time.monotonic() + _EXPORTED_AFTER
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Lists the sockets on which the processes of a run accept connections."""
+"""Lists the listening sockets of the processes of a run."""
 
 from __future__ import annotations
 

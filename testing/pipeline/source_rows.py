@@ -16,7 +16,7 @@ __all__ = ["all_rows", "opened"]
 
 
 def opened(data: Any, folder: Path) -> SlicedSource:
-    """The source of ``data``; what is in memory is kept below ``folder``."""
+    """The source of ``data``; rows in memory are kept below ``folder``."""
     return open_source(data, LocalStorage(folder / "out", layout.SCRATCH))
 
 

@@ -1,4 +1,4 @@
-"""A command in a pseudo-terminal, and what its screen shows at any moment."""
+"""A command in a pseudo-terminal, and its screen at any moment."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Terminal:
         os.write(self._master, _INTERRUPT)
 
     def read(self, seconds: float) -> None:
-        """Take in what the command writes within so many seconds."""
+        """Read the command's output for so many seconds."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if not select.select([self._master], [], [], left)[0]:

@@ -1,4 +1,4 @@
-"""Records what a cluster and a job on it look like over time: nodes, actors, units done, and what was done to them."""
+"""Records a cluster and a job on it over time: nodes, actors, units done, and kills."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sample:
     Attributes:
         seconds: since the begin.
         nodes: that run, without the head.
-        actors: processes of generate actors that run, those that load their model among them.
+        actors: running processes of generate actors, also while they load the model.
         units: done, of all runs of the job.
         head: 1 if the head runs.
     """
@@ -100,7 +100,7 @@ class Timeline:
         """Wait until a look satisfies ``reached``.
 
         Raises:
-            RuntimeError: none does in time; ``what`` says what was waited for.
+            RuntimeError: none does in time; ``what`` names the event.
         """
         deadline = time.monotonic() + seconds
         while not reached(self.last):

@@ -78,6 +78,6 @@ class Vandal:
             file.write(edited)
 
     def restore_input(self) -> None:
-        """What it was, in place."""
+        """The old content, in place."""
         with self._input.open("r+b") as file:
             file.write(self._whole)

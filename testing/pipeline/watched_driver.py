@@ -1,4 +1,4 @@
-"""A driver process of :mod:`testing.pipeline.chaos_driver`, and what a test can see of it from outside."""
+"""A driver process of :mod:`testing.pipeline.chaos_driver`, and a test's view of it from outside."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WatchedDriver:
         return self.process.wait(seconds)
 
     def said(self) -> str:
-        """What it has said so far, in all of its lives."""
+        """Its output so far, in all of its lives."""
         return self._log.read_text(errors="replace")
 
     def progress(self) -> list[tuple[float, int]]:

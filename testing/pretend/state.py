@@ -62,7 +62,7 @@ class State:
         memory: "cpu", or "meta" if tensors have no contents.
         strict: whether waits are errors.
         captured: work of the graph that is being captured; None outside of a capture.
-        made: storages that the capture itself made: no work outside of it sees what is written to them.
+        made: storages of the capture itself: other work never sees writes to these.
     """
 
     memory: str = "cpu"
@@ -77,7 +77,7 @@ LOG = Log()
 
 @contextmanager
 def strict() -> Iterator[Log]:
-    """A context in which waits are errors; yields an empty log."""
+    """Context: waits are errors; yields an empty log."""
     before, STATE.strict = STATE.strict, True
     LOG.clear()
     try:

@@ -131,8 +131,8 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _write(func: Any, args: Any, kwargs: Any, owners: dict[int, DeviceTensor], outer: Any, outer_kw: Any) -> Any:
     """Run an operation that changes an argument; in a capture record it.
 
-    A device would not run it then. Here it is run as well where it changes what the capture made: operations after it
-    take their shapes, and indices within them, from values.
+    A device would not run it then. Here it is run as well where it changes tensors of the capture: later operations
+    take shapes, and indices within them, from values.
     """
     if STATE.captured is not None:
         STATE.captured.append(lambda: func(*args, **kwargs))
@@ -182,7 +182,7 @@ def _common_device(func: Any, flat: list[Any], args: Any) -> torch.device:
 
 
 def _check_waits(func: Any, args: Any, kwargs: Any) -> None:
-    """Count operations for which torch makes the host wait on a GPU."""
+    """Count operations that make the host wait on a GPU."""
     name = func._schema.name.partition("::")[2]
     if name in _ASKING or (name == "repeat_interleave" and kwargs.get("output_size") is None):
         waits(f"{func}")

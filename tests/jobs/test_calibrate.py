@@ -1,4 +1,4 @@
-"""Calibration: agreement measures, the search for a threshold, the sample, and what is refused."""
+"""Calibration: agreement measures, the search for a threshold, the sample, and refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wedlm_core import LLM
 
 DEMO = "jobs/data/demo_prompts.parquet"
 SAMPLING = SamplingParams(max_tokens=64, window_size=16)
-SAMPLED = replace(SAMPLING, temperature=1.0)  # so that what is filled early is wrong more often
+SAMPLED = replace(SAMPLING, temperature=1.0)  # so that tokens filled early are wrong more often
 ROWS = 20
 
 

@@ -1,4 +1,4 @@
-"""``jobs.etl``: exit statuses and what is printed; with nothing new, quickly and without Ray or torch."""
+"""``jobs.etl``: exit statuses and output; with nothing new, quickly and without Ray or torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that exports: what it prints, and its exit statuses."""
+"""The command that exports: its output and exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exit status of ``jobs.generate`` for rows that fail, and what its summary says of them."""
+"""Exit status of ``jobs.generate`` for rows that fail, and its summary of them."""
 
 from __future__ import annotations
 

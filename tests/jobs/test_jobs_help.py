@@ -1,4 +1,4 @@
-"""``--help`` of every job says what its exit statuses mean."""
+"""``--help`` of every job explains its exit statuses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Mistakes of new users, over a hundred: each answer is soon there, fits a screen, and names value, rule and remedy.
 
-What is wrong with a run is refused by ``--validate`` and by the run alike, in the same words and before Ray starts.
+A mistake in a run is refused by ``--validate`` and by the run, in the same words and before Ray starts.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ ARGUMENTS: dict[str, list[str]] = {
 def test_the_command_line_shows_no_credentials(
     name: str, qwen3_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # five times with pauses, each of which we repeat
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # five times with pauses, and we repeat each
     (tmp_path / "in.jsonl").write_text('{"prompt": "a"}\n')
     given = {"--input": str(tmp_path / "in.jsonl"), "--output": str(tmp_path / "out"), "--model": str(qwen3_folder)}
     own = ARGUMENTS[name]
@@ -170,7 +170,7 @@ def test_a_configuration_shows_its_fields_but_no_credentials() -> None:
         assert not shows_secret(text), text
     for part in ("seed=7", "'split': 'train'", f"ftp://{MASK}@host/out", "'region': 'eu'"):
         assert part in repr(config)
-    assert config.storage_options["key"] == SECRET, "what is used is what was given"
+    assert config.storage_options["key"] == SECRET, "the given value is used"
 
 
 @contextmanager

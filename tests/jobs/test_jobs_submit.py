@@ -1,6 +1,6 @@
 """``ray job submit`` of the generate job, to a real cluster on loopback: success, failure, stop, continuation.
 
-The head, on which drivers run, has neither CPUs nor GPUs; the actors run on a node with made-up GPUs.
+The head, where drivers run, has neither CPUs nor GPUs; the actors run on a node with made-up GPUs.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def test_a_stopped_job_commits_what_is_in_flight_and_exits_resumable_and_a_secon
     assert stopped.returncode == 0, stopped.stdout
     log = cluster.log_of("stops")
     assert "Job 'stops' was stopped" in cluster.job("status", "stops").stdout, log
-    assert "asked to stop: no new units; what is done within 15 s is committed" in log
+    assert "asked to stop: no new units; units done within 15 s are committed" in log
     assert log.strip().splitlines()[-2:] == [
-        "terminated: the same command continues from what is committed", "status 143"
+        "terminated: the same command continues from the committed rows", "status 143"
     ]  # fmt: skip
     found = pipeline.status(tmp_path / "out")
     assert at_stop < found["units_committed"] < 60

@@ -1,4 +1,4 @@
-"""The command that pushes: what it prints, its exit statuses, and that it shows no token."""
+"""The command that pushes: its output and exit statuses, without a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``status``: lines to read, and one JSON object for programs, of what Python returns."""
+"""``status``: lines to read, and one JSON object for programs, equal to Python's result."""
 
 from __future__ import annotations
 

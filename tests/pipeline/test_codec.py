@@ -17,7 +17,7 @@ NAMES = [f.name for f in fields(SamplingParams)]
 
 
 def changed(name: str) -> SamplingParams:
-    """Parameters of which one is another, whatever its type is."""
+    """Parameters with one changed, whatever its type is."""
     params = copy(SamplingParams())
     object.__setattr__(params, name, StructuredOutputs(regex="a") if name == "structured_outputs" else "another")
     return params

@@ -1,4 +1,4 @@
-"""The fingerprint: which settings change an output, and what older records say."""
+"""The fingerprint: settings that change an output, and older records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a signal does to a run: the first drains, the second and any at another moment act as they would without us."""
+"""Signals to a run: the first drains, the second and any at another moment act as they would without us."""
 
 from __future__ import annotations
 

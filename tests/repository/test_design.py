@@ -89,7 +89,7 @@ def targets(path: Path) -> Iterator[str]:
 
 @cache
 def imports() -> frozenset[Edge]:
-    """Lines of the table of which one imports the other."""
+    """Pairs of lines of the table: the first imports the second."""
     found: set[Edge] = set()
     for package in ("wedlm_batch", "wedlm_base", "jobs", "pipeline", "wedlm_core"):
         for path in sorted((ROOT / package).rglob("*.py")):

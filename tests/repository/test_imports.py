@@ -16,8 +16,8 @@ from testing.repository import ROOT
 SHIPPED = ("wedlm_batch", "wedlm_base", "wedlm_core", "pipeline", "jobs")
 UNSHIPPED = ("testing", "benchmarks", "tests")
 
-# From the top down. A module belongs to the longest of these names that it begins with, and imports modules of its own
-# line and of the lines below it, under TYPE_CHECKING too. The public packages give names of modules below them.
+# From the top down. A module belongs to the longest name here that begins its own, and imports modules of that line and
+# of lower lines, under TYPE_CHECKING too. The public packages give names of modules below them.
 ORDER = (
     "wedlm_batch",
     "jobs",
@@ -94,7 +94,7 @@ ORDER = (
     "wedlm_base",
 )
 
-# They name what is below them, and are imported for no name of their own.
+# They name lower modules, and are imported for no name of their own.
 PUBLIC = ("wedlm_batch", "pipeline", "wedlm_core")
 
 # Lines of the table that do not know each other, although one is above the other.
@@ -176,7 +176,7 @@ def modules() -> Mapping[str, Path]:
 
 @cache
 def imports(name: str) -> frozenset[str]:
-    """What a module imports anywhere in it: modules of the repository whole, anything else as it is written."""
+    """The imports anywhere in a module: modules of the repository whole, anything else as it is written."""
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     return frozenset(target for node in ast.walk(tree) for target in _targets(node))
 
@@ -234,7 +234,7 @@ def test_imports_point_down_the_table() -> None:
 
 
 def _not_below(name: str) -> set[str]:
-    """What a module imports that is not below it in the table, is a stranger to it, or does not ship."""
+    """The imports of a module that are not below it in the table, are strangers to it, or do not ship."""
     known = {target for target in imports(name) if under(target, *SHIPPED, *UNSHIPPED)}
     wrong = {target for target in known if under(target, *UNSHIPPED)}
     if name not in PUBLIC:
@@ -287,9 +287,7 @@ def test_tests_and_benchmarks_share_by_testing_alone() -> None:
     wrong = {
         name: found for name in names if (found := sorted(t for t in imports(name) if under(t, *_not_shared(name))))
     }
-    assert not wrong, "\n".join(
-        f"{name} imports {own}: what is shared lives in testing/" for name, own in wrong.items()
-    )
+    assert not wrong, "\n".join(f"{name} imports {own}: shared code lives in testing/" for name, own in wrong.items())
 
 
 def _not_shared(name: str) -> tuple[str, ...]:
@@ -303,7 +301,7 @@ def _not_shared(name: str) -> tuple[str, ...]:
 
 
 def fresh(code: str) -> str:
-    """What a fresh interpreter prints."""
+    """The output of a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

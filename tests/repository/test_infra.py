@@ -1,4 +1,4 @@
-"""What ``infra/`` says is true of the operator's schemas and of the code: kinds, fields, commands, names, versions."""
+"""``infra/`` agrees with the operator's schemas and the code: kinds, fields, commands, names, versions."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ DAG = INFRA / "airflow" / "wedlm_generate.py"
 
 
 def python_with(module: str) -> str | None:
-    """An interpreter that has a module: this one, or the one that e.g. ``SKY_PYTHON`` names."""
+    """An interpreter with a module: this one, or e.g. another that ``SKY_PYTHON`` names."""
     if importlib.util.find_spec(module) is not None:
         return sys.executable
     return os.environ.get(f"{module.upper()}_PYTHON")
@@ -60,7 +60,7 @@ def test_ray_up_takes_the_file_and_refuses_an_unknown_field() -> None:
 
 
 def ec2_faults(node: dict[str, Any]) -> str:
-    """What the API of EC2 would refuse of a node's settings; empty if nothing."""
+    """Settings of a node that the API of EC2 would refuse; empty if nothing."""
     import botocore.session
     import botocore.validate
 

@@ -1,7 +1,7 @@
 """The commands of ``infra/README.md`` that a Ray head suffices for run as they are written.
 
-They run in namespaces of their own (network, processes, mounts): Ray listens on all interfaces there, of which there is
-only the loopback one, and whatever was started ends with the block.
+They run in namespaces of their own (network, processes, mounts): Ray listens on all interfaces there (only the loopback
+exists), and all processes end with the block.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_the_blocks_are_those_of_a_ray_head() -> None:
 
 
 def pre_stop() -> str:
-    """What a worker's pod runs before it ends, without the wait: it drains the node that it runs on."""
+    """The last command of a worker's pod, without the wait: it drains its node."""
     (cluster,) = clusters_in(load(INFRA / "kuberay" / "base" / "job" / "rayjob.yaml"))
     (container,) = cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"]
     command: str = container["lifecycle"]["preStop"]["exec"]["command"][2]
@@ -51,7 +51,7 @@ def pre_stop() -> str:
 
 
 def run(folder: Path, *commands: str) -> str:
-    """What commands print, run one after the other in namespaces of their own; the first that fails ends them."""
+    """The output of commands, run one after the other in namespaces of their own; the first that fails ends them."""
     if not may_unshare():
         pytest.skip("this machine makes no namespaces")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {

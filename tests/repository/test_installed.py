@@ -1,4 +1,4 @@
-"""What a user has: the wheel, a folder that is not the clone, and in it ``pipeline.py`` and ``jobs/`` of their own."""
+"""A user's files: the wheel, a folder that is not the clone, and in it ``pipeline.py`` and ``jobs/`` of their own."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_every_sub_command_is_found_beside_the_users_modules(installed: Environm
         done = installed.run(project, *start, "status", "nothing")
         assert done.returncode == 2
         assert "no run was begun" in done.stderr.splitlines()[-1]
-        assert str(project / "pipeline.py") in done.stderr, "what has our name is named"
+        assert str(project / "pipeline.py") in done.stderr, "modules with our name are named"
 
 
 def test_the_commands_of_the_readme_run(installed: Environment, tmp_path: Path) -> None:

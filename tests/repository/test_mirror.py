@@ -1,4 +1,4 @@
-"""``tests/`` mirrors the tree: a test lies in the folder of what it is about, under its name."""
+"""``tests/`` mirrors the tree: a test lies in the folder of its subject, under its name."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ def test_tests_are_named_after_what_they_test() -> None:
 
 def test_every_test_file_is_collected() -> None:
     strange = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith(("test_", "conftest"))]
-    assert not strange, f"{strange}: what tests share lives in testing/"
+    assert not strange, f"{strange}: code shared by tests lives in testing/"

@@ -38,9 +38,9 @@ SLOW: Mapping[str, str] = {
     "guides/report.md": "a job, and its rows once more: about 15 s",
     "guides/etl.md": "two jobs, one after the other: about 15 s",
     "guides/evaluation.md": "evaluations of several strategies: about 15 s",
-    "guides/quality.md": "a job, and four commands on what it wrote: about 12 s",
+    "guides/quality.md": "a job, and four commands on its output: about 12 s",
 }
-"""Pages that take long -> what takes the time. The others together take less than a minute."""
+"""Pages that take long -> the reason. The others together take less than a minute."""
 OWN_TEST: Mapping[str, str] = {"reference/formats.md": "tests/repository/test_formats_page.py"}
 """Pages that need a server around them -> the test that runs their blocks."""
 

@@ -38,6 +38,6 @@ def test_torch_load_reads_weights_only_everywhere() -> None:
             for call in loads_of(path):
                 only = {k.arg: getattr(k.value, "value", None) for k in call.keywords}.get("weights_only")
                 found.append((f"{path.relative_to(ROOT)}:{call.lineno}", ast.unparse(call.func), only))
-    assert found, "the search finds what there is"
+    assert found, "the search finds them"
     others = [f for f in found if f[1] != "torch.load" or f[2] is not True]
     assert {f[0].partition(":")[0] for f in others} <= OWN

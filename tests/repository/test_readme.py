@@ -1,4 +1,4 @@
-"""The README is short, and what it and the pages name is there: links, commands, options, files, columns."""
+"""The README is short, and names in it and the pages exist: links, commands, options, files, columns."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "sourc
 
 
 class Page(HTMLParser):
-    """Addresses in a page: what a browser loads, where links lead, and what they may lead to."""
+    """Addresses in a page: files that a browser loads, targets of links, and anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ RETIRED: Mapping[str, str] = {
     **dict.fromkeys(("survival", "survivals"), "acceptance"),
     **dict.fromkeys(("tally", "tallies", "tallied"), "crash bisection, count"),
 }
-"""Word -> what to write instead."""
+"""Word -> its replacement."""
 
 RETIRED_NAMES: Mapping[str, str] = {
     "company": "concurrent_units",
@@ -55,7 +55,7 @@ RETIRED_NAMES: Mapping[str, str] = {
     "told": "observed",
     "took": "elapsed, record_host_time",
 }
-"""Name (or parts of one, joined by underscores) -> what to call it instead."""
+"""Name (or parts of one, joined by underscores) -> its replacement."""
 
 _WORD = re.compile(r"[A-Za-z]+")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

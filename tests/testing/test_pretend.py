@@ -1,4 +1,4 @@
-"""The pretend CUDA device refuses what a GPU refuses; its graphs and copies behave as on a GPU."""
+"""The pretend CUDA device refuses the same operations as a GPU; its graphs and copies behave as on a GPU."""
 
 from __future__ import annotations
 

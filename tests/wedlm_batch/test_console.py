@@ -1,4 +1,4 @@
-"""The command ``wedlm-batch``: what it says of itself, and that each sub-command is a job."""
+"""The command ``wedlm-batch``: its help and version, and that each sub-command is a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence: repetition is what a plain count says it is, scripts are told apart, and truncation is."""
+"""Evidence: repetition equals a plain count, scripts are told apart, and truncation is."""
 
 from __future__ import annotations
 

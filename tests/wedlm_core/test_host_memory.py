@@ -1,4 +1,4 @@
-"""The memory that is free is the least of what the machine and the container have left."""
+"""Free memory is the lesser of the machine's and the container's."""
 
 from __future__ import annotations
 

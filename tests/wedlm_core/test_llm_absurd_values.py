@@ -60,7 +60,7 @@ def test_the_edges_of_what_is_allowed_generate(llm: LLM, strategy: str) -> None:
     greedy, cold, hot, narrow, single, wide, sampled, *_ = (g.token_ids for g in found)
     assert [len(g.token_ids) for g in found] == [9] * len(edges)
     assert all(0 <= t < 336 for t in hot)
-    if strategy == "streaming":  # it fills what is certain by the distribution that it samples from
+    if strategy == "streaming":  # it fills certain places by the distribution that it samples from
         assert greedy[0] == cold[0] == narrow[0] == single[0]
     else:
         assert greedy == cold == narrow == single

@@ -1,4 +1,4 @@
-"""``LLM.score`` on the shipped model: transformers' log-probabilities, and what it refuses."""
+"""``LLM.score`` on the shipped model: transformers' log-probabilities, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of vLLM types works, or the error says what to type instead."""
+"""Names of vLLM work, or the error has the counterpart."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_the_stored_name_of_a_model_is_the_same_whatever_credentials_a_process_w
 
 @pytest.mark.timeout(20)
 def test_errors_that_stand_behind_each_other_are_looked_at_once() -> None:
-    """What is not there is an answer: the storage raises the cause of its own error again."""
+    """A missing object is an answer: the storage raises the cause of its own error again."""
     first, second = FileNotFoundError("a"), SinkError("b")
     first.__context__, second.__cause__ = second, first
 

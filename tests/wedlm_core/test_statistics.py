@@ -1,4 +1,4 @@
-"""Statistics: their table is complete, and what it adds up over forwards is what plain Python adds up."""
+"""Statistics: their table is complete, and its sums over forwards are those of plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked for: one kind at a time, in the forms that people have; wrong values name rule and remedy."""
+"""Structured outputs: one kind at a time, in the forms that people have; wrong values name rule and remedy."""
 
 from __future__ import annotations
 

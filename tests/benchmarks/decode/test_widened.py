@@ -1,4 +1,4 @@
-"""A widened model computes what the small one does."""
+"""A widened model computes the same as the small one."""
 
 from __future__ import annotations
 

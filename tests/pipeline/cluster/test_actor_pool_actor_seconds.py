@@ -1,4 +1,4 @@
-"""Lives of actors, added up by what each reserves."""
+"""Lives of actors, added up by their resources."""
 
 from __future__ import annotations
 

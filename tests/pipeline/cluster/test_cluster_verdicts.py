@@ -119,7 +119,7 @@ def test_a_run_that_is_asked_to_stop_commits_what_is_in_flight_ends_with_143_and
     finally:
         driver.kill()
     assert driver.returncode == 143
-    assert time.monotonic() - asked < 15, "it waits for what is in flight, not for its 30 seconds"
+    assert time.monotonic() - asked < 15, "it waits for units in flight, not for its 30 seconds"
     assert "asked to stop: no new units" in errors
     assert "the same command continues" in errors
     assert "Traceback" not in errors

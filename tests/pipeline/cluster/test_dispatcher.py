@@ -61,7 +61,7 @@ def test_every_unit_is_done_once_whatever_happens_in_whatever_order(
             others = {run.unit_id for run in runs if run.actor != actor}
             assert dispatcher.held_by(actor) == len(own)
             back = dispatcher.leave(actor)
-            assert set(back) == own - others, "what nobody else runs goes back, and nothing else"
+            assert set(back) == own - others, "units that no other actor runs go back, and no others"
             assert len(back) == len(set(back))
             del held[actor]
             orphans += [run for run in runs if run.actor == actor]
@@ -217,7 +217,7 @@ class _Actor:
 
 
 def simulated(config: RunConfig, units: Sequence[Sequence[float]], speeds: Sequence[float]) -> tuple[float, float]:
-    """Seconds until the last unit is done, and the share of that for which the fastest actor was full."""
+    """Seconds until the last unit is done, and the share of that time with the fastest actor full."""
     dispatcher = Dispatcher(held=units_per_actor(config, len(units[0]), len(units)), max_overtakes=8)
     actors = [_Actor(config.engine.max_num_seqs, speed) for speed in speeds]
     for name in range(len(actors)):

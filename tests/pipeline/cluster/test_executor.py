@@ -148,7 +148,7 @@ def test_a_killed_driver_then_two_actors_one_of_them_killed_give_the_same_data(
 
 
 def evidence(out: Path) -> list[dict[str, Any] | None]:
-    """What every row tells of itself, but for the drafts, which follow the load."""
+    """The statistics of every row, but for the drafts, which follow the load."""
     every = pipeline.read(out, format="arrow")["evidence"].to_pylist()
     return [None if one is None else {**one, "draft_agreement": None} for one in every]
 

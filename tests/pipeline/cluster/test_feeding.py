@@ -1,4 +1,4 @@
-"""Several real actors: one that hangs, one that is slow, prefixes that meet."""
+"""Several real actors: hanging, slow, and with common prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From decisions to actors: who is asked for, who joins, who leaves, and what is said of those that never come."""
+"""From decisions to actors: requests, joins, leaves, and messages about actors that never come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors that have to go: no new unit, what they can within their time, the rest back to the queue, others instead."""
+"""Actors that have to go: they finish units in time, return the rest, and are replaced."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ DRAIN_SECONDS = 15.0
 
 @dataclass(kw_only=True)
 class Story:
-    """What happened.
+    """The events.
 
     Attributes:
         source, output, model: of the job.

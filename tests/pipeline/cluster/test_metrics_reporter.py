@@ -1,4 +1,4 @@
-"""What is reported: plain logic, and once for real, scraped from the metrics ports of a cluster's nodes."""
+"""Reported metrics: plain logic, and once for real, scraped from the metrics ports of a cluster's nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN = dict(zip(LABELS, ("out", "tiny", "default"), strict=True))
 
 
 class Recorder:
-    """Keeps what instruments are given: sums of counters, last values of gauges, lists of histograms."""
+    """Keeps the values of instruments: sums of counters, last values of gauges, lists of histograms."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, str], Any] = {}
@@ -159,12 +159,12 @@ def test_labels_hold_no_credentials() -> None:
 # ---- on a cluster
 
 NEVER = {"actor_deaths", "preemptions", "accelerator_seconds"}
-"""Counters that do not grow in a run in which nothing dies, on CPUs, with a pool of pages that is large enough."""
+"""Counters that do not grow in a run without deaths, on CPUs, with a pool of pages that is large enough."""
 
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the nodes' ports said during a run and after it, and the run's own figures."""
+    """The answers of the nodes' ports during a run and after it, and the run's own figures."""
     output = tmp_path_factory.mktemp("metrics") / "out"
     with serve_cluster(RAY_metrics_report_interval_ms="1000", WEDLM_METRICS_SECONDS="0.5") as cluster:
         cluster.add_node(cpus=2)

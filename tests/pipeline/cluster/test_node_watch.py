@@ -1,4 +1,4 @@
-"""The watch of the nodes: who is told what and when, and how long a silent head is waited for."""
+"""The watch of the nodes: who gets which message and when, and how long a silent head is waited for."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_each_change_is_told_once(head: Head, watch: NodeWatch) -> None:
     assert said.get(timeout=10) == changed
     late: queue.SimpleQueue[NodeTable] = queue.SimpleQueue()
     watch.listen(late.put)
-    assert late.get(timeout=10) == changed, "who comes later is told what is known"
+    assert late.get(timeout=10) == changed, "later listeners get the known state"
     end()
     head.table = NodeTable(alive=frozenset())
     assert late.get(timeout=10) == head.table

@@ -15,7 +15,7 @@ from testing.pipeline.watched_driver import WatchedDriver
 
 ROWS = 240
 LIMIT_SECONDS = 60.0
-"""After which Ray itself would end the process, without a word of ours."""
+"""Ray itself would end the process then, without a word of ours."""
 
 
 @pytest.mark.slow  # about a minute and a half: two clusters, and the half minute that a silent head is waited for
@@ -37,7 +37,7 @@ def test_the_drivers_end_is_bounded_and_a_new_head_continues(qwen3_folder: Path,
             status = driver.wait(2 * LIMIT_SECONDS)
             seconds = time.monotonic() - begin
             done = driver.units()
-            assert status == 1, "the status after which the same command continues"
+            assert status == 1, "the same command continues after this status"
             assert seconds < LIMIT_SECONDS
             last = driver.said().rstrip().splitlines()[-1]
             assert last.startswith(f"error: the head of the Ray cluster at {cluster.address} has not answered for 30 s")
@@ -50,7 +50,7 @@ def test_the_drivers_end_is_bounded_and_a_new_head_continues(qwen3_folder: Path,
         finally:
             driver.end()
     session = [units for _, units in driver.progress()]
-    assert sorted(session) == session, "what was committed stayed"
+    assert sorted(session) == session, "committed rows stayed"
     assert 3 <= done < ROWS // 8
     assert len(pipeline.read(str(output), format="arrow")) == ROWS
     assert pipeline.verify(str(output), input=str(source)).ok

@@ -1,4 +1,4 @@
-"""The node table: what Ray says of nodes, as the pipeline understands it."""
+"""The node table: Ray's reports of nodes, as the pipeline understands them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What those who watch a run learn of its actors: whom they ask, how often, and what they make of the answers."""
+"""A pool's state for observers: whom they ask, how often, and how they read the answers."""
 
 from __future__ import annotations
 

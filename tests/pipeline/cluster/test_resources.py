@@ -1,4 +1,4 @@
-"""What actors reserve, and which wishes no cluster can meet: plain arithmetic, without Ray."""
+"""Resources of actors, and wishes that no cluster can meet: plain arithmetic, without Ray."""
 
 from __future__ import annotations
 

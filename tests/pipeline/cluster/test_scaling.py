@@ -1,4 +1,4 @@
-"""How many actors there are: enough for what waits, none for nothing, and not up and down; plain logic."""
+"""The number of actors: enough for waiting units, none for nothing, and not up and down; plain logic."""
 
 from __future__ import annotations
 

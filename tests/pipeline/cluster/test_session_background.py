@@ -1,4 +1,4 @@
-"""What starts in the background: only where there is work, and what fails there is raised where it is needed."""
+"""Starting in the background: only where there is work, and failures are raised where the result is needed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_fails_in_the_background_is_raised_where_it_is_needed_and_nowhere_e
 def test_a_signal_that_ends_the_wait_for_actors_leaves_them_to_the_end_of_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If Ray ended while they start, what starts them would begin a session of its own, and never end."""
+    """If Ray ended while they start, the starting thread would begin a session of its own, and never end."""
 
     class Stands:
         def close(self) -> None:
@@ -119,7 +119,7 @@ def test_actors_are_ended_once_and_whoever_asks_waits_until_that_is_done() -> No
 
     ended: list[str] = []
     slowly = threading.Event()
-    pool = object.__new__(actor_pool.ActorPool)  # without actors, for which it needs Ray
+    pool = object.__new__(actor_pool.ActorPool)  # without actors: they need Ray
     pool.actors, pool.closed, pool._closing = {}, False, threading.Lock()
     pool.state, pool.seconds, pool.bisection = PoolState(pool), ActorSeconds(), Bisection()  # type: ignore[assignment]
     other = threading.Thread(target=pool.close, name="run")

@@ -1,4 +1,4 @@
-"""Which waiting unit an actor gets: as if all were compared while few wait, and what begins alike however many do."""
+"""The waiting unit that an actor gets: the best of few, or one with the same prefix of many."""
 
 from __future__ import annotations
 

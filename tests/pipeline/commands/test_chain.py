@@ -1,4 +1,4 @@
-"""Chains without Ray: what a stage reads, when, and what becomes of it when rows of the stage before change."""
+"""Chains without Ray: the rows that a stage reads, when, and their end when rows of the stage before change."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_published_files_that_are_damaged_are_repaired_and_the_other_stage_stand
     part.write_bytes(part.read_bytes()[:-20])
     executor = ChainExecutor()
     chain.run(executor, repair=True)
-    assert set(executor.done) == {NAMES.index(name)}, "what was made of the same rows stands"
+    assert set(executor.done) == {NAMES.index(name)}, "results of the same rows stand"
     assert chain.every() == undisturbed
     assert chain.problems() == []
 
@@ -289,13 +289,13 @@ def test_filters_at_the_end_keep_rows_of_the_whole_output_and_follow_it(make_cha
     assert not any(own.added for own in again.filters.values())
     pq.write_table(pa.Table.from_pylist(ROWS[:5]), chain.source.parent / "b.parquet")
     more = chain.run()
-    assert more.filters["lettered"].rows == len(chain.data("judge")) > len(judged), "made anew of what is there now"
+    assert more.filters["lettered"].rows == len(chain.data("judge")) > len(judged), "made again from the present rows"
     chain.filters[0]["filter"] = {"keep": "judge_letter < 'C'"}
     with pytest.raises(FingerprintError, match=r"stage 'lettered'(.|\n)*keep(.|\n)*--redo lettered"):
         chain.run()
     executor = ChainExecutor()
     redone = chain.run(executor, redo="lettered")
-    assert not executor.done, "what is generated stays"
+    assert not executor.done, "generated rows stay"
     assert redone.filters["lettered"].kept < more.filters["lettered"].kept
     assert redone.filters["best"].rows == redone.filters["lettered"].kept
 

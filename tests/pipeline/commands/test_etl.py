@@ -215,7 +215,7 @@ def test_small_files_share_units_within_a_folder_and_a_version_only(make: MakeTa
     result = table.run(on_changed="reprocess", backfill=("2026-11-20", "2026-11-20"))
     assert {key[-9] for key in result.intake.targets} == {"a", "b", "c"}
     assert result.summary is not None
-    assert result.summary.session.units == 2, "what replaces and what is new do not share one"
+    assert result.summary.session.units == 2, "replacements and new rows do not share one"
     table.check(tmp_path)
 
 

@@ -168,7 +168,7 @@ def test_verify_proves_it_against_its_source_and_finds_what_is_changed(
 
 
 def test_verify_finds_rows_that_are_not_the_sources(source: Path, tmp_path: Path) -> None:
-    """Files that are what was published, but of a filter that did not do what it says."""
+    """Intact files of a filter that broke its own rules."""
     pipeline.filter(source, to=tmp_path / "to", keep=KEEP)
     other = Path(shutil.copytree(source, tmp_path / "other"))
     part = next(iter(sorted(other.glob("data-*/*"))))

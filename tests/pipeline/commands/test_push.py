@@ -1,4 +1,4 @@
-"""Publications on a hub: one commit has all of it, a second push nothing, and what is there loads."""
+"""Publications on a hub: one commit has all of it, a second push nothing, and the result loads."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_commit_of_somebody_else_meanwhile_is_not_lost(make_job: Any, hub: Hub
     assert not pushed(job, hub).unchanged
     assert on_hub(hub) == parts(job)
     assert hub.repos[REPO].files["other.txt"].data == b"x"
-    assert hub.uploads() <= 2 * len(parts(job)), "what was sent is not sent again"
+    assert hub.uploads() <= 2 * len(parts(job)), "files are not sent again"
 
 
 def test_a_push_that_dies_before_its_commit_shows_nothing_and_is_continued(make_job: Any, hub: HubServer) -> None:

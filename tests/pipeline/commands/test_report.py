@@ -32,7 +32,7 @@ ATTACK = "</script><img src=x onerror=alert(1)>\"'&\x00\u202e"
 
 
 class Tags(html.parser.HTMLParser):
-    """What a page holds, as a browser's parser sees it."""
+    """The contents of a page, as a browser's parser sees them."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

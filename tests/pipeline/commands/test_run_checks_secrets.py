@@ -1,4 +1,4 @@
-"""Literal secrets stay in a session of this machine; on a cluster they are refused, with what to write instead."""
+"""Literal secrets stay in a session of this machine; on a cluster they are refused, with a remedy."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_a_large_ledger_is_compacted_to_segments_of_bounded_size_and_then_left_a
 
 
 def sorted_records(storage: Storage) -> list[CommitRecord]:
-    """What the ledger holds, as of its next load, in the order of units' numbers."""
+    """The ledger's records, as of its next load, in the order of units' numbers."""
     with Index() as index, lease.hold_lease(storage) as held:
         ledger, notes = Ledger.load(storage, index.records, held)
         assert notes == []

@@ -1,4 +1,4 @@
-"""Whole runs on object stores: exactly once through kills, takeovers and failing requests; what readers may see."""
+"""Whole runs on object stores: exactly once through kills, takeovers and failing requests; the view of readers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Case:
         return table.select(["prompt", "topic", *DATA_COLUMNS]).to_pylist()
 
     def glob(self) -> list[str]:
-        """What a plain reader of the folder would open."""
+        """The files that a plain reader of the folder would open."""
         return sorted(path for path in self.fs.find(f"{self.root}/out") if "/__" not in path)
 
     def globbed_keys(self) -> list[tuple[str, int]]:

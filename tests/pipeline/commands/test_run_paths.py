@@ -1,4 +1,4 @@
-"""What is in the data never becomes a path: nothing is written outside of the output, nor under a name of the data."""
+"""Values of the data never become a path: nothing is written outside of the output, nor under a name of the data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_rows_ids_columns_and_partitions_that_look_like_paths_stay_inside_the_ou
     summary = run_on(InlineExecutor(), config, storage, lambda progress: None)
     assert summary.total.failed_rows == 5
     table = read(config.output, format="arrow")
-    assert set(table["dt"].to_pylist()) == set(escapes), "folders' names are decoded to what would be a path"
+    assert set(table["dt"].to_pylist()) == set(escapes), "folders' names are decoded to a possible path"
     assert {row.rpartition("#")[0] for row in table["row_id"].to_pylist()} == set(escapes)
     assert table["../../escaped"].to_pylist() == table["dt"].to_pylist()
 

@@ -40,7 +40,7 @@ ENDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """What the driver showed and left.
+    """The driver's output and files.
 
     Attributes:
         said: its standard output and standard error.

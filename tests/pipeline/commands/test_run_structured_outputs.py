@@ -86,7 +86,7 @@ def run(config: RunConfig, executor: InlineExecutor | None = None) -> RunSummary
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSummary]:
-    """A run of one schema, of which one row is cut."""
+    """A run of one schema with one row cut."""
     folder = tmp_path_factory.mktemp("typed")
     return folder / "out", run(settings(folder / "out", sampling_columns={"max_tokens": "cut"}))
 

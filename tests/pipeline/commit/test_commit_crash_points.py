@@ -95,7 +95,7 @@ def crashes(
 ) -> Iterator[tuple[Case, Moment]]:
     """For crash points of a run with ``fields`` on a prepared case: a fresh case whose run died there.
 
-    ``until``: boundary from which on it is a run like any other. ``every``: as in :func:`crash_points`.
+    ``until``: after this boundary it is a run like any other. ``every``: as in :func:`crash_points`.
     """
     prepared = make()
     prepare(prepared)

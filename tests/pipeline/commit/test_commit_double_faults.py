@@ -40,7 +40,7 @@ def add(path: Path, rows: int = 5) -> None:
 
 
 def test_epochs_do_not_come_again_where_the_leases_are_lost(make_job: MakeJob) -> None:
-    """The run's record is older than the manifest: what a run adds then must not sort below what is there."""
+    """The run's record is older than the manifest: rows that a run adds then must not sort below the present ones."""
     job = make_job()
     later = growing(job)
     job.run()
@@ -125,7 +125,7 @@ def test_decided_publications_whose_files_are_gone_take_a_repair(
 
 
 def test_a_list_of_units_that_cannot_be_made_again_takes_a_repair(make_job_that_ran: MakeJob) -> None:
-    """Killed in the middle of a retry: the ledger is ahead of what is published."""
+    """Killed in the middle of a retry: the ledger is ahead of the publications."""
     job = make_job_that_ran()
     job.stop_after(1, retry_failed=True)
     job.storage.delete(layout.UNITS)
@@ -270,9 +270,9 @@ def test_a_lease_with_another_ones_content_is_known_by_its_name(make_job_that_ra
     assert pipeline.status(job.config.output)["being_written"] is False
 
 
-@pytest.mark.parametrize("lost", ["its record and the manifest", "its list of units, beyond what can be made again"])
+@pytest.mark.parametrize("lost", ["its record and the manifest", "its list of units, so that it cannot be made again"])
 def test_a_repair_removes_nothing_that_it_cannot_make_again(make_job: MakeJob, lost: str) -> None:
-    """Of an input that is drained: what is published is all there is of its rows."""
+    """Of an input that is drained: the published rows are all that is left of it."""
     job = make_job()
     later = growing(job)
     job.run()

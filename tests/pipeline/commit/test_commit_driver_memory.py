@@ -1,4 +1,4 @@
-"""What the driver holds does not grow with the units and rows of a run."""
+"""The driver's memory does not grow with the units and rows of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALLER = {
 
 
 class InstantExecutor:
-    """Says that everything is staged and written: what remains is the driver's own."""
+    """Says that everything is staged and written: the rest is the driver's own memory."""
 
     def session(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -118,7 +118,7 @@ def test_memory_of_the_driver_is_the_same_for_ten_times_as_many_units(
     few, many = 2_048, 20_480
     for name, size in SMALLER.items():
         monkeypatch.setattr(name, size)
-    peaks(tmp_path / "warm", qwen3_folder, few)  # what is imported and cached once belongs to no size
+    peaks(tmp_path / "warm", qwen3_folder, few)  # imports and caches belong to no size
     before, after = (peaks(tmp_path / f"{units}", qwen3_folder, units) for units in (few, many))
     for what, peak in after.items():
         assert peak < 1.25 * before[what], f"{what}: {peak} bytes for {many} units, {before[what]} for {few}"

@@ -1,4 +1,4 @@
-"""What is committed can be read while nothing, some or all of it is published: each row once, of its latest attempt."""
+"""Committed rows can be read while none, some or all of them are published: each row once, of its latest attempt."""
 
 from __future__ import annotations
 

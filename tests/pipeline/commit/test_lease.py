@@ -1,4 +1,4 @@
-"""One writer: who holds a lease is known by more than a number, and what a woken writer does changes nothing."""
+"""One writer: who holds a lease is known by more than a number, and a woken writer changes nothing."""
 
 from __future__ import annotations
 
@@ -158,10 +158,10 @@ POINTS = {
     "while it stages a unit": (layout.STAGED, 3),
     "while it writes a part": (layout.PUBLISH, 1),
     "before it decides": (layout.PUBLICATIONS, 0),
-    "before it makes visible what it decided": ("data-", 0),
+    "before it makes the decided publication visible": ("data-", 0),
     "before the manifest": (layout.MANIFEST, 0),
     "in the record of the run": (layout.RUN, 0),
-    "while it removes what it staged": (layout.STAGED, 9),
+    "while it removes its staged units": (layout.STAGED, 9),
 }
 
 

@@ -1,4 +1,4 @@
-"""Snapshots of the ledger: an index that loads one holds what the segments say, and a wrong one changes nothing."""
+"""Snapshots of the ledger: an index that loads one equals the segments, and a wrong one changes nothing."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def job(tmp_path: Path, qwen3_folder: Path) -> SmallJob:
 
 
 SHOWS = ("deleted", "empty", "cut in the middle", "the last byte is gone", "another file's content")
-"""What a look at a listing tells; what leaves the size as it is takes reading."""
+"""Damage that a listing shows; damage of the same size takes reading."""
 
 
 @pytest.mark.sweep(5)

@@ -1,4 +1,4 @@
-"""Staged units that are not what was committed are never published: they are revoked and done again at once."""
+"""Staged units that differ from their commit are never published: they are revoked and done again at once."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_finished_output_survives_the_loss_of_any_one_kind_of_state(
         job.run(executor)
     assert job.data() == undisturbed_rows
     assert job.problems() == ()
-    assert executor.units_done == (6 if kind == "ledger" else 0), "without a ledger nothing proves what is published"
+    assert executor.units_done == (6 if kind == "ledger" else 0), "without a ledger nothing proves the published rows"
     lines = [record.getMessage() for record in caplog.records]
     assert all("\n" not in line for line in lines)
     silent = {("ledger", "deleted"), ("manifest", "deleted")}  # nothing there says that there was something
@@ -220,7 +220,7 @@ def test_the_same_on_an_object_store(
     assert job.problems() == ()
 
 
-# --- what a power loss can leave ------------------------------------------------------------------
+# --- after a power loss ---- ------------------------------------------------------------------
 
 
 def test_what_gets_a_name_is_on_the_disk_before_and_its_name_after(

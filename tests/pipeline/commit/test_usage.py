@@ -1,4 +1,4 @@
-"""What all calls of a run have used: added up over calls that end and calls that are killed, once each."""
+"""Resources used by all calls of a run: added up over calls that end and calls that are killed, once each."""
 
 from __future__ import annotations
 

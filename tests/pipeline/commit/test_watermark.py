@@ -1,4 +1,4 @@
-"""The watermark: what was written is what is read, in few lists, of which each file is written a few times."""
+"""The watermark: it is read as it was written, in few lists, and each file is written a few times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An input that is not what was planned and read never gets its rows mixed with others; a mere copy does no harm."""
+"""An input that changed after planning or reading never gets its rows mixed with others; a mere copy does no harm."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def prompt(number: int, mark: str = "") -> str:
 
 
 class BigJob(SmallJob):
-    """An input of 10 MB, of which the digest sees less than half."""
+    """An input of 10 MB; the digest sees less than half of it."""
 
     def __init__(self, folder: Path, model: Path) -> None:
         super().__init__(folder, model)
@@ -127,7 +127,7 @@ def test_an_edit_during_the_run_publishes_nothing_mixed(job: BigJob, after: int)
         with pytest.raises(FingerprintError, match="rows 32 to 39 are not those that were read"):
             job.run(executor)
         assert not list(Path(job.config.output).glob("data-*"))
-    else:  # every row was read from a file that equals what is there now
+    else:  # every row was read from a file that equals the present one
         job.run(executor)
         assert job.problems() == ()
 
@@ -196,7 +196,7 @@ class RemovesAtTheEnd(InlineExecutor):
 
 
 def test_retried_rows_are_read_from_the_same_input(tmp_path: Path, qwen3_folder: Path) -> None:
-    """A file with the same digest and other rows: what the retry reads is held against what was read before."""
+    """A file with the same digest and other rows: the retry's rows are compared with those read before."""
     job = SmallJob(tmp_path, qwen3_folder)
     job.run()
     table = pq.read_table(job.source)
@@ -256,7 +256,7 @@ def test_an_object_that_is_replaced_during_the_run_is_noticed(s3: S3Server, tmp_
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_model_that_is_replaced_during_the_run_is_not_loaded(tmp_path: Path, qwen3_folder: Path, name: str) -> None:
-    """Actors and tokenising tasks start late, and again after a death: each looks at what it loads."""
+    """Actors and tokenising tasks start late, and again after a death: each checks its model."""
     model = Path(shutil.copytree(qwen3_folder, tmp_path / "model"))
     config = RunConfig(input=[{"prompt": "a"}], output=str(tmp_path / "out"), model=str(model))
     job = resolve_job(config, source_of(config, LocalStorage(tmp_path / "out", layout.SCRATCH)), MemoryStorage())

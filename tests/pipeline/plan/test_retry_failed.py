@@ -73,7 +73,7 @@ def data_of(output: str) -> list[dict[str, Any]]:
 
 
 def plain(output: str) -> list[int]:
-    """What a reader that knows nothing of us sees: sample 0 rows' ``k`` in the order of names."""
+    """The view of a plain reader: sample 0 rows' ``k`` in the order of names."""
     table = pq.read_table(output)
     return [k for k, s in zip(table["k"].to_pylist(), table["sample_index"].to_pylist(), strict=True) if s == 0]
 
@@ -252,7 +252,7 @@ def test_too_many_failures_stop_the_run_early_with_the_reasons_and_it_resumes(
 def test_a_retry_on_an_object_store_shows_plain_readers_no_row_twice_and_is_proven(
     qwen3_folder: Path, source_file: Path, tmp_path: Path, s3: S3Server, never_failed: list[Any]
 ) -> None:
-    """There a folder cannot change its name: the old parts go one by one, then the new ones come one by one."""
+    """There a folder cannot change its name: old parts go singly, then new parts come singly."""
     place = s3.bucket(f"b-{uuid.uuid4().hex[:12]}")
     config = config_for(qwen3_folder, source_file, tmp_path, storage_options=s3.options)
     config = replace(config, output=f"{place}/out")

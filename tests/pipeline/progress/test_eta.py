@@ -31,7 +31,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What was said of the end, and how long it took from then on."""
+    """The estimate of the end, and how long it took from then on."""
 
     eta: Eta
     truth: float
@@ -46,7 +46,7 @@ class Said:
 
 
 def simulate(run: Run, seed: int, share: float, engines_say: bool = True) -> Said:
-    """What is said when ``share`` of the units are done. Unit times are gamma distributed; actors never idle."""
+    """The estimate when ``share`` of the units are done. Unit times are gamma distributed; actors never idle."""
     rng, shape = random.Random(seed), run.spread**-2
     tracker, now, ready, given, done = RateTracker(), 0.0, 0, 0, 0
     said: tuple[float, Eta] | None = None

@@ -1,4 +1,4 @@
-"""Lines of progress: when they are written, and that tools find what is in them."""
+"""Lines of progress: when they are written, and that tools can parse them."""
 
 from __future__ import annotations
 

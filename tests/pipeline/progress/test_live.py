@@ -1,4 +1,4 @@
-"""The view on a terminal: what is in a frame at any width, and what it does to the terminal."""
+"""The view on a terminal: its frame at any width, and its effect on the terminal."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_without_colour_and_in_ascii_a_frame_says_the_same() -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TextIO, int]]:
-    """A terminal's file, and where what is written to it can be read."""
+    """A terminal's file, and the place to read its output."""
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     with os.fdopen(slave, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What a monitor counts, and what its snapshots say of the stage, the rates and the end."""
+"""Counts of a monitor, and its snapshots' stage, rates and end."""
 
 from __future__ import annotations
 

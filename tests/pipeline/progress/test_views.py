@@ -1,4 +1,4 @@
-"""Which view a run gets, and what is refused."""
+"""The view that a run gets, and refusals."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def record(rows: int, *, failed: int = 0, forwarded: int = 100) -> CommitRecord:
 
 
 def begun(clock: Clock, seen: list[tuple[str, Progress]] | None = None) -> Monitor:
-    """A chain of 10 units of 4 rows, the second stage of which may have three times as many rows."""
+    """A chain of 10 units of 4 rows, whose second stage may have three times as many rows."""
     monitor = Monitor(
         on_stage=None if seen is None else lambda name, progress: seen.append((name, progress)), chain=NAMES,
         filters=["best"], clock=clock, output="out", model="tiny",
@@ -79,14 +79,14 @@ def test_the_end_is_estimated_once_every_stage_has_committed_and_counts_what_its
         clock.now += 1.0
         monitor.snapshot()
         monitor.add(record(4, forwarded=900), stage="write")
-    assert monitor.snapshot().eta is None, "nobody knows what a row of the second stage costs"
+    assert monitor.snapshot().eta is None, "the cost of a row of the second stage is unknown"
     for _ in range(5):
         clock.now += 0.1
         monitor.snapshot()
         monitor.add(record(12, forwarded=90), stage="judge")
     eta = monitor.snapshot().eta
     assert eta is not None
-    assert eta.seconds == pytest.approx(5.5, rel=0.2), "5 units of each: what the first 5 took"
+    assert eta.seconds == pytest.approx(5.5, rel=0.2), "5 units of each: the time of the first 5"
     assert eta.low < 5.5 < eta.high
 
 

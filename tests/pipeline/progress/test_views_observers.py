@@ -1,4 +1,4 @@
-"""The thread that shows snapshots: how often, to whom, and what happens to observers that fail."""
+"""The thread that shows snapshots: how often, to whom, and after failures of observers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations as users have them: OpenAI's content parts and ShareGPT's turns; what is no text fails its row."""
+"""Conversations as users have them: OpenAI's content parts and ShareGPT's turns; other content fails its row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What validate and estimate say of a model's memory."""
+"""A model's memory in validate and estimate."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_model_that_does_not_fit_is_said_with_the_numbers_that_would(monkeypat
 
 
 def test_a_pool_that_holds_few_sequences_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token takes 144 KiB: 36 layers of 2 * 8 heads of 128. A quarter of what weights leave of 64 GiB is 14 GiB."""
+    """A token takes 144 KiB: 36 layers of 2 * 8 heads of 128. A quarter of 64 GiB less the weights is 14 GiB."""
     found = of_8b(monkeypatch, 64, weight_dtype="int8", max_model_len=4096)
     assert "144.0 KiB a token, 36.0 GiB for 64 sequences of 4096 tokens" in found.lines[1]
     assert "the default pool here holds 25 of them at once" in found.lines[1]

@@ -23,7 +23,7 @@ WRITTEN = Wanted(written=frozenset({"n"}))
 
 
 def prompts(source: Any) -> list[str | None]:
-    """What ``{{ n }}`` writes for each row; None where the row has failed."""
+    """The text of ``{{ n }}`` for each row; None where the row has failed."""
     source.wanted = WRITTEN
     table = all_rows(source, 9)
     cells = template_values(source.schema.field("n"), table["n"])

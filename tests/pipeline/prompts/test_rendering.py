@@ -132,21 +132,21 @@ def test_a_process_that_others_kill_is_no_fault_of_the_row() -> None:
 
 
 class Unpicklable:
-    """What a process cannot send to another."""
+    """A value that a process cannot send to another."""
 
     def __reduce__(self) -> Any:
         raise TypeError("cannot be sent")
 
 
 class Unreadable:
-    """What a process cannot read from another."""
+    """A value that a process cannot read from another."""
 
     def __reduce__(self) -> Any:
         return int, ("no number",)
 
 
 class Fatal:
-    """What kills the process that reads it."""
+    """A value that kills the process that reads it."""
 
     def __init__(self, death: int) -> None:
         self.death = death

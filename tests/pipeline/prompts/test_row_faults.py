@@ -1,4 +1,4 @@
-"""What is said of rows before a run is what the engine says of them: no row is refused that it would take."""
+"""Rows are judged before a run as by the engine: a row that it would accept is never refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARAMS = SamplingParams(max_tokens=8, window_size=1)
 
 
 def refusal(engine: Engine, request: Request) -> tuple[str, str] | None:
-    """Class and message of what an engine says of a request that its pool cannot hold."""
+    """Class and message of an engine's refusal of a request that its pool cannot hold."""
     try:
         engine.add(request)
     except CapacityError as error:

@@ -1,4 +1,4 @@
-"""What a cell or a body asks an output to be."""
+"""The form of outputs, from a cell or a body."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def run(source: Any, columns: dict[str, str], model: Path, folder: Path, engine:
 def test_numbers_of_a_json_lines_file_that_nothing_holds_are_failed_rows(
     qwen3_folder: Path, tmp_path: Path, engine: Any
 ) -> None:
-    """Text is where any number can stand: beyond 64 bits, beyond floats, beyond what Python reads."""
+    """Text is where any number can stand: beyond 64 bits, beyond floats, beyond Python's limit."""
     cells = ["2", "1e999", "-1e999", str(2**70), str(10**400), "9" * 5000, "2"]
     lines = [f'{{"prompt": {json.dumps(GOOD)}, "own": {cell}}}' for cell in cells]
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
@@ -123,7 +123,7 @@ def test_numbers_of_a_json_lines_file_that_nothing_holds_are_failed_rows(
 
 
 def test_a_row_whose_logits_are_no_numbers_is_never_published(qwen3_folder: Path, tmp_path: Path) -> None:
-    """One token's embedding is damaged: the rows that hold it fail, all others are what they were."""
+    """A token's embedding is damaged: rows that hold it fail, all others stay the same."""
     llm = LLM(str(qwen3_folder))
     prompts = [[5, 6, 7], [5, 50, 7], [9] * 70, [50] * 70, [11]]
     table = pa.table({"prompt_token_ids": pa.array(prompts, pa.list_(pa.int64()))})

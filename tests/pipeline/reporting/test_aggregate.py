@@ -1,4 +1,4 @@
-"""Aggregates: of parts, in any order and partition, they are those of the whole; and what pandas computes."""
+"""Aggregates: of parts, in any order and partition, they are those of the whole; and to pandas' values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the player shows follows from a trace: its texts, its steps and its keys, in the scripts that browsers run."""
+"""The player's texts, steps and keys follow from a trace, in the scripts that browsers run."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_verified_commits_what_autoregressive_decoding_does_in_fewer_forwards(
 
 
 def made(**fields: Any) -> RowTrace:
-    """Two drafts, of which the second is wrong, and two masks."""
+    """Two drafts, the second wrong, and two masks."""
     forwards = (
         Forward(at=0, rows=3, window=(MASK, MASK), committed=(1,), filled=((0, 1), (1, 2))),
         Forward(at=1, rows=5, window=(2, 9, MASK, MASK), committed=(2, 3), filled=((2, 4), (3, 5))),

@@ -1,4 +1,4 @@
-"""The language of ``keep``: what is understood, how much that is, and that mistakes are told from expressions."""
+"""The language of ``keep``: its forms, their meaning, and mistakes told from expressions."""
 
 from __future__ import annotations
 

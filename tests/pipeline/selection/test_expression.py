@@ -1,4 +1,4 @@
-"""Expressions see one row and nothing else, and a mistake is an error that names it and what is near."""
+"""Expressions see one row and nothing else, and a mistake is an error that names it and the nearest names."""
 
 from __future__ import annotations
 

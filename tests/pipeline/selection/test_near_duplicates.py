@@ -1,4 +1,4 @@
-"""Near-duplicates: what is dropped is proven by an exact comparison, and nearly all that should be dropped is."""
+"""Near-duplicates: dropped rows are proven by an exact comparison, and nearly all that should be dropped are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def found(texts: list[str], **fields: object) -> list[tuple[int, int, float]]:
 
 
 def corpus(count: int, seed: int) -> list[str]:
-    """Texts of 60 words, of which a third are copies of earlier ones with 0 to 6 words changed."""
+    """Texts of 60 words; a third are copies of earlier ones with 0 to 6 words changed."""
     rng, texts = random.Random(seed), list[list[str]]()
     for _ in range(count):
         words = [f"w{rng.randrange(5000)}" for _ in range(60)]

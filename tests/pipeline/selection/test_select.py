@@ -39,7 +39,7 @@ def table(rows: int = 40, samples: int = 3, seed: int = 0, **columns: Sequence[A
 
 
 def chosen(source: pa.Table, pieces: int = 1, **fields: Any) -> tuple[pa.Table, pa.Table]:
-    """What is kept, and the notes of what is dropped."""
+    """The kept rows, and the notes of dropped ones."""
     size = -(-source.num_rows // pieces)
     tables = [source.slice(first, size) for first in range(0, source.num_rows, size)]
     with Selection(FilterConfig(**fields), source.schema) as selection:

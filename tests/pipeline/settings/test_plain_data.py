@@ -1,4 +1,4 @@
-"""Configurations from plain data: what is unknown is named with the nearest known field, at any level."""
+"""Configurations from plain data: unknown fields are named with the nearest known field, at any level."""
 
 from __future__ import annotations
 

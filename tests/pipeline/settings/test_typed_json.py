@@ -1,4 +1,4 @@
-"""Arrow types of JSON schemas, and values in them: held against a generator that knows what each value becomes."""
+"""Arrow types of JSON schemas, and values in them: held against a generator that knows the result of each value."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ NAMES = st.sampled_from(["a", "text", "a.b", "é", "名", "row_id", "x y", "$ref
 
 @st.composite
 def cases(draw: Any, depth: int = 2) -> tuple[Any, Any, Any, pa.DataType]:
-    """A schema, a value of it, what the value becomes, and the type that it gets."""
+    """A schema, a value of it, the value's result, and its type."""
     kinds = ["leaf", "null", "union", "free"] + ["list", "struct", "struct"] * (depth > 0)
     kind = draw(st.sampled_from(kinds))
     if kind == "leaf":

@@ -20,7 +20,7 @@ from pipeline.storage.open import open_storage
 from testing.pipeline.fakes import InlineExecutor
 
 LATE = 30
-"""The row from which on there are values, which is in a part of its own."""
+"""The first row with values, in a part of its own."""
 ROWS = pa.table(
     {
         "prompt": [f"Count from {i}." if i < LATE else "" for i in range(36)],

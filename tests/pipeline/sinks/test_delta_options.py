@@ -1,4 +1,4 @@
-"""Which options of a Delta table's store are refused, and what the message says."""
+"""Refused options of a Delta table's store, and the message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a table's store, in the names of the library; and what a table of somebody else is asked."""
+"""Options of a table's store, in the names of the library; and questions to a table of somebody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of an input, under which keys, and that the rest is named."""
+"""The files read of an input, their keys, and the names of the others."""
 
 from __future__ import annotations
 

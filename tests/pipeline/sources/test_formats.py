@@ -1,4 +1,4 @@
-"""A format is one file: what lies in the folder of formats is read, whatever it is."""
+"""A format is one file: every module in the folder of formats is read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LinesSource(TextSource):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A second folder of formats, of which nothing is left."""
+    """A second folder of formats; nothing of it is left."""
     own = tmp_path / "formats"
     own.mkdir()
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(own)])

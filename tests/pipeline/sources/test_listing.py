@@ -1,4 +1,4 @@
-"""Listings: which files are shown, that folders out of range are not looked into, and what stamps say."""
+"""Listings: which files are shown, that folders out of range are not looked into, and stamps."""
 
 from __future__ import annotations
 

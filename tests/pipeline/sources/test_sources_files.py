@@ -118,7 +118,7 @@ def test_every_format_is_read_from_every_place(place: Any, tmp_path: Path, name:
         assert [f.key for f in source.files] == [name]
         for rows in (1, 3, 100):
             assert visible(all_rows(source, rows)) == TABLE.to_pylist()
-        # A task begins anywhere, and what is done already is left out.
+        # A task begins anywhere, and finished units are left out.
         units = list(plan_units(source, 2, "f"))
         for chosen in ([units[3]], units[1:3], [units[0], units[2]]):
             got = [row for table in source.read([unit.rows for unit in chosen]) for row in visible(table)]

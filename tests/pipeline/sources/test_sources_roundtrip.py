@@ -25,7 +25,7 @@ from testing.pipeline.fakes import InlineExecutor
 
 
 def write(table: pa.Table, folder: Path, kind: str) -> Any:
-    """The table as an input; what Arrow then says its columns are."""
+    """The table as an input; Arrow's types of its columns."""
     if kind == "memory":
         return table, table
     path = folder / f"in.{kind}"

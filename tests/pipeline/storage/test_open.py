@@ -1,4 +1,4 @@
-"""What an output may be, and what is said of one that cannot be written to."""
+"""Kinds of outputs, and the message for one that cannot be written to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testing.pipeline.s3 import S3Server
 
 @pytest.fixture
 def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment in which the S3 client finds no credentials, and the pauses between attempts are as in a run."""
+    """An environment without credentials for the S3 client, with pauses between attempts as in a run."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -19,7 +19,7 @@ from pipeline.worker.row_isolation import ChildDiedError, Gate, RowIsolation
 
 
 class Died(BaseException):
-    """The process is gone; what ran in it is lost."""
+    """The process is gone; its units are lost."""
 
 
 class Cluster:
@@ -144,7 +144,7 @@ def test_exactly_the_rows_that_kill_are_quarantined(
         assert [r for r in results if not isinstance(r, str)] == [r for r in range(sizes[unit]) if r not in killers]
     halvings = sum(math.ceil(math.log2(sizes[u])) + 1 for u, _ in deadly)
     # Per unit with a killer two deaths beside any others and one with few concurrent units (40 / 8 = 5, then alone),
-    # the halvings, and what is allowed to a single row.
+    # the halvings, and the allowance of a single row.
     assert cluster.deaths <= 3 * len({u for u, _ in deadly}) + halvings + max_row_deaths * len(deadly)
 
 
@@ -228,7 +228,7 @@ def test_processes_that_are_taken_away_cost_no_row_of_a_unit_with_enough_rows(
 
 
 def test_innocent_rows_beside_a_killer_are_not_run_alone_forever() -> None:
-    """Rows that survive one by one and kill in a group (memory) end as done, one by one."""
+    """Rows that survive singly and kill in a group (memory) end as done, one by one."""
     bisection = CrashBisection(2, 3)
     cluster = Cluster(bisection, set())
     cluster._run = lambda rows: (_ for _ in ()).throw(Died) if len(rows) > 3 else [r for _, r in rows]  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ def request(name: str) -> Request:
 
 
 def test_no_unit_is_told_of_a_fatal_error_while_the_process_may_still_end_for_it() -> None:
-    """Neither those that waited before nor those that come meanwhile: their error would reach the driver first."""
+    """Neither earlier nor later units: their error would reach the driver first."""
     told, go_on = threading.Event(), threading.Event()
 
     def on_fatal(error: BaseException) -> None:

@@ -81,7 +81,7 @@ def test_rows_that_share_a_prefix_meet_in_the_cache_and_give_the_same_tokens(qwe
     assert cached[1] > 2 * cached[0] + 500
 
 
-# --- what is not wanted any more ------------------------------------------------------------------
+# --- units not wanted any more ------------------------------------------------------------------
 
 
 def test_what_is_dropped_leaves_the_engine_and_the_others_go_on() -> None:

@@ -1,4 +1,4 @@
-"""What is made once per machine is made by one process, also if several actors start at once."""
+"""Results made once per machine are made by one process, also if several actors start at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print(json.dumps({"said": said, "taken": stages.taken()}))
 
 
 def start_together(count: int, cache: Path, folder: Path, model: Path) -> list[tuple[list[str], dict[str, float]]]:
-    """What so many processes say and how long their stages take, that load the model at once."""
+    """The stages and their seconds of so many processes that load the model at once."""
     environment = {**os.environ, "WEDLM_CACHE_HOME": str(cache)}
     processes = [
         subprocess.Popen([sys.executable, "-c", LOAD, str(folder / str(number)), str(model)], cwd=ROOT,

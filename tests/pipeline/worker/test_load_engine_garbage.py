@@ -1,4 +1,4 @@
-"""What stays is not looked through for garbage; what comes later is."""
+"""Long-lived objects are not looked through for garbage; later ones are."""
 
 from __future__ import annotations
 

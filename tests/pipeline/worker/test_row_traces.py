@@ -64,7 +64,7 @@ def test_the_tokens_are_those_of_the_output(tmp_path: Path, engine: Any, strateg
         assert len(trace.plain_pieces) == len(trace.plain_ids) > 0
     assert Traced.from_json(found.to_json()) == found
     assert len(found.to_json()) < 60_000
-    assert not engine.config.trace, "the engine is what it was"
+    assert not engine.config.trace, "the engine is unchanged"
 
 
 def test_rows_with_their_own_parameters_seeds_and_samples(tmp_path: Path, engine: Any) -> None:
@@ -113,7 +113,7 @@ def test_long_rows_are_traced_up_to_a_limit_and_slow_ones_for_a_time(
     late = trace_rows(job, engine, rows, 2)
     assert late.traces == ()
     assert "no token came" in late.reasons[0]
-    assert not engine.has_work(), "nothing is left behind"
+    assert not engine.has_work(), "nothing is left"
 
 
 def test_the_rows_of_the_lowest_hashes_are_chosen_from_any_stretches(tmp_path: Path, engine: Any) -> None:

@@ -1,4 +1,4 @@
-"""Every kind of bad row is one clear failure of that row alone, through the real engine; and what makes prompts."""
+"""Every kind of bad row is one clear failure of that row alone, through the real engine; and sources of prompts."""
 
 from __future__ import annotations
 

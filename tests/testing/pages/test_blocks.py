@@ -1,4 +1,4 @@
-"""Code blocks of a page: what is done with each, and which marks are refused."""
+"""Code blocks of a page: the use of each, and refused marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebook runs, and its page shows what is stored in it."""
+"""The notebook runs, and its page shows the stored outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_notebook_runs_and_gives_the_kinds_of_output_that_are_stored(
 
 
 def kinds(cells: list[dict[str, object]]) -> list[list[str]]:
-    """What each cell of code gives: text or pictures."""
+    """The output of each cell of code: text or pictures."""
     return [
         ["picture" if "image/png" in output.get("data", {}) else "text" for output in cell["outputs"]]  # type: ignore
         for cell in cells

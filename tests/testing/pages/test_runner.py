@@ -1,4 +1,4 @@
-"""Pages run as a reader would type them, and what fails says where."""
+"""Pages run as a reader would type them, and failures name their place."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_every_unit_is_committed_once_and_gpus_stay_busy(tmp_path: Path, lost_an
 
 
 def test_an_actor_more_costs_the_driver_no_more_for_a_unit(tmp_path: Path) -> None:
-    """Ten times the actors and rows: the processor time of a decision stays, within what a busy machine adds."""
+    """Ten times the actors and rows: the processor time of a decision stays, within the noise of a busy machine."""
     few = simulate(replace(_SMALL, actors=40, rows=60_000), tmp_path / "few")
     many = simulate(replace(_SMALL, actors=400, rows=600_000), tmp_path / "many")
     each = [found.driver_seconds["dispatcher"] / found.units for found in (few, many)]

@@ -66,5 +66,5 @@ def test_of_each_kind_the_first_and_the_last_are_kept() -> None:
         return {(boundary(moments[at]), moments[at].after) for at in found}
 
     assert kinds(some) == kinds(every)
-    assert len(some) == 2 * len(kinds(every)) - 1, "of what comes once, once"
+    assert len(some) == 2 * len(kinds(every)) - 1, "of single events, one"
     assert {every[0], every[-1]} <= set(some)

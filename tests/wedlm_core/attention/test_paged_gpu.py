@@ -1,4 +1,4 @@
-"""How the Triton backend divides a forward, and what its kernels read about tiles."""
+"""How the Triton backend divides a forward, and its kernels' records of tiles."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def attended(pool: KVPool, heads: int, q_THD: torch.Tensor, sequences: list[int], rows: int | None = None) -> list:
-    """What the last ``rows`` rows of each of some sequences get in one forward of them."""
+    """The results of the last ``rows`` rows of some sequences in one forward of them."""
     counts = [min(COUNTS[s], rows or COUNTS[s]) for s in sequences]
     cached = [CACHED[s] + COUNTS[s] - count for s, count in zip(sequences, counts, strict=True)]
     ends = np.cumsum(COUNTS)[sequences]

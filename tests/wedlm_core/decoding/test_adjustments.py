@@ -1,4 +1,4 @@
-"""Adjusted rows among others: as the oracle says, by what the device keeps of their slots."""
+"""Adjusted rows among others: as the oracle says, by the device's columns of their slots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = ((3,), (4, 5), (9, 9, 9))
 
 
 def state_with(rng: random.Random, params: list[SamplingParams], prompts: list[list[int]]) -> DeviceState:
-    """Slots of a device, set up twice: what others left behind is not read."""
+    """Slots of a device, set up twice: values left by others are not read."""
     config = EngineConfig(max_num_seqs=SLOTS, max_window=4, page_size=4, max_model_len=REACH, num_pages=8)
     state = DeviceState(config, [decoding_of(Strategy.VERIFIED, config)], 0, REACH, torch.device("cpu"))
     before = [SamplingParams(max_tokens=9, **random_features(rng, "verified", 9)) for _ in range(SLOTS)]

@@ -44,7 +44,7 @@ def test_a_word_is_banned_at_the_beginning_and_after_a_space(vocabulary: int, sp
             spelled = tuple(tokens.encode(text))
             assert any(spelled[-len(ids) :] == ids for ids in banned), (word, text)
         if space_apart:
-            assert len(banned) == 1, "what stands after a space of its own is spelled as at the beginning"
+            assert len(banned) == 1, "a word after a space of its own is spelled as at the beginning"
 
 
 def test_a_word_without_tokens_is_refused() -> None:

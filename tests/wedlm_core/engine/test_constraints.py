@@ -90,7 +90,7 @@ def plainly(folder: Path, temperature: float) -> dict[str, Generation]:
 
 
 def fits(wanted: StructuredOutputs, text: str) -> bool:
-    """Whether a complete output is what was wanted, judged by other libraries than the one that made it."""
+    """Whether a complete output has the wanted form, judged by other libraries than the one that made it."""
     answer = text if wanted.after is None else text.partition(wanted.after)[2].strip()
     if wanted.schema is not None:
         checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
@@ -126,7 +126,7 @@ def test_verified_is_autoregressive_token_for_token(folder: Path, number: int, e
         if engine in ("kernels", "traced"):  # the same kernels on both sides
             assert one.logprobs == plain.logprobs
         accepted += one.stats.grammar_drafts_accepted
-    assert accepted > 0, "what is forced is accepted"
+    assert accepted > 0, "forced tokens are accepted"
 
 
 def test_a_row_that_takes_the_library_much_work_ends_alone_as_it_does_in_a_batch() -> None:
@@ -154,7 +154,7 @@ def test_windows_that_a_forward_filled_by_an_older_plan_are_replaced(folder: Pat
         while engine.has_work():
             done += engine.step()
             for planned in (table.masks, table.keep_valid, table.keep_stale):
-                planned[:] = 0  # of which the device is not told
+                planned[:] = 0  # the device is not told of it
     assert len(done) > 10
     for one in done:
         plain = expected[one.request_id]

@@ -1,7 +1,7 @@
-"""Penalties, biases, bans and the most likely tokens: ``verified`` gives what ``autoregressive`` gives, and the oracle.
+"""Penalties, biases, bans and the most likely tokens: ``verified`` equals ``autoregressive`` and the oracle.
 
 As in ``test_engine_verified.py``: no tolerance between the strategies. Drafts of a forward count for the rows after
-them, so a penalty sees what it would see token by token.
+them, so a penalty sees the same tokens as token by token.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_verified_equals_autoregressive(folder: Path, name: str) -> None:
     expected = run(engine_of(folder), requests)
     plain = without_any(folder)
     changed = [i for i in range(COUNT) if expected[i].token_ids != plain[i].token_ids]
-    assert all(i % 5 < 4 for i in changed), "rows without the feature are what they were"
+    assert all(i % 5 < 4 for i in changed), "rows without the feature are unchanged"
     assert changed or name in ("logprobs", "min_p")
     for number, engine in enumerate(ENGINES):
         window, at_once = ((4, None), (16, 3), ("auto", None), (2, 1))[number]
@@ -139,7 +139,7 @@ def test_autoregressive_equals_the_oracle(agreeing_folder: Path, name: str) -> N
 
 
 def test_what_each_feature_promises(folder: Path) -> None:
-    """Not against another decoder: by what its documentation says."""
+    """Not against another decoder: by its documentation."""
     tokenizer = loaded(folder)[1]
 
     def generate(**fields: Any) -> list[Generation]:

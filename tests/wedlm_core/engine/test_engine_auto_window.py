@@ -95,7 +95,7 @@ def test_a_kept_table_is_checked_once_and_measured_anew_if_forwards_are_of_anoth
     checks, plain = [], measure._check
 
     def quiet(*given: Any) -> list[CostSample]:
-        """What the check measures on a machine that does nothing else: what the table says."""
+        """The check's result on an idle machine: the table's times."""
         checks.append(plain(*given))
         assert checks[-1]
         return [

@@ -1,4 +1,4 @@
-"""What a forward computes for a row is bitwise independent of everything else in it, on a CPU.
+"""A row's result is bitwise independent of everything else in its forward, on a CPU.
 
 So it is for weights in float32 and int8, and for keys and values in float32, bfloat16 and int8. A target request
 runs alone in a default engine; then among other requests, in other configurations. Every hidden state of its rows, and

@@ -1,4 +1,4 @@
-"""Requests come, are aborted and finish in any order; survivors give what they give alone, and no page leaks."""
+"""Requests come, are aborted and finish in any order; survivors give the same output as alone, and no page leaks."""
 
 from __future__ import annotations
 

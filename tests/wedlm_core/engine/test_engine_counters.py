@@ -1,4 +1,4 @@
-"""The engine's counters are the sums of what its generations report, whatever ran beside what."""
+"""The engine's counters are the sums of its generations' statistics, in any mix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mixed(engine: Engine) -> list[Generation]:
     return run(engine, requests_of(prompts, params))
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "one behind"])
+@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlapping"])
 def test_counters_are_the_sums_over_the_generations(overlap: bool) -> None:
     engine = tiny_engine(**SMALL, overlap=overlap)
     before = engine.snapshot()
@@ -47,12 +47,12 @@ def test_counters_are_the_sums_over_the_generations(overlap: bool) -> None:
     assert found.cached_prompt_tokens == sum(s.cached_prompt_tokens for s in stats) > 0
     assert found.preemptions == sum(s.preemptions for s in stats) > 0
     assert found.prompt_tokens == sum(len(SYSTEM) + 1 + i for i in range(20))
-    # Every prompt token is computed once or found in the cache; what a preemption took is computed again.
+    # Every prompt token is computed once or found in the cache; rows of a preemption are computed again.
     assert found.prompt_rows >= found.prompt_tokens - found.cached_prompt_tokens
     assert found.forwards < found.decode_forwards
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "one behind"])
+@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlapping"])
 @pytest.mark.parametrize("most", [1, 8])
 def test_a_forward_commits_one_token_autoregressively_and_never_more_than_it_has_rows(overlap: bool, most: int) -> None:
     engine = tiny_engine(**{**SMALL, "max_num_seqs": most}, overlap=overlap)
@@ -91,7 +91,7 @@ def test_another_thread_reads_them_while_the_engine_runs() -> None:
     assert max(snapshot.waiting for snapshot in seen) > 0
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "one behind"])
+@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlapping"])
 def test_windows_are_priced_by_what_forwards_have_at_most_where_the_next_is_launched_before_its_rows_are_known(
     overlap: bool,
 ) -> None:

@@ -64,7 +64,7 @@ def test_tokens_are_those_of_the_plain_engine(agreeing_folder: Path, strategy: s
 
 
 def test_buffers_of_a_graph_hold_the_forward(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a captured forward would compute from its buffers is what the forward computes.
+    """A captured forward would compute the forward's result from its buffers.
 
     At its own bounds and at the most general ones, after other forwards have left their traces in the buffers.
     """
@@ -95,7 +95,7 @@ def test_buffers_of_a_graph_hold_the_forward(agreeing_folder: Path, monkeypatch:
 
 
 def test_fresh_buffers_stand_for_one_row(agreeing_folder: Path) -> None:
-    """What is run before a capture touches the first KV slot only."""
+    """Runs before a capture touch the first KV slot only."""
     runner = Engine(*loaded(agreeing_folder), CONFIG)._runner
     book = GraphBook(limit=16, sequences=4, most_kv=96, seconds=1.0, most_bytes=1)
     inputs = StaticInputs(rows=16, sequences=4, page_size=8, device=runner.device)

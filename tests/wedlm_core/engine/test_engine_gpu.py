@@ -27,7 +27,7 @@ from wedlm_core.types import Generation, Request, SamplingParams
 pytestmark = pytest.mark.gpu  # streams, pinned copies and CUDA graphs exist on a CUDA device only
 
 STRATEGIES = ("verified", "reference", "streaming", "autoregressive", "blockwise")
-# Batch invariant attention and one stated step cost: what differs between two engines is what the test varies.
+# Batch invariant attention and one stated step cost: two engines differ only by the test's variable.
 CONFIG = EngineConfig(
     max_num_seqs=16,
     max_window=8,

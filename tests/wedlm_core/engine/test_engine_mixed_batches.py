@@ -1,4 +1,4 @@
-"""Requests of all strategies in one batch: each gives what it gives alone, and drafting learns from its own only.
+"""Requests of all strategies in one batch: each gives the same output as alone, and drafting learns from its own only.
 
 The shipped model and a small random one; random windows, temperatures, lengths, batch sizes, page sizes and pools.
 """
@@ -43,7 +43,7 @@ SWITCHES = (
 )
 VERIFIED = 0  # the number of its decoding, in every engine
 MODELS = ("tiny", "agreeing")
-MAX_WINDOW = 16  # what "auto" means for reference and blockwise
+MAX_WINDOW = 16  # the value of "auto" for reference and blockwise
 BATCHES = 10  # of each model
 
 
@@ -92,7 +92,7 @@ def random_request(rng: random.Random, name: str, strategy: Strategy | None = No
 
 
 def random_engine(rng: random.Random, folder: Path) -> tuple[Engine, dict[str, Any]]:
-    """Page and batch sizes, chunked prefill, a pool that may be small, the loop one step behind, both CPU paths."""
+    """Page and batch sizes, chunked prefill, a pool that may be small, overlapping forwards, both CPU paths."""
     size = rng.choice([4, 16, 64])
     chosen = {
         "page_size": size,
@@ -119,7 +119,7 @@ def roomy(folder: Path, attention: str, streaming: StreamingSwitches) -> Engine:
 
 
 def alone(folder: Path, request: Request, chosen: dict[str, Any]) -> Generation:
-    """What a request gives by itself, by the same attention and switches."""
+    """The output of a request alone, by the same attention and switches."""
     (generation,) = run(roomy(folder, chosen["attention"], chosen["streaming"]), [request])
     return generation
 
@@ -165,7 +165,7 @@ def test_a_mix_in_a_pool_that_preempts_and_shares_is_what_its_rows_are_alone(fol
     for i in range(20):
         request = random_request(rng, str(i), list(Strategy)[i % 5])
         params = replace(request.params, max_tokens=40, ignore_eos=True, logprobs=False)
-        # What admission sets aside for a fixed window is hardly ever needed: growing outputs are what preempts.
+        # Pages that admission sets aside for a fixed window are hardly ever needed: growing outputs preempt.
         params = replace(params, stop_token_ids=(), window_size="auto" if params.adaptive else 2)
         requests.append(replace(request, prompt_token_ids=(*SHARED[:12], i), params=params))
     found = run(engine, requests)
@@ -202,12 +202,12 @@ def test_the_rest_of_a_mix_is_what_it_is_alone_where_some_are_aborted(folder: Pa
 
 
 class Witness:
-    """Counts what drafts of verified sequences did, from their group's own commit, beside an engine's drafting."""
+    """Counts accepted drafts of verified sequences, from their group's own commit, along with an engine's."""
 
     def __init__(self, engine: Engine) -> None:
         self.counted = engine._drafting._acceptance
         self.expected = Acceptance(len(engine._table.limit), MAX_WINDOW)
-        self.mixed = 0  # forwards in which verified adaptive sequences ran beside other strategies
+        self.mixed = 0  # forwards with verified adaptive sequences and other strategies
         self._table, self._details = engine._table, list[StepDetail]()
         forward, observe, clear = engine._runner.forward, engine._drafting.observe, self.counted.clear
 

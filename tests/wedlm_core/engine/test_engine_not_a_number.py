@@ -31,7 +31,7 @@ PROMPTS = [[5, 6, 7], [5, BAD, 7], [9] * 20, [9] * 20 + [BAD] * 13, [11, 12], [1
 def engine_of(
     folder: Path, attention: str, *, overlap: bool = False, damaged: float | None = None, weight_dtype: str = "auto"
 ) -> Engine:
-    """One for all strategies: what an earlier row left must harm none."""
+    """One for all strategies: values left by an earlier row must harm none."""
     model = load_model(folder)
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone(), requires_grad=False)  # its own
     if damaged is not None:

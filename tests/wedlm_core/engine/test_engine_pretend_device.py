@@ -54,7 +54,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each scenario came to (:class:`testing.engine.pretend_engine.Found`)."""
+    """The result of each scenario (:class:`testing.engine.pretend_engine.Found`)."""
     folder = write_model(
         tmp_path_factory.mktemp("models") / "pretend", qwen3=True, seed=3, sharpness=2.0, common=0.5, heads=2
     )

@@ -224,7 +224,7 @@ def test_a_stop_string_in_the_prompt_does_not_stop(llm: LLM) -> None:
 
 
 def test_streaming_gives_whole_characters(llm: LLM) -> None:
-    """Random weights give broken bytes too; what is streamed never has to be taken back: it joins to the text."""
+    """Random weights give broken bytes too; streamed pieces are never taken back: they join to the text."""
     for seed in range(6):
         params = SamplingParams(max_tokens=40, temperature=1.3, seed=seed, ignore_eos=True, stop="qq")
         deltas = list(llm.stream("Grüße 😀", params))

@@ -1,4 +1,4 @@
-"""What goes into the engine and comes out: refusals, samples, seeds, streams, statistics."""
+"""Requests and results of the engine: refusals, samples, seeds, streams, statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``streaming`` part by part: with every part off it is the published rule, and each part does what it says."""
+"""``streaming`` part by part: with every part off it is the published rule, and each part has its stated effect."""
 
 from __future__ import annotations
 

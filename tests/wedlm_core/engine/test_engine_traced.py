@@ -1,4 +1,4 @@
-"""An engine traces for the length of a block: the same tokens, and afterwards it is what it was.
+"""An engine traces for the length of a block: the same tokens, and afterwards it is unchanged.
 
 Where forwards overlap, another engine does it: ``test_engine_pretend_device.py``.
 """

@@ -17,7 +17,7 @@ LIBRARIES = {"triton"}  # also the name of a package, which is looked for
 
 
 def asked_for(path: Path) -> Iterator[str]:
-    """What a module says that only traits should say."""
+    """Names in a module that only traits should have."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     known = {*backend_names(), *(strategy.value for strategy in Strategy)} - LIBRARIES
     for node in ast.walk(tree):

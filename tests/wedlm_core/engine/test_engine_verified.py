@@ -1,4 +1,4 @@
-"""``verified`` gives what ``autoregressive`` gives with the same seed: every token, reason and log-probability.
+"""``verified`` equals ``autoregressive`` with the same seed: every token, reason and log-probability.
 
 No tolerance. The autoregressive side runs in a roomy engine; the verified side in engines with pages of 4
 tokens, prefill chunks of 5, a tight row budget, and (second test) a pool so small that it preempts.
@@ -86,7 +86,7 @@ def params_for(count: int, temperature: float) -> list[SamplingParams]:
 
 
 class Bench:
-    """Both engines of a model, its requests, and what autoregressive decoding makes of them."""
+    """Both engines of a model, its requests, and their autoregressive outputs."""
 
     def __init__(self, folder: Path, count: int, *, rarely_agrees: bool, numbers: str) -> None:
         self.rarely_agrees = rarely_agrees
@@ -145,7 +145,7 @@ def test_verified_equals_autoregressive(bench: Bench, window: int | str, at_once
             cached += ours.stats.cached_prompt_tokens
             saved += theirs.stats.decode_forwards - ours.stats.decode_forwards
     assert cached > 0
-    # A window of 1 proposes what the next-token head chooses anyway; auto may find that no masks pay.
+    # A window of 1 proposes the next-token head's choice anyway; auto may find that no masks pay.
     assert saved > 0 or window in (1, "auto") or bench.rarely_agrees
 
 
@@ -158,7 +158,7 @@ def pressed_params(temperature: float) -> SamplingParams:
 @pytest.mark.sweep(11)
 @pytest.mark.parametrize("window", [1, 4, 16, "auto"])
 def test_verified_under_page_pressure(bench: Bench, window: int | str) -> None:
-    """Outputs longer than what admission sets aside, in a pool that holds a few of them."""
+    """Outputs longer than admission's reserve, in a pool that holds a few of them."""
     config = EngineConfig(
         page_size=4, num_pages=23, max_batch_rows=400, prefill_chunk=5, max_window=16, step_cost=TIGHT.step_cost,
         kv_cache_dtype=bench.kv_cache_dtype,

@@ -41,7 +41,7 @@ def bits_of(tokens: list[int]) -> np.ndarray:
 
 
 def outputs(grammar: Grammar, rng: random.Random) -> Iterator[tuple[Constraint, list[int]]]:
-    """A sequence's constraint with new drafts, again and again, and what was committed; proposals are often right."""
+    """A sequence's constraint with new drafts, again and again, and its commits; proposals are often right."""
     constraint, output = grammar.constraint(), list[int]()
     for _ in range(8):
         likely, offered = list(output), list[int]()
@@ -52,7 +52,7 @@ def outputs(grammar: Grammar, rng: random.Random) -> Iterator[tuple[Constraint, 
             Proposals(tokens=offered, most=len(offered), source=DraftSource.MASK), most=rng.choice((0, 1, 3, 9))
         )
         yield constraint, output
-        taken = list(drafts.tokens[: rng.randrange(len(drafts.tokens) + 1)])  # what stands after them was refused
+        taken = list(drafts.tokens[: rng.randrange(len(drafts.tokens) + 1)])  # later tokens were refused
         if not set(taken) & set(ENDS):
             taken.append(rng.choice(allowed_tokens(grammar, output + taken)))
         assert constraint.accept(taken) is None
@@ -73,7 +73,7 @@ def test_the_bits_are_those_of_a_matcher_that_is_run_anew(name: str) -> None:
             lines.fill(threads)
             assert lines.facts().tolist() == [[0], [len(tokens) + 1], [7]]
             np.testing.assert_array_equal(allowed_bits(lines), np.stack(expected))
-            assert len(lines.bits_UW) <= len(lines.line_N), "none is made for what is forced"
+            assert len(lines.bits_UW) <= len(lines.line_N), "none is made for forced tokens"
 
 
 def test_lines_of_sequences_stand_behind_each_other_and_equal_those_of_each_alone() -> None:

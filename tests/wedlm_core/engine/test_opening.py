@@ -1,4 +1,4 @@
-"""What sequences of a job share is worked out once, and is never that of other parameters."""
+"""Values shared by sequences of a job are worked out once, and never mixed with other parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine one step behind its device gives what the plain one gives: tokens, texts, reasons and statistics."""
+"""An engine with overlapping forwards equals the plain one: tokens, texts, reasons and statistics."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_preemption_in_a_small_pool(agreeing_folder: Path, strategy: str) -> Non
 @pytest.mark.parametrize("settings", [{}, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("seed", range(3))
 def test_adaptive_windows_are_verified(agreeing_folder: Path, seed: int, settings: dict[str, Any]) -> None:
-    """Windows follow what drafting saw, which differs one step behind: the tokens do not."""
+    """Windows follow drafting's observations, which come a step later with overlap: the tokens do not."""
     requests = requests_like("verified", seed=seed, window_size="auto", max_tokens=40)
     expected = run(engine_of(agreeing_folder, overlap=False), requests)
     assert_same(run(engine_of(agreeing_folder, overlap=True, **settings), requests), expected, stats=False)
@@ -231,7 +231,7 @@ def test_costs_are_measured_with_a_forward_in_flight(
 def test_costs_of_an_overlapping_engine_are_of_forwards_that_do_not_wait_for_each_other(
     agreeing_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else what the host does between two forwards, which the device hides, would make rows look cheap."""
+    """Else the host's work between two forwards, which the device hides, would make rows look cheap."""
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.1, 0.1)))
     flying = most = 0
@@ -281,7 +281,7 @@ def test_a_forward_in_which_a_graph_was_captured_says_nothing_of_what_forwards_c
 
 
 def test_forwards_cost_what_their_planned_rows_cost(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device computes what was planned for: by the rows that sequences turned out to have, tables seem wrong."""
+    """The device computes planned rows: by the rows that sequences turned out to have, tables seem wrong."""
     engine = engine_of(agreeing_folder, overlap=True)
     launched: list[int] = []
     launch = AsyncLaunch.launch
@@ -308,7 +308,7 @@ def test_forwards_cost_what_their_planned_rows_cost(agreeing_folder: Path, monke
 def test_a_forward_whose_sequences_ended_since_says_nothing_of_what_rows_cost(
     agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are of all of them, its plan of those that are left."""
+    """Its rows are of all sequences, its plan of the remaining ones."""
     engine = engine_of(agreeing_folder, overlap=True)
     seen: list[CompletedForward] = []
     consume = engine._consume_completed

@@ -65,7 +65,7 @@ def in_flight(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[bool, bool
 
 
 def twice(asked: list[Request]) -> list[Request]:
-    """The same rows again: what they say is in history by then."""
+    """The same rows again: their text is in history by then."""
     return [replace(one, request_id=f"{turn}/{one.request_id}") for turn in range(2) for one in asked]
 
 
@@ -101,7 +101,7 @@ def test_forwards_overlap_but_while_drafts_are_asked_for(monkeypatch: pytest.Mon
     assert not (ahead[1:] & waits[:-1] & waits[1:]).any(), "windows would miss their drafts"
     rest = ~waits[:-1] & ~waits[1:]
     assert rest.sum() > 40
-    assert ahead[1:][rest].mean() > 0.9, "the last forward of a batch has none behind it"
+    assert ahead[1:][rest].mean() > 0.9, "the last forward of a batch has no successor"
     assert drafted(found) > 0
 
 

@@ -1,4 +1,4 @@
-"""The pool takes what is left, and never more: of the engine's share, and of the device."""
+"""The pool takes the rest of the engine's share and of the device, never more."""
 
 from __future__ import annotations
 

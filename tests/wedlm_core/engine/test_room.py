@@ -29,13 +29,13 @@ def test_what_no_memory_holds_is_refused_before_it_is_allocated(
     agreeing_folder: Path, fields: dict[str, Any], words: str
 ) -> None:
     model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
-    Engine(model, tokenizer)  # what an engine compiles is there
+    Engine(model, tokenizer)  # the engine's kernels are compiled
     assert_refused(lambda: Engine(model, tokenizer, EngineConfig(**fields)), words, (ConfigError,))
 
 
 def test_slots_that_no_memory_holds_are_refused() -> None:
     config = EngineConfig(max_num_seqs=1 << 14)
-    words = "^max_num_seqs, positions='16384, 4194304': what is kept of so many sequences takes 5.* GiB, and cpu has"
+    words = "^max_num_seqs, positions='16384, 4194304': the state of so many sequences takes 5.* GiB, and cpu has"
     assert_refused(lambda: check_room(config, 512 << 20, 1 << 22, torch.device("cpu")), words, (ConfigError,))
     check_room(config, 512 << 20, 1024, torch.device("cpu"))
 

@@ -1,4 +1,4 @@
-"""A constraint's drafts: what is forced, what is proposed and allowed, and no trace of either in the matcher."""
+"""A constraint's drafts: forced tokens, allowed proposals, and no trace of either in the matcher."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_drafts_are_allowed_one_after_the_other_and_forced_ones_are_alone(name: 
         for token, source in zip(drafts.tokens, drafts.sources, strict=True):
             may = allowed_tokens(grammar, walked)
             assert token in may
-            assert (source == DraftSource.GRAMMAR) == (len(may) == 1), "what is forced is drafted as forced"
+            assert (source == DraftSource.GRAMMAR) == (len(may) == 1), "forced tokens are drafted as forced"
             assert token not in ends, "the row before an end chooses it"
             walked.append(token)
         place, may = len(drafts.tokens), set(allowed_tokens(grammar, walked))
         assert constraint.ends <= bool(ends & may)
         assert not may <= ends or constraint.ends or place == 6
         if not constraint.ends and place < 4:
-            assert offered[place] not in allowed_tokens(grammar, walked), "only what is forbidden ends the walk"
+            assert offered[place] not in allowed_tokens(grammar, walked), "only forbidden tokens end the walk"
         token = rng.choice(allowed_tokens(grammar, output))
         assert constraint.accept([token]) is None
         output.append(token)

@@ -29,7 +29,7 @@ def ref(name: str) -> dict[str, Any]:
 ENDLESS = {
     "itself": SELF,
     "a field": an_object(a=SELF),
-    "a field behind others": an_object(a={"type": "string"}, b={"type": "integer"}, c=SELF),
+    "a field after others": an_object(a={"type": "string"}, b={"type": "integer"}, c=SELF),
     "each of two": an_object(a={"anyOf": [SELF, an_object(b=SELF)]}),
     "one of all": an_object(a={"allOf": [{"type": "object"}, SELF]}),
     "an item": {"type": "array", "items": SELF, "minItems": 1},

@@ -1,4 +1,4 @@
-"""Schemas on which the backend would double its memory, or end the process, are refused at once."""
+"""Schemas that would double the backend's memory, or end the process, are refused at once."""
 
 from __future__ import annotations
 

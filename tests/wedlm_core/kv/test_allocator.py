@@ -15,7 +15,7 @@ POOL = 6
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    """The model: a reference count per page, the set of indexed pages, and the order in which they went idle."""
+    """The model: a reference count per page, the set of indexed pages, and the order of their last use."""
 
     def __init__(self) -> None:
         super().__init__()

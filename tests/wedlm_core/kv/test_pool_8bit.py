@@ -50,7 +50,7 @@ def test_int8_entries_are_rounded_at_scales_of_their_own_and_cleared_with_their_
         step = given.abs().amax(-1, keepdim=True) / 127
         right = (rows - given).abs() <= 0.5001 * step
         assert torch.equal(right.all(-1), ~given.isnan().any(-1))
-        assert torch.equal(rows.isnan(), given.isnan()), "what is no number spoils its own row only"
+        assert torch.equal(rows.isnan(), given.isnan()), "a NaN spoils its own row only"
     pool.clear([0, 1])
     assert not pool.values(0, flat).any()
 

@@ -1,4 +1,4 @@
-"""A model's files are downloaded once per machine, whole, and what was downloaded is checked before it is used."""
+"""A model's files are downloaded once per machine, whole, and checked before use."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_processes_of_a_machine_download_once_also_after_one_was_killed(
         fs = fsspec.filesystem("s3", **server.options)
         fs.mkdir("models")
         fs.put(str(qwen3_folder), "models/qwen3", recursive=True)
-        # One stops after a part of the weights, and is killed: what it leaves is not taken for a model.
+        # One stops after a part of the weights, and is killed: its files are not taken for a model.
         begun = tmp_path / "begun"
         stops = f"""
 import pathlib, time, s3fs

@@ -1,4 +1,4 @@
-"""What a ``generation_config.json`` asks of every decoding is applied, as transformers applies it, and named."""
+"""Parameters of a ``generation_config.json`` are applied, as transformers applies them, and named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model takes in memory, as predicted from its configuration, is what it takes."""
+"""A model's memory is as predicted from its configuration."""
 
 from __future__ import annotations
 

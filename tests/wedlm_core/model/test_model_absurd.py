@@ -93,7 +93,7 @@ def test_a_hidden_size_that_heads_do_not_divide_is_refused(folder: Path) -> None
 def test_a_config_of_another_size_than_the_weights_is_refused_before_anything_is_allocated(
     folder: Path, layers: int
 ) -> None:
-    """Billions of parameters that are not in the files; what is missing is listed, as far as anyone would read."""
+    """Billions of parameters that are not in the files; missing tensors are listed, as far as anyone would read."""
     edit(folder / "config.json", num_hidden_layers=layers, intermediate_size=1 << 22, vocab_size=1 << 24)
     with pytest.raises(WeightsError, match=r"misshapen model\.embed_tokens\.weight") as caught:
         load_model(folder)
@@ -129,7 +129,7 @@ TEXTS = {
 @pytest.mark.parametrize("name", JSON_FILES)
 def test_a_json_file_that_is_no_sane_object_is_refused(folder: Path, name: str, text: str) -> None:
     edit(folder / "config.json", mask_token_id=None)  # so that every file is asked for it
-    LLM(str(folder), device="cpu")  # whole, and what it imports is there
+    LLM(str(folder), device="cpu")  # whole, and its imports exist
     (folder / name).write_text(TEXTS[text])
     assert_refused(lambda: LLM(str(folder), device="cpu"), "model=|eos_token_id=|config.json=", FAMILY)
 

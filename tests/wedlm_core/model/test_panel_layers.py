@@ -1,4 +1,4 @@
-"""A model that is packed while it is read computes what one computes that is packed afterwards, bit for bit."""
+"""A model packed while it is read equals a model packed afterwards, bit for bit."""
 
 from __future__ import annotations
 

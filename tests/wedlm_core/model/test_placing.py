@@ -19,7 +19,7 @@ from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.weights import load_model, save_model
 
 SLACK = 24 << 20
-"""Python, threads and the allocator's rounding, beside what loading needs."""
+"""Python, threads and the allocator's rounding, in addition to loading."""
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])

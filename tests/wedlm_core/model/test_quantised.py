@@ -33,7 +33,7 @@ def test_weights_come_back_within_half_a_step(seed: int, bias: bool, zero: bool)
     layer = Fp8Linear(linear)
     error = (layer.weight.float() * layer.scale_O[:, None] - linear.weight).abs()
     largest = linear.weight.abs().amax(dim=1, keepdim=True)
-    # Three bits behind the leading one, and steps of 2^-9 of the scale near zero.
+    # Three bits after the leading one, and steps of 2^-9 of the scale near zero.
     bound = torch.maximum(linear.weight.abs() / 16, largest / 448 * 2**-10)
     assert bool((error <= bound * 1.001 + 1e-12).all())
 

@@ -1,4 +1,4 @@
-"""Models are found in all kinds of places, downloaded once per content, and errors say what to do."""
+"""Models are found in all kinds of places, downloaded once per content, and errors have a remedy."""
 
 from __future__ import annotations
 

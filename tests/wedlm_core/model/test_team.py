@@ -1,4 +1,4 @@
-"""Threads that run a forward together: who is there takes part, and no one waits for those whose core is taken."""
+"""Threads that run a forward together: running threads take part, and no thread waits for one whose core is taken."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_after_a_forward_that_was_disturbed_fewer_are_asked_for_and_twice_as_lon
             attendance.record(WORK, USUAL, asked=asked, there=asked, waited=False)
 
     def disturb() -> float:
-        """Seconds for which fewer are asked for."""
+        """Seconds with fewer threads asked for."""
         attendance.record(WORK, 5e-3 if is_away else USUAL, asked=asked, there=there, waited=is_away)
         begin = now[0]
         while (found := attendance.members(asked)) != asked:

@@ -1,4 +1,4 @@
-"""Chat templates give exactly the text that transformers gives, and refuse what it refuses."""
+"""Chat templates give exactly transformers' text, and refuse the same conversations."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_work_is_read_while_another_thread_commits() -> None:
         index.records.add(record(i, 1, 0, i) for i in range(12))
         reader.join()
         assert [unit for unit in seen if unit.index < 3] == UNITS[:3], "the first page was read before"
-        assert seen == UNITS, "what is work was settled when it was marked"
+        assert seen == UNITS, "work was settled when it was marked"
         assert index.units.missing() == []
 
 

@@ -1,4 +1,4 @@
-"""Files of OpenAI batches: recognised by their first row, unless a setting says what the rows are."""
+"""Files of OpenAI batches: recognised by their first row, unless a setting names the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every strategy promises by its traits: the engine plans with them, and asks for no strategy by name."""
+"""The promises of every strategy's traits: the engine plans with them, and asks for no strategy by name."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ ROWS_COST = StepCost.linear(fixed=0.45e-3, per_row=17e-6, floor_rows=8)
 def test_windows_that_do_not_pay_are_given_up_where_the_cost_of_few_rows_or_of_the_host_misleads(
     batch: int, acceptance: float, believed: StepCost
 ) -> None:
-    """What no forward has is not corrected by itself, and a step with drafts takes more of the host."""
+    """Sizes that no forward has are not corrected by themselves, and a step with drafts takes more of the host."""
     scenario = Scenario(batch=batch, context=64, acceptance=(acceptance,), stale=0.8, host_seconds=(0.3e-3, 0.46e-3))
     plain, planned = (
         simulate(scenario, policy, forwards=2000, warm_up=50, cost=ROWS_COST).rate

@@ -1,4 +1,4 @@
-"""Drafts from history: what followed the longest match, in bounded memory, with probabilities that are learned."""
+"""Drafts from history: the continuation of the longest match, in bounded memory, with learned probabilities."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_positions_are_counted_anew_before_they_overflow(monkeypatch: pytest.Mon
     one.open(0, np.array([4990, 4991]))
     assert propose(one, 0, 4) == [4992, 4993, 4994, 4995]
     one.open(0, np.array([1000, 1001]))
-    assert propose(one) == [], "what stood there before is gone"
+    assert propose(one) == [], "older tokens are gone"
 
 
 def test_too_little_memory_is_refused() -> None:

@@ -119,4 +119,4 @@ def test_where_rows_are_padded_the_first_beyond_each_large_count_is_measured_onc
     assert beyond == [72, 136, 264, 520, 1032], "where a product has another tile of rows"
     assert not [rows for rows, _, _ in plain if rows & (rows - 1)]
     large = [rows > 1024 for rows, _, _ in padded]
-    assert large == sorted(large), "what takes long comes last"
+    assert large == sorted(large), "slow forwards come last"

@@ -52,7 +52,7 @@ def test_one_kernel_fills_what_copies_fill(size: int, sequences: int, columns: i
     by_kernel, by_parts = (StaticInputs(rows=300, sequences=ROOM, page_size=PAGE, device=DEVICE) for _ in range(2))
     assert by_kernel._has_triton, "interpreted here"
     by_parts._has_triton = False
-    for number in range(2):  # the second finds what the first has left
+    for number in range(2):  # the second finds the first one's values
         batch = batch_of(size, max(1, sequences - number), columns, seed + number)
         for one in (by_kernel, by_parts):
             one.fill(key, batch)

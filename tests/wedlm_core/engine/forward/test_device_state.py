@@ -1,4 +1,4 @@
-"""What the device keeps of requests: every parameter in its column, and no filter that the host's bound overlooks."""
+"""The device's columns of requests: every parameter in its column, and no filter that the host's bound overlooks."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_slot_is_what_its_last_request_makes_it_whoever_had_it_before(seed: in
 def interrupt(
     state: DeviceState, new: list[tuple[Request, list[int]]], slots: list[int], rng: np.random.Generator
 ) -> None:
-    """Begin to set slots up, and be interrupted before or behind a part of it, if it comes to that."""
+    """Begin to set slots up, and be interrupted before or after a part of it, if it comes to that."""
     name, is_behind = ("_set_params", "_set_adjustments")[rng.integers(2)], rng.random() < 0.5
     part = getattr(state, name)
 

@@ -52,7 +52,7 @@ def test_an_outcome_of_any_number_of_groups_has_the_kinds_of_one(shapes: list[tu
             row += len(own)
             if own.ndim == 2:
                 assert found.shape[1] == widest
-                assert not mine[:, own.shape[1] :].any(), "what one group has not is zero"
+                assert not mine[:, own.shape[1] :].any(), "columns missing in a group are zero"
                 mine = mine[:, : own.shape[1]]
             np.testing.assert_array_equal(mine, own)
     keep = np.arange(len(whole.count_D)) % 2 == 0
@@ -108,7 +108,7 @@ def test_the_words_of_a_commit_bring_it_to_the_host_bit_for_bit() -> None:
 
 
 def joins_of(path: Path) -> list[int]:
-    """Lines in which a file joins arrays or tensors by a function of numpy or torch."""
+    """Lines of a file that join arrays or tensors by a function of numpy or torch."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return [
         node.lineno
@@ -121,7 +121,7 @@ def joins_of(path: Path) -> list[int]:
 
 
 def test_groups_are_joined_in_one_place() -> None:
-    assert joins_of(ENGINE / "joining.py"), "the search finds what there is"
+    assert joins_of(ENGINE / "joining.py"), "the search finds them"
     elsewhere = {path.name: joins_of(path) for path in ENGINE.rglob("*.py") if path.name not in OTHERS}
     found = {name: lines for name, lines in elsewhere.items() if lines}
     assert not found, f"use wedlm_core.engine.forward.joining in {found}"

@@ -33,7 +33,7 @@ def test_no_more_rows_of_logits_than_that_and_the_same_tokens(
     params = SamplingParams(max_tokens=12, window_size=8, ignore_eos=True)
     plain = LLM(str(agreeing_folder), device="cpu", config=EngineConfig(max_window=8))
     vocab = plain.model_config.vocab_size
-    # 16 rows: a multiple of what row counts are padded to on a CPU, whichever product that has.
+    # 16 rows: a multiple of the padding of row counts on a CPU, with any product.
     config = EngineConfig(max_window=8, logits_chunk_bytes=16 * vocab * 4)
     small = LLM(str(agreeing_folder), device="cpu", config=config)
     seen: dict[str, list[int]] = {"plain": [], "small": []}

@@ -1,4 +1,4 @@
-"""The CPU kernels give what tensors give: the same rows, picks, outcomes and window state, bit for bit."""
+"""The CPU kernels equal tensor operations: the same rows, picks, outcomes and window state, bit for bit."""
 
 from __future__ import annotations
 

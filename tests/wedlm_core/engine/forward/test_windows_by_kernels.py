@@ -1,4 +1,4 @@
-"""Windows by kernels around a forward give what tensor operations give: rows, picks, words and state, bit for bit."""
+"""Windows by kernels around a forward equal tensor operations: rows, picks, words and state, bit for bit."""
 
 from __future__ import annotations
 

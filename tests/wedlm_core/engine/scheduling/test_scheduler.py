@@ -52,7 +52,7 @@ class Machine:
             self.table.rows[s.slot] = self._rows(s)
 
     def run(self, plan: ForwardPlan) -> None:
-        """What the engine does with a plan, on counts alone."""
+        """The engine's use of a plan, on counts alone."""
         for i, s in enumerate(plan.sequences):
             self.table.cached[s.slot] += plan.prefill_S[i]
             if not plan.decode_S[i]:

@@ -1,4 +1,4 @@
-"""A slot that is cleared is as new, and its neighbours keep what they have."""
+"""A slot that is cleared is as new, and its neighbours keep their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The most likely tokens by slot: what is output is kept in order, for slots that report them, whoever had the row."""
+"""The most likely tokens by slot: kept in order, for slots that report them, whoever had the row."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_the_folder_is_another_one_if_any_kernel_changes_or_what_they_read(tmp_p
 
 
 def test_the_version_covers_all_that_kernels_import() -> None:
-    """A kernel has constants of what it imports in its machine code."""
+    """A kernel has constants of its imports in its machine code."""
     package = ROOT / "wedlm_core"
     hashed = {path for pattern in kept._SOURCES for path in package.glob(pattern)}
     imported = {

@@ -1,4 +1,4 @@
-"""Filters and likely tokens of rows without a sort: what the oracle keeps, at small and real vocabularies."""
+"""Filters and likely tokens of rows without a sort: as the oracle keeps them, at small and real vocabularies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes over sequences with a grammar give what operations on arrays give."""
+"""Passes over sequences with a grammar equal operations on arrays."""
 
 from __future__ import annotations
 

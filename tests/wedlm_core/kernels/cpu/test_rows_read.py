@@ -1,4 +1,4 @@
-"""Which rows are read after the last layer, where they lie, and what is chosen where nothing is to be chosen."""
+"""Rows read after the last layer, their places, and choices with a single allowed token."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_unused_places_and_padding_change_nothing(splits: int) -> None:
     case = case_of([(3, 10), (1, 70), (5, 0)], heads=4, kv_heads=2, head_dim=16, page_size=16)
     rows = DeviceRows.of(case.rows, case.q_THD.device)
     cu = rows.cu_rows_Z
-    # An unused place between sequences and two after them; bounds and rows beyond what is used.
+    # An unused place between sequences and two after them; bounds and unused rows.
     padded = replace(
         rows,
         cu_rows_Z=torch.cat([cu[:2], cu[1:], cu[-1:], cu[-1:]]).to(torch.int32),

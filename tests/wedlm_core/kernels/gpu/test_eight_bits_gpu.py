@@ -55,7 +55,7 @@ INT4_TILES = list(dict.fromkeys(INT4_TILES))
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Rounded rows, and what an output layer has beside its weights.
+    """Rounded rows, and the parts of an output layer besides its weights.
 
     Attributes:
         rows: R rows of I numbers.
@@ -293,7 +293,7 @@ def test_a_quantised_decoder(qwen3: bool, weights: str) -> None:
 
 
 def test_layers_take_the_kernels_where_the_device_has_them() -> None:
-    """What a forward of a layer calls is what was compared above."""
+    """A layer's forward calls the functions compared above."""
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     for kind, name in ((Int8Linear, "int8.multiply_int8_gpu"), (Int4Linear, "int4.multiply_int4_gpu")):
         layer = kind.of(torch.nn.Linear(64, 40).requires_grad_(False)).to(DEVICE)
@@ -306,7 +306,7 @@ def test_layers_take_the_kernels_where_the_device_has_them() -> None:
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_only_tiles_that_are_full_of_rows_are_read_without_a_mask(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read after the last row may belong to no one; results would not show it."""
+    """Memory read after the last row may have no owner; results would not show it."""
     launched = list[dict[str, Any]]()
 
     class Spy:

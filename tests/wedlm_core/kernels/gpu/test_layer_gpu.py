@@ -87,7 +87,7 @@ def test_gated_activation(size: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 3, 64, 100])
 def test_a_rounded_gate_finds_the_largest_number_wherever_it_is(size: int, dtype: torch.dtype) -> None:
-    """A row is two powers of two to its kernel, the second of which may end after the row."""
+    """A row is two powers of two to its kernel; the second may end after the row."""
     gate_up = noise(2 * size, 2 * size, dtype=dtype)
     places = torch.arange(size)
     gate_up[places, places] = gate_up[places, size + places] = 9.0
@@ -161,7 +161,7 @@ def test_on_a_cpu_the_plain_layers_run() -> None:
     assert model.packed_forward is None
 
 
-# In a separate process: in this one kernels are interpreted, which Triton decides when it decorates them.
+# In a separate process: here kernels are interpreted, as Triton decides when it decorates them.
 COMPILE = """
 import sys
 import triton

@@ -111,7 +111,7 @@ def _rounded_weights(weight: torch.Tensor) -> list[torch.Tensor]:
     return [int8.weight, int8.scale_O, int4.weight, int4.multiplier_OG, int4.scale_O, fp8.float(), fp8_scale]
 
 
-@pytest.mark.gpu  # what a device's own arithmetic rounds to
+@pytest.mark.gpu  # rounding of a device's own arithmetic
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_rounded_on_a_gpu_are_those_rounded_on_a_cpu(dtype: torch.dtype) -> None:
     torch.manual_seed(6)
@@ -125,7 +125,7 @@ def test_weights_rounded_on_a_gpu_are_those_rounded_on_a_cpu(dtype: torch.dtype)
 
 @pytest.mark.gpu  # int8 products of the device
 def test_a_gpu_gives_the_bits_of_a_cpu() -> None:
-    """The sums are integers, and what lies around them rounds alike: int8 is exact across devices."""
+    """The sums are integers, and the work around them rounds the same: int8 is exact across devices."""
     torch.manual_seed(5)
     layer, x = Int8Linear.of(torch.nn.Linear(256, 512).requires_grad_(False)), torch.randn(33, 256)
     want = layer(x)
