@@ -148,12 +148,12 @@ def read(
 
     Args:
         output: the folder or URL of a run.
-        table: "rows", the generations; "dead_letters", the input rows that failed, with their reasons; or of what
-            :func:`pipeline.filter` wrote "dropped", a note of each row that it left out.
+        table: "rows", the generations; "dead_letters", the failed input rows with their reasons; "dropped", a note of
+            each row that :func:`pipeline.filter` left out.
         format: None gives an :class:`~pipeline.commands.read.OutputTable`, which reads the files when it is
             used (``to_pandas()``, ``to_arrow()``, iteration, ``dataset``); "arrow" its ``to_arrow()``, "ray" its
             ``dataset``.
-        committed: also read what is committed and not published yet, as an interrupted run or one under way leaves it:
+        committed: also read committed rows that are not published yet (the run is under way or was interrupted):
             published rows first, then the others by file and row. Rows whose failures were retried are the new ones.
         storage_options: keyword arguments of the URL's file system.
 

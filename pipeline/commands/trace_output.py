@@ -49,7 +49,7 @@ def trace_output(
         load: makes the engine.
 
     Raises:
-        ConfigError: the model or its smoothing cannot be found, or is not what made the output.
+        ConfigError: the model or its smoothing cannot be found, or another one made the output.
     """
     prefix: str = state.fingerprint["column_prefix"]
     rows = lowest_rows(tables, most + SPARE, prefix)

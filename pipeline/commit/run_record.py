@@ -32,8 +32,8 @@ _LOOKED_AT = 50
 _SHOWN = 400
 """Characters of a setting in a message."""
 _BY_RETRY = (
-    f" A retry of failed rows (retry_failed=True) may change {', '.join(RETRY_SETTINGS)}, and read input files in "
-    "which only failed rows were corrected."
+    f" A retry of failed rows (retry_failed=True) may change {', '.join(RETRY_SETTINGS)}, and read input files with "
+    "corrections of failed rows only."
 )
 _VERSION = 3
 """Version of the record. Those of version 2 are read if they have the fields that came last."""
@@ -88,8 +88,8 @@ class RunState:
 
     Attributes:
         begun: epoch at the begin of the run; files of earlier epochs belong to a discarded run.
-        first: number from which its publications and positions are counted: a sleeping writer of a discarded run may
-            still write lower ones.
+        first: first number of its publications and positions; a sleeping writer of a discarded run may still write
+            lower ones.
         fingerprint: setting -> plain value, for everything that changes the output.
         unit_rows: input rows per unit; the same for every continuation.
         files: file key -> identity of each source file that the run has read so far.
@@ -98,10 +98,10 @@ class RunState:
         units, rows: size of the input when a run last began.
         scheduled: whether scheduled runs keep this output: then ``files`` are those of the last run only, and the
             watermark (see :mod:`pipeline.commit.watermark`) has the others.
-        derived: of an output that was made from another one: by what, and from where; None for generated ones. Then
+        derived: of an output made from another one: the command and the source; None for generated ones. Then
             ``fingerprint`` holds its origin and settings.
         sampled: of a later stage of a chain, how often a number of a sample was added to the id of an input row, with
-            ``#`` before it; the same of what is made of its output.
+            ``#`` before it; the same for outputs made from its output.
         retries: retries of failed rows that differed from the run, in the order of their numbers.
     """
 
@@ -327,7 +327,7 @@ class RunState:
             raise FingerprintError(
                 f"{url} was begun with other settings than these:\n  "
                 + "\n  ".join(differences)
-                + "\nGo back to them, write to another folder, or discard what is there with mode='new'."
+                + "\nGo back to them, write to another folder, or discard the output with mode='new'."
                 + (_BY_RETRY if retriable else "")
             )
 

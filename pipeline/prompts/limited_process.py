@@ -24,15 +24,15 @@ from typing import Any
 from pipeline.child_process import start_child
 from pipeline.errors import ResourceError
 
-_IDLE_SECONDS = 60.0  # after which the process ends
+_IDLE_SECONDS = 60.0  # the process ends then
 _TRIES = 3
 _ENDED = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 """Statuses of a process that no request has ended: it was idle, or others killed it."""
 _OUT_OF_MEMORY = 77
-"""Status of a process in which Python could not allocate memory."""
+"""Status of a process that could not allocate memory."""
 _MOST_KEPT = 16
-"""The share of the memory, as its divisor, that a process may keep after a request: the next one has a fresh process
-otherwise, so that its fate does not depend on the request before."""
+"""A process may keep 1 / this of the memory after a request. Otherwise the next request has a fresh process, so that
+its fate does not depend on the one before."""
 _MOST_CHARS = 2_000  # of an error
 
 
@@ -56,7 +56,7 @@ class LimitedProcess:
         opening: the first message; called at each start.
         seconds: processor time of a request.
         most_bytes: memory of a request.
-        idle_seconds: time without a request after which the process ends.
+        idle_seconds: the process ends after so long without a request.
     """
 
     def __init__(

@@ -102,9 +102,9 @@ def _resolved(model: str, revision: str | None, options: str) -> ResolvedModel:
 
 
 def smoothing_of(config: RunConfig, digest: str) -> str:
-    """The smoothing with which the model has had this digest. Which one it was, a digest says by its content alone.
+    """The model's smoothing when it had this digest. Which one it was, a digest says by its content alone.
 
-    It is "off" where the model is another one, with which any engine has another digest.
+    It is "off" where the model is another one: any engine has another digest with that one.
 
     Raises:
         ConfigError: it was a file that does not lie beside the weights.
@@ -147,7 +147,7 @@ def check_same_model(config: RunConfig, wanted: str) -> None:
     model = resolved_model(config) if wanted else None
     if model is not None and model.digest(config.engine.smoothing) != wanted:
         raise ConfigError(
-            f"model={config.model_name!r}: {model.folder} is not what it was when the run began. Restore it and run "
+            f"model={config.model_name!r}: {model.folder} has changed since the run began. Restore it and run "
             "again to continue; or start again with mode='new'."
         )
 

@@ -33,7 +33,7 @@ def of_cell(name: str, value: Any) -> Mapping[str, Any]:
     Args:
         name: of the column.
         value: JSON text or a mapping: a JSON schema, OpenAI's ``response_format``, or fields of ``StructuredOutputs``.
-            In a mapping of a struct column, a null is what another row has.
+            In a mapping of a struct column, a null is a key that only other rows have.
 
     Raises:
         RequestError: it is none of these.
@@ -117,7 +117,7 @@ def check_structure(config: RunConfig) -> None:
 
 
 def compiler_arguments(model: ResolvedModel) -> tuple[str, int, Sequence[int]]:
-    """The arguments with which :class:`GrammarCompiler` compiles as the engine of a model does."""
+    """The arguments of :class:`GrammarCompiler` in the engine of a model."""
     ends = dict.fromkeys((*model.tokenizer.eos_token_ids, *model.config.eos_token_ids))
     size = model.config.vocab_size
     return model.tokenizer.to_json(), size, [token for token in ends if token < size]

@@ -22,7 +22,7 @@ from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesys
 from pipeline.types import SourceFile
 
 _STORE_DIGESTS = ("ETag", "etag", "md5Hash", "content_md5")
-"""Names under which object stores report the hash of an object's content."""
+"""Names of object stores for the hash of an object's content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class Listing:
             from the files that are there: the input folder, the folder of a file, the folders of a pattern before its
             first wildcard.
         files: sorted by key.
-        unread: keys of entries that are left out: hidden ones, links without a target, pipes and the like, and, with
-            ``/`` at the end, folders that a pattern names, as it reads no file in them.
+        unread: keys of entries that are left out: hidden ones, links without a target, pipes and the like; also, with
+            ``/`` at the end, folders that a pattern names, since it reads no file there.
     """
 
     base: str

@@ -155,7 +155,7 @@ def raised(guard: Optimisation) -> str:
 
 
 def _compute_bits(bits_UW: np.ndarray, asked: Iterable[_Asked], executor: Executor) -> bool:
-    """Write the bits of states, as their matchers say; what reached a limit that it shares with others goes on alone.
+    """Write the bits of states, as their matchers say; a matcher that reached a limit shared with others goes on alone.
 
     Args:
         bits_UW: int32, written.
@@ -229,16 +229,16 @@ def _walk_back(constraint: Constraint, steps: int) -> None:
 
 
 def _bit(token: Any) -> Any:
-    """The word in which a token's bit is set; int32 of the shape of ``token``."""
+    """The word of a token's bit; int32 of the shape of ``token``."""
     return (np.int64(1) << (token % WORD)).astype(np.uint32).view(np.int32)
 
 
 Filler = Callable[[MaskLines], Callable[[], None]]
-"""Begins to fill lines; what it returns waits until they are filled."""
+"""Begins to fill lines; its result waits until they are filled."""
 
 
 def executor_of(threads: int, *, background: bool) -> Executor:
-    """What asks matchers with so many threads, beside the engine's own or in its place."""
+    """The pool of so many threads that asks matchers, in addition to the engine's thread or in its place."""
     return LLExecutor(threads) if threads > 1 or background else None
 
 

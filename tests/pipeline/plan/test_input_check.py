@@ -266,8 +266,8 @@ def test_a_model_that_is_replaced_during_the_run_is_not_loaded(tmp_path: Path, q
     before = (model / name).read_bytes()
     (model / name).write_bytes(before + b"\n" if name.endswith("json") else before[:-1] + bytes([before[-1] ^ 1]))
     _resolved.cache_clear()  # another process
-    with pytest.raises(ConfigError, match=r"is not what it was when the run began\. Restore it"):
+    with pytest.raises(ConfigError, match=r"has changed since the run began\. Restore it"):
         check_same_model(config, job.model_digest)
     if name.endswith("safetensors"):
-        with pytest.raises(ConfigError, match="is not what it was"):
+        with pytest.raises(ConfigError, match="has changed since"):
             load_engine(job, 1)

@@ -1,4 +1,4 @@
-"""Small files share units: rows, their ids and what is committed stay as they are, whatever files come or go."""
+"""Small files share units: rows, their ids and commits stay as they are, whatever files come or go."""
 
 from __future__ import annotations
 
