@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter")
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: nothing was published; the same command begins anew", file=sys.stderr)
+        print("interrupted: nothing was published; the same command begins again", file=sys.stderr)
         return 130
     print(done.describe())
     return 0

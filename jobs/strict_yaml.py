@@ -64,7 +64,7 @@ def as_yaml(config: RunConfig) -> str:
              + (", in storage_options.\n" if place in ("input", "output", "model") else ".\n")
              for place in config.literal_secrets()]  # fmt: skip
     plain = masked(_plain(config))
-    # A schema as it is: a field may be called "password", and what is changed is another schema.
+    # A schema as it is: a field may be called "password", and any change makes another schema.
     structure = config.sampling.structure
     plain["sampling"]["structured_outputs"] = None if structure is None else _schema_apart(structure.as_dict())
     for name, parse in config.parse.items():
@@ -74,7 +74,7 @@ def as_yaml(config: RunConfig) -> str:
 
 
 def _schema_apart(own: dict[str, Any]) -> dict[str, Any]:
-    """Fields of which ``json`` is a mapping in place of its text."""
+    """Fields whose ``json`` is a mapping in place of its text."""
     return own | {"json": json.loads(own["json"])} if isinstance(own.get("json"), str) else own
 
 

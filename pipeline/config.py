@@ -130,7 +130,7 @@ class RunConfig:
         max_row_deaths: a row that was alone in its process as often when the process died is quarantined.
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
         retry_failed: do the failed rows of the output again; those that succeed take their place.
-        repair: check every published file, and generate the rows of those that are damaged or missing anew.
+        repair: check every published file, and generate the rows of those that are damaged or missing again.
         report: write the report of the output, ``__wedlm/report.html``, at the end.
         report_traces: rows of the report that are decoded once more, step by step, for its player; 0 leaves it out.
         price_per_hour: of one accelerator (of one CPU where actors reserve no accelerator), in any currency, for the

@@ -11,7 +11,7 @@ unrelated tokens, as in a checkpoint that was never trained to fill masks. The w
 their own, a few milliseconds each in turns; each keeps its history from round to round, as a job does. Ratios are taken
 within a round; their median is shown, and the middle half of them. Engines that are alike may differ by some percent
 for rounds, as each measures forwards and chooses windows for itself: so there are two without history, and with
-``--repeats`` all begins anew so many times, and rounds of all are taken together. *History alone* never forwards a
+``--repeats`` all begins again so many times, and rounds of all are taken together. *History alone* never forwards a
 mask: of it and of masks alone, the better is the best single source of drafts. Outputs of all ways are checked to be
 equal.
 """
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32])
     parser.add_argument("--rounds", type=positive, default=5)
-    parser.add_argument("--repeats", type=positive, default=1, help="times that all begins anew")
+    parser.add_argument("--repeats", type=positive, default=1, help="times that all begins again")
     parser.add_argument(
         "--rows",
         type=positive,

@@ -36,8 +36,8 @@ class ActorSeconds:
     """Adds up the lives of actors. Thread-safe.
 
     A life begins with the actor's process and ends when the pool gives the actor back. In between Ray may replace the
-    process, on a node that is paid for all the while: that time counts too. Time in which an actor waits for a node
-    does not.
+    process, on a node that is paid for all the while: that time counts too. Time that an actor waits for a node does
+    not.
 
     Args:
         clock: seconds.
@@ -252,7 +252,7 @@ class ActorPool:
 
     def trace(self, actor: int, rows: pa.Table) -> Any:
         """A reference to the result of :meth:`GenerateActor.trace`."""
-        # Not retried: nobody needs it enough to start a process anew.
+        # Not retried: nobody needs it enough to start a process again.
         return self.actors[actor].trace.options(concurrency_group="control", max_task_retries=0).remote(rows)
 
     def drop(self, given: Assignment) -> None:

@@ -138,7 +138,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(name="actor_starts", kind="counter", unit="processes", source="actor.starts",
            help="Processes of generate actors that have loaded their model."),
     Metric(name="actor_deaths", kind="counter", unit="processes", source="actor.deaths",
-           help="Processes of generate actors that died and were started anew, counted when the new one is ready."),
+           help="Processes of generate actors that died and were started again, counted when the new one is ready."),
     Metric(name="actor_start_seconds", kind="histogram", unit="s", buckets=(5, 10, 20, 40, 80, 160, 320, 640),
            help="From the start of an actor's process until its engine is ready."),
     Metric(name="accelerator_seconds", kind="counter", unit="GPU s", source="actor.accelerator_seconds",

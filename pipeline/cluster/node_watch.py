@@ -50,7 +50,7 @@ class NodeTable:
         )
 
     def fate(self, node: str) -> Machine:
-        """What became of a node. One that the head does not know (any more) was lost."""
+        """The state of a node. One that the head does not know (any more) was lost."""
         if node in self.draining or node in self.expected:
             return "drained"
         return "there" if node in self.alive else "lost"

@@ -182,9 +182,9 @@ def interleaved(
     that a consumer can leave. An error of either is raised here.
 
     Args:
-        first: may wait for what the consumer does with earlier items.
+        first: may wait for the consumer's use of earlier items.
         second: any other stream.
-        wake: called at the end; what ``first`` waits for will not come.
+        wake: called at the end; ``first`` would wait for ever.
     """
     changed = threading.Condition()
     streams = [_Stream(items, changed) for items in (first, second)]

@@ -160,7 +160,7 @@ def read_node_tables() -> tuple[Sequence[Mapping[str, Any]], Mapping[str, int]]:
     return state.node_table(), state.get_draining_nodes()
 
 
-# The system limits a socket's path to 103 bytes or more, of which Ray's names below its folder take 68.
+# The system limits a socket's path to 103 bytes or more; Ray's names below its folder take 68 of them.
 _LONGEST = 103 - 68
 _RAY = "ray"
 # Waits for the end of the process that holds its standard input, and for Ray's processes, which end after that.
@@ -186,7 +186,7 @@ def private_folder() -> str:
         token = os.path.join(own, "token")
         with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
-        # Ray itself turns the mode on for a local cluster, and refreshes what it read of it at import.
+        # Ray itself turns the mode on for a local cluster, and reads it again then.
         os.environ["RAY_AUTH_TOKEN_PATH"] = token
     return path
 

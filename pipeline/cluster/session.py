@@ -38,7 +38,7 @@ Found = Mapping[str, str | None]
 
 
 def marks_of(module: str) -> dict[str, str]:
-    """The file (:data:`wedlm_base.names.MARKS`) by which a worker knows each package that ``module`` needs there."""
+    """The file (:data:`wedlm_base.names.MARKS`) that marks each package that ``module`` needs in a worker."""
     top, _, rest = module.partition(".")
     private = private_packages(f"{top}.{rest.partition('.')[0]}") if top == "wedlm_batch" else ()
     return {name: MARKS[name] for name in _NEEDED if name not in private}
@@ -63,7 +63,7 @@ def finder() -> Callable[[Mapping[str, str]], Found]:
 
 
 def why_not(found: Found) -> str | None:
-    """What is in the way, with the remedy; None if nothing is."""
+    """The obstacle, with its remedy; None if nothing is."""
     for name, place in found.items():
         if place is None:
             return (

@@ -181,15 +181,15 @@ def _index(
         names = [*(publication.name for publication in lists.lost), *found.unrecorded]
         raise DamagedError(
             f"{job.storage.url}: {', '.join(names)} cannot be proven, and may hold rows of {record.file_key!r}, which "
-            "is not in the input any more, so they cannot be generated anew: put the input file back, restore the "
+            "is not in the input any more, so they cannot be generated again: put the input file back, restore the "
             "state from a copy, or discard the run with mode='new'."
         )
     for name in found.unrecorded:
         remove_parts(job.storage, name)
-        lists.notes.append(f"{job.storage.url}/{name}: no record names it; removed, its rows are generated anew")
+        lists.notes.append(f"{job.storage.url}/{name}: no record names it; removed, its rows are generated again")
     for publication in lists.lost:
         manifest = give_up(job.storage, manifest, publication, lease)
-        lists.notes.append(f"{job.storage.url}/{publication.name}: its list of units is lost; generated anew")
+        lists.notes.append(f"{job.storage.url}/{publication.name}: its list of units is lost; generated again")
     say(lists.notes)
     if not known and (unplanned := index.published.unplanned()) is not None:
         raise DamagedError(
@@ -366,7 +366,7 @@ def _check_ledger_agrees(job: Job, index: Index, lost: DamagedError | None) -> N
             f"{fault}, and the committed rows there were made with other settings (or input, or unit_rows) than these",
             "Give the settings it was begun with, or discard the run with mode='new'.",
         )
-    say([f"{fault}; made anew, as the ledger agrees with the settings"])
+    say([f"{fault}; made again, as the ledger agrees with the settings"])
 
 
 def prepare_output(config: RunConfig, storage: Storage, lease: Lease, keep: Sequence[str] = ()) -> Origin:

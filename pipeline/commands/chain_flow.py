@@ -119,11 +119,11 @@ class _Ended:
 def merged(streams: Sequence[Callable[[], Iterator[_T]]], end: Callable[[], None]) -> Iterator[_T]:
     """The items of several streams, as they come; a single one in this thread, others in one thread each.
 
-    If one fails, the others end with their next item, what they gave is yielded, and then the error is raised.
+    If one fails, the others end with their next item, their items are yielded, and then the error is raised.
 
     Args:
         streams: each is begun in the thread that draws from it.
-        end: lets streams end that wait for what the others would have caused.
+        end: ends streams that wait for items of the others.
     """
     if len(streams) == 1:
         yield from streams[0]()

@@ -214,7 +214,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def check_before_discarding(config: ChainConfig, storages: Sequence[Storage]) -> list[str]:
-    """:func:`check_later_stages` where the first stage is about to discard what is there.
+    """:func:`check_later_stages` where the first stage is about to discard an output.
 
     Returns:
         Keys of the first stage's output that stay, see :func:`~pipeline.commands.run_checks.spooled`.
@@ -260,10 +260,10 @@ def check_later_stages(config: ChainConfig, first: Job, storages: Sequence[Stora
 def run_filters(
     filters: Sequence[FilterStage], source: Storage, options: Mapping[str, Any], monitor: Monitor
 ) -> dict[str, FilterResult]:  # fmt: skip
-    """Filter the output ``source``, then what is kept of it, and so on; the result of each by its name.
+    """Filter the output ``source``, then the rows kept of it, and so on; the result of each by its name.
 
     A filter that is done already, of the same rows, does nothing. If the stage before has other rows now (new input
-    files, a retry), it is made anew, by the same settings.
+    files, a retry), it is made again, by the same settings.
 
     Raises:
         PipelineError: as of :func:`pipeline.filter`; an error about settings names the stage.
@@ -280,7 +280,7 @@ def run_filters(
 
 
 def _anew(source: FilteredOutput, storage: Storage, run: RunConfig) -> RunConfig:
-    """The same, or to begin anew if what is there was made of other rows."""
+    """The same, or with ``mode="new"`` if the output there was made of other rows."""
     state = RunState.load(storage)
     if state is None or state.derived is None:
         return run

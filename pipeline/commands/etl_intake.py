@@ -202,7 +202,7 @@ def _again(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs) 
             if inputs.listed(file.key) is None and config.on_changed != "reprocess":
                 raise DamagedError(
                     f"{storage.url}/{publication.name}: {fault}. It holds rows of {file.key!r}, which is gone or "
-                    "outside of the partitions given, so they cannot be generated anew",
+                    "outside of the partitions given, so they cannot be generated again",
                     "Put the input file back and widen the range; restore the published file from a copy; or use "
                     "on_changed='reprocess', which removes the rows of files that are gone.",
                 )
@@ -210,9 +210,9 @@ def _again(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs) 
 
 
 def repair_records(storage: Storage, lease: Lease, origin: Origin, is_there: Callable[[str], bool]) -> None:
-    """Restore what records and lists of units can be restored; withdraw the publications whose cannot.
+    """Restore those records and lists of units that can be restored; withdraw the publications whose cannot.
 
-    The files of a publication that is withdrawn are in no watermark any more, so they are processed anew.
+    The files of a publication that is withdrawn are in no watermark any more, so they are processed again.
 
     Args:
         storage: the output.
@@ -221,7 +221,8 @@ def repair_records(storage: Storage, lease: Lease, origin: Origin, is_there: Cal
         is_there: whether the input has a file of this key.
 
     Raises:
-        DamagedError: what has to be withdrawn may hold rows of a file that is gone; or the run's record is damaged.
+        DamagedError: a publication that has to be withdrawn may hold rows of a file that is gone; or the run's record
+            is damaged.
     """
     found = recover(storage, lease, origin, repair=True)
     say(found.notes)
@@ -242,10 +243,10 @@ def _withdraw(storage: Storage, found: Recovery, lost: list[Publication], lease:
     manifest = found.manifest
     for name in found.unrecorded:
         remove_parts(storage, name)
-        say([f"{storage.url}/{name}: no record names it; removed, its rows are generated anew"])
+        say([f"{storage.url}/{name}: no record names it; removed, its rows are generated again"])
     for publication in lost:
         manifest = give_up(storage, manifest, publication, lease)
-        say([f"{storage.url}/{publication.name}: its list of units is lost; generated anew"])
+        say([f"{storage.url}/{publication.name}: its list of units is lost; generated again"])
 
 
 def _check_readable(storage: Storage, names: list[str], index: Index, is_there: Callable[[str], bool]) -> None:
@@ -254,7 +255,7 @@ def _check_readable(storage: Storage, names: list[str], index: Index, is_there: 
             if not is_there(own.file_key):
                 raise DamagedError(
                     f"{storage.url}: {', '.join(names)} cannot be proven, and may hold rows of {own.file_key!r}, which "
-                    "is not in the input any more, so they cannot be generated anew",
+                    "is not in the input any more, so they cannot be generated again",
                     "Put the input file back, restore the state from a copy, or discard the table with mode='new'.",
                 )
 

@@ -100,7 +100,7 @@ def evaluate(
 ) -> Evaluation:
     """Run a job, score its texts, and write scores and figures to ``__wedlm/evaluation/`` of the output.
 
-    Called again, it continues an interrupted run, generates nothing of a finished one, and scores it anew.
+    Called again, it continues an interrupted run, generates nothing of a finished one, and scores it again.
 
     Args:
         config: of the run, whose output is an ordinary one.

@@ -97,7 +97,7 @@ def export_to(source: Storage, lake: DeltaLake, files: Storage, *, append: bool 
     conflicts = 0
     while True:
         try:
-            # Looked at anew for each commit: another process may have made it meanwhile.
+            # Looked at again for each commit: another process may have made it meanwhile.
             pending = _pending(manifest, lake, app, append=append)
             if not pending:
                 break

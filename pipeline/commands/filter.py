@@ -81,7 +81,7 @@ class FilterResult:
 
     @property
     def rows_dropped(self) -> OutputTable:
-        """One note for each row that was dropped: its id, the reason, and the row that it was compared with."""
+        """One note for each dropped row: its id, the reason, the row compared with it."""
         return read(self.output, table="dropped", storage_options=self.storage_options)
 
     def to_arrow(self) -> pyarrow.Table:
@@ -126,7 +126,7 @@ class FilterResult:
 
 
 _COMMAND = "filter"
-_ANEW = "Restore it from a copy, or make the output anew from its source with mode='new' (--mode new)."
+_ANEW = "Restore it from a copy, or make the output again from its source with mode='new' (--mode new)."
 
 
 def filter(

@@ -39,7 +39,7 @@ class OutputTable:
 
     Attributes:
         schema: columns with exactly their Arrow types.
-        tables: reads the rows anew, as Arrow tables of bounded size.
+        tables: reads the rows again, as Arrow tables of bounded size.
         parts: the published files; None if rows are read that are not published.
         storage_options: keyword arguments of the output's file system.
     """

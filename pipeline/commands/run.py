@@ -64,7 +64,7 @@ class FailureLimit:
         if self._fraction < 1 and done.rows >= _LEAST_ROWS and done.failed_rows > self._fraction * done.rows:
             raise TooManyFailuresError(
                 f"{done.failed_rows} of the {done.rows} rows done so far failed, more than max_failed_fraction="
-                f"{self._fraction:g} allows: {described(done.failed_by_cause)}. What is committed stays. "
+                f"{self._fraction:g} allows: {described(done.failed_by_cause)}. Committed rows stay. "
                 "Correct the rows in their input file and run again with retry_failed; or finish the run with a larger "
                 "max_failed_fraction."
             )
@@ -316,7 +316,7 @@ def _generate(
         lease.check()
         for record, before in zip(records, ledger.commit(records), strict=True):
             if record.redone:
-                _LOG.warning("%s; all rows of its unit were generated anew", record.redone)
+                _LOG.warning("%s; all rows of its unit were generated again", record.redone)
             monitor.add(record, before)
         limit.check(monitor.now().done)
         tick()

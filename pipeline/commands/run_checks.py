@@ -60,7 +60,7 @@ def prepared_sample(job: Job, units: PlannedUnits, rows: int, spread: int | None
         job: the resolved run.
         units: all units of its input; one at least.
         rows: number of rows at most.
-        spread: number of units at most, from which they are taken.
+        spread: rows are taken from at most so many units.
     """
     sample = sample_units(units, rows, spread)
     first = sample[0].rows

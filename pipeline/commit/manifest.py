@@ -305,7 +305,7 @@ def _of_list(storage: Storage, publication: Publication, load: Callable[[], None
         fault = "missing" if missing else str(error)
         raise DamagedError(
             f"{key}: the list of the units of {publication.name} is {fault}",
-            "Run the same command again: it is made anew from the published rows; or restore it from a copy, or "
+            "Run the same command again: it is made again from the published rows; or restore it from a copy, or "
             "discard the run with mode='new'.",
         ) from error
 

@@ -96,7 +96,7 @@ def _put_lost_records(storage: Storage, found: Recovery) -> None:
             fault = error.fault
         if fault:
             fault = fault if key in there else "missing"
-            found.notes.append(f"{storage.url}/{key}: {fault}; made anew from the manifest")
+            found.notes.append(f"{storage.url}/{key}: {fault}; made again from the manifest")
             storage.put(key, wanted)
 
 
@@ -127,7 +127,7 @@ def _roll_forward(storage: Storage, found: Recovery, lease: Lease, since: int, *
                 raise DamagedError(
                     f"{storage.url}/{gone.record_key}: the files of this publication are gone ({error})",
                     f"Restore {gone.name} from a copy, or run again with repair=True (--repair): its rows are "
-                    "generated anew.",
+                    "generated again.",
                 ) from error
             found.notes.append(f"{storage.url}/{gone.record_key}: its files are gone; its rows are published again")
             storage.put(gone.record_key, _fence())
@@ -174,7 +174,7 @@ def _check_folders(storage: Storage, found: Recovery, *, repair: bool) -> None:
                 f"{storage.url}/{name}: no record names this publication: it was lost, so the folder's rows cannot "
                 "be proven",
                 "Restore the record from a copy, or run again with repair=True (--repair): the folder is removed and "
-                "its rows are generated anew.",
+                "its rows are generated again.",
             )
         if superseded:
             found.notes.append(f"{storage.url}/{name}: replaced since; removed")

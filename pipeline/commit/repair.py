@@ -79,7 +79,9 @@ def index_publications(
             found.lost.append(publication)
             continue
         index_publication(storage, publication, index.published)
-        found.notes.append(f"{storage.url}/{publication.units_key}: lost or damaged; made anew from the published rows")
+        found.notes.append(
+            f"{storage.url}/{publication.units_key}: lost or damaged; made again from the published rows"
+        )
     return found
 
 
@@ -90,19 +92,19 @@ def _restore_list(
     aside = f"{layout.SCRATCH}/{publication.name}.units"
     remedy = (
         f"Restore it from a copy, or run again with repair=True (--repair): the rows of {publication.name} are "
-        "generated anew."
+        "generated again."
     )
     try:
         for key, part in zip(publication.part_keys, publication.parts, strict=True):
             check_object(storage, key, part.sha256)  # decode nothing before its checksum was checked
         again = write_units(storage, aside, lambda: _units_found(storage, publication, candidates(), rows))
     except (FoundDamageError, SinkError, pa.ArrowException, ValueError, KeyError) as fault:
-        raise DamagedError(f"{why.fault}, and it cannot be made anew: {fault}", remedy) from fault
+        raise DamagedError(f"{why.fault}, and it cannot be made again: {fault}", remedy) from fault
     finally:
         storage.delete(aside)
     if again.sha256 != publication.units.sha256:
         raise DamagedError(
-            f"{why.fault}, and it cannot be made anew: the published rows are not those of the ledger", remedy
+            f"{why.fault}, and it cannot be made again: the published rows are not those of the ledger", remedy
         )
     write_units(storage, publication.units_key, lambda: _units_found(storage, publication, candidates(), rows))
 
@@ -235,10 +237,10 @@ def revoke(damages: Sequence[Damage], manifest: Manifest, index: Index, ledger: 
             where = "a file" if record is None else repr(record.file_key)
             raise DamagedError(
                 f"{revocation.reason}. It holds rows of {where}, which is not in the input any more, so they cannot be "
-                "generated anew: put the input file back, restore the published file from a copy, or discard the run "
+                "generated again: put the input file back, restore the published file from a copy, or discard the run "
                 "with mode='new'."
             )
     ledger.revoke(revocations)
     for damage in damages:
-        _LOG.warning("%s: %s; its rows are generated anew", damage.key, damage.fault)
+        _LOG.warning("%s: %s; its rows are generated again", damage.key, damage.fault)
     return {revocation.unit_id for revocation in revocations}

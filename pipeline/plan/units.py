@@ -21,7 +21,7 @@ from pipeline.storage.retry import map_ahead
 from pipeline.types import CommitRecord, Place, Slice, Stretch, Unit
 
 _MOST = 32
-"""Units of one take: what one task reads."""
+"""Units of one take, read by one task."""
 
 
 class LaterUnits:

@@ -132,7 +132,7 @@ class RateTracker:
 
 
 def work_of(totals: Totals | CommitRecord) -> int:
-    """Token rows that were forwarded: the measure in which rows of different stages are compared."""
+    """Token rows that were forwarded: rows of different stages are compared by them."""
     return totals.prompt_tokens + totals.rows_forwarded
 
 
@@ -158,7 +158,7 @@ class Counts:
         self._seconds = 0.0
 
     def add(self, record: CommitRecord, new: CommitRecord) -> None:
-        """Count a unit; ``new``: without what an earlier attempt had done of it."""
+        """Count a unit; ``new``: without rows done by an earlier attempt."""
         own = self._own
         self._own = replace(own, done=own.done.plus(record), session=own.session.plus(new))
         self._seconds = max(self._seconds, record.engine_seconds)
@@ -193,7 +193,7 @@ class Counts:
 
     @property
     def work_left(self) -> float | None:
-        """Work that is left; None if nobody knows what a row costs."""
+        """Work that is left; None if the cost of a row is unknown."""
         own = self.committed
         left, session = own.total_rows - own.done.rows, own.session
         if left <= 0:

@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Is shown snapshots of a run, in one thread at a time. What it raises is logged, and it is not asked again."""
+    """Is shown snapshots of a run, in one thread at a time. Its exception is logged, and it is not asked again."""
 
     def update(self, snapshot: Snapshot) -> None:
         """The run at this moment. It should return within a few milliseconds: the next observer waits."""
@@ -83,7 +83,7 @@ class Pulse:
             self._guarded(observer, observer.update, snapshot)
 
     def _snapshot(self) -> Snapshot:
-        """A new one; the last one where that fails: a run does not fail for those who look at it."""
+        """A new one; the last one where that fails: a run does not fail because of its observers."""
         try:
             self._last = self._read()
         except Exception:

@@ -82,7 +82,7 @@ class ResolvedModel:
 
 
 def resolved_model(config: RunConfig) -> ResolvedModel:
-    """The model of a run. A process finds it once; :func:`check_model` looks anew.
+    """The model of a run. A process finds it once; :func:`check_model` looks again.
 
     Raises:
         ConfigError: the configuration names no model.

@@ -247,7 +247,7 @@ def template_values(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:
 
 
 def _whole(value: Any) -> Any:
-    """A number, or a list of numbers, in which no whole number is a fraction."""
+    """A number, or a list of numbers, with whole numbers as integers."""
     if isinstance(value, list):
         return [_whole(item) for item in value]
     if not isinstance(value, float) or not value.is_integer():

@@ -35,7 +35,7 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 
 def short(value: float) -> str:
-    """A number for an axis, or of which three digits are enough: 1.5k, 20M."""
+    """A number for an axis, or one with three digits at most: 1.5k, 20M."""
     if not math.isfinite(value):
         return NOTHING
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -81,7 +81,7 @@ def parse_keep(text: str | None) -> Keep:
 
 
 def _error(text: str) -> ConfigError:
-    rule = '"best P%" (above 0, at most 100), "best N" or "best N per row", perhaps with "where EXPRESSION" behind it'
+    rule = '"best P%" (above 0, at most 100), "best N" or "best N per row", perhaps with "where EXPRESSION" after it'
     return ConfigError(explain("keep", text, rule, 'For example "best 50%", or an SQL expression.'))
 
 

@@ -237,5 +237,5 @@ def _script_path(schema: pa.Schema, prefix: str) -> tuple[str, ...]:
     name = f"{prefix}evidence"
     if name not in schema.names:
         raise ConfigError("outliers.script_share: this output has no evidence (it was begun before there was such a "
-                          "column). Set it to null, or generate the output anew.")  # fmt: skip
+                          "column). Set it to null, or generate the output again.")  # fmt: skip
     return (name, "script")

@@ -25,7 +25,7 @@ _SHAPE = "Write {json: {file: schema.json}}, or the schema itself."
 
 
 def loaded(given: Any, name: str) -> Any:
-    """``structured_outputs`` with the content of the files that it names; what is no mapping is left as it is.
+    """``structured_outputs`` with the content of the files that it names; other values are left as they are.
 
     Args:
         given: fields of ``StructuredOutputs``; in place of a schema, grammar or regex ``{"file": path}``.
@@ -44,7 +44,7 @@ def loaded(given: Any, name: str) -> Any:
 
 
 def loaded_schema(given: Any, name: str) -> Any:
-    """A schema or grammar, or what the file has that it names. See :func:`loaded`."""
+    """A schema or grammar, or the content of the file that it names. See :func:`loaded`."""
     if isinstance(given, Mapping) and set(given) == {"file"}:
         return _structured_read(given["file"], name)
     _check_keys(given, name)

@@ -58,7 +58,7 @@ class DeltaCommit:
 
 
 class DeltaLake:
-    """A table at a path or URL, which need not exist. Looked at anew by :meth:`load`."""
+    """A table at a path or URL, which need not exist. Looked at again by :meth:`load`."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         """``options``: of the table's store, in the names of ``deltalake``."""

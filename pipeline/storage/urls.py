@@ -150,7 +150,7 @@ class _RemoteFile(io.RawIOBase):
 def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """``(fsspec file system, path in it)`` of an URL.
 
-    The file system is pickled as URL and options: it resolves references to secrets anew where it arrives.
+    The file system is pickled as URL and options: it resolves references to secrets again where it arrives.
 
     Args:
         url: of a file, folder or pattern.

@@ -160,7 +160,7 @@ def _variable(label: str, series: str) -> dict[str, Any]:
 
 
 def document(text: str) -> str:
-    """The page with its table made anew."""
+    """The page with its table made again."""
     before, rest = text.split(_BEGIN)
     after = rest.split(_END)[1]
     rows = [

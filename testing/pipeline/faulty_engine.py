@@ -25,7 +25,7 @@ class Fault:
     Attributes:
         poison: at this prompt.
         strikes: at this row of the process, counted from 1; 0 is never.
-        chance: at a row with this probability, drawn anew in each process.
+        chance: at a row with this probability, drawn again in each process.
         start_seconds: that the engine takes to start, at least.
     """
 

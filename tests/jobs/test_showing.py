@@ -69,7 +69,7 @@ def test_a_terminal_shows_every_stage_and_figure_in_one_place(interrupted: Termi
     frame = "\n".join(interrupted.frame)  # type: ignore[attr-defined]
     for figure in ("tokens/s", "rows/s", "tokens/forward", "KV in use", "actors 1 ready", "ends in", "failed"):
         assert figure in frame
-    assert frame.count("tokens/forward") == 1, "drawn anew where it was, also after the terminal was made narrower"
+    assert frame.count("tokens/forward") == 1, "drawn again where it was, also after the terminal was made narrower"
     assert re.search(rf"rows [\d,]+ of {ROWS:,}", frame)
     assert "[  " not in frame, "stages are no lines of their own here"
 

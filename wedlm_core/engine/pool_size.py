@@ -1,7 +1,7 @@
 """Number of pages of the KV pool: on CUDA, the memory that a real forward of the largest shape leaves free.
 
-The forward is run before the pool exists, on a pool of one page that every sequence writes to: its results are
-worthless, its allocations are those of a forward. The arithmetic is plain logic over a :class:`MemoryReading`.
+The forward is run before the pool exists, with a single page for all sequences: results are worthless, allocations are
+as in any forward. The arithmetic is plain logic over a :class:`MemoryReading`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class _Origin:
         self.renew()
 
     def renew(self) -> None:
-        """Compile them anew, with nothing that others found out."""
+        """Compile them again, with nothing that others found out."""
         self.matcher = self._make()
         self.opened = self.matcher.deep_copy()
         self.opening = take_forced(self.opened)

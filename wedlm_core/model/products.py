@@ -183,7 +183,7 @@ def check_not_emptied(model: nn.Module) -> None:
     weights = (getattr(one, "weight", None) for one in model.modules())
     if any(isinstance(weight, Tensor) and weight.numel() == 0 for weight in weights):
         rule = "an engine took the weights of this model over and packed them"
-        raise ConfigError(explain("model", type(model).__name__, rule, "Load the model anew."))
+        raise ConfigError(explain("model", type(model).__name__, rule, "Load the model again."))
 
 
 def check_not_packed(model: nn.Module) -> None:

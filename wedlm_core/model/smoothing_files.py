@@ -117,10 +117,10 @@ def load_smoothing(path: str | os.PathLike[str], found: Checkpoint) -> Smoothing
         fits = each.dtype == torch.int8 and tuple(each.shape) == (size,) and bool((each.abs() <= MOST).all())
         if not fits:
             rule = f"{name} {list(each.shape)} does not fit smoothing of this model, {size} small integers"
-            raise WeightsError(explain("smoothing", str(path), rule, "Make it anew from this model."))
+            raise WeightsError(explain("smoothing", str(path), rule, "Make it again from this model."))
     missing = [name for name in sites if name not in exponents and name != "head"]
     if missing:
-        raise WeightsError(explain("smoothing", str(path), f"{missing[0]} is missing", "Make it anew."))
+        raise WeightsError(explain("smoothing", str(path), f"{missing[0]} is missing", "Make it again."))
     return Smoothing(found.config, exponents)
 
 

@@ -1,4 +1,4 @@
-"""Published files that are missing or damaged: said when a run begins, and generated anew where that is asked for."""
+"""Published files that are missing or damaged: said when a run begins, and generated again where that is asked for."""
 
 from __future__ import annotations
 

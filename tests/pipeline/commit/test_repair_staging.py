@@ -64,7 +64,7 @@ def test_a_damaged_unit_is_done_again_in_the_run_that_finds_it(
     assert list(revoked(job.storage)) == [unit]
     (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert line.startswith(f"{key}: ")
-    assert line.endswith("; its rows are generated anew")
+    assert line.endswith("; its rows are generated again")
     assert "\n" not in line
     assert job.storage.keys(layout.STAGED) == job.storage.keys(layout.PUBLISH) == []
 
@@ -123,7 +123,7 @@ def test_a_retry_whose_units_are_damaged_does_all_their_rows_again(
     with caplog.at_level(logging.WARNING):
         job.retry()
     lines = [r.getMessage() for r in caplog.records]
-    assert len([line for line in lines if "all rows of its unit were generated anew" in line]) == len(broken) == 2
+    assert len([line for line in lines if "all rows of its unit were generated again" in line]) == len(broken) == 2
     assert job.data() == whole.data()
     assert job.problems() == ()
 

@@ -1,4 +1,4 @@
-"""State files that are empty, cut, altered or gone: made anew where that is provable, else one clear error."""
+"""State files that are empty, cut, altered or gone: made again where that is provable, else one clear error."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_tables_of_any_size_give_the_same() -> None:
 
 def test_it_survives_json() -> None:
     assert Aggregate.from_dict(json.loads(json.dumps(WHOLE.to_dict()))) == WHOLE
-    assert Aggregate.from_dict({**WHOLE.to_dict(), "version": 0}) is None, "another version's is made anew"
+    assert Aggregate.from_dict({**WHOLE.to_dict(), "version": 0}) is None, "another version's is made again"
 
 
 def test_an_aggregate_of_the_version_before_is_understood() -> None:

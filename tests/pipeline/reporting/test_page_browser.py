@@ -132,7 +132,7 @@ def test_keys_move_the_player(browser: Browser, page: Path) -> None:
     assert browser.run(f"return {part('toggle')}.textContent") == "Pause"
     player.send_keys(Keys.SPACE)
     assert browser.run(f"return {part('toggle')}.textContent") == "Play"
-    assert browser.run(frame) < last, "playing at the end begins anew"
+    assert browser.run(frame) < last, "playing at the end begins again"
 
 
 def test_a_page_over_a_million_rows_opens_in_less_than_a_second(browser: Browser, output: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The allowed tokens of a forward's states: those of a matcher that is run anew, whoever computes them."""
+"""The allowed tokens of a forward's states: those of a matcher that is run again, whoever computes them."""
 
 from __future__ import annotations
 

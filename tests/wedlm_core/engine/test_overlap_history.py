@@ -29,7 +29,7 @@ WORDS = StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")
 
 
 class Turns(Given):
-    """Is with history and without in turns of some forwards, drawn anew each time."""
+    """Is with history and without in turns of some forwards, drawn again each time."""
 
     def __init__(self, seed: int, longest: int) -> None:
         super().__init__(Arm.MASKS)

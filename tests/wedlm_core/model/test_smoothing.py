@@ -141,7 +141,7 @@ def test_what_is_no_smoothing_of_this_model_is_refused(tmp_path: Path, qwen3_fol
             load_smoothing(path, found)
 
     for fault in (torch.zeros(3, dtype=torch.int8), good["layers.0.post"].int(), good["layers.0.post"] + MOST + 1):
-        refused({**good, "layers.1.post": fault}, r"layers\.1\.post.*anew")
+        refused({**good, "layers.1.post": fault}, r"layers\.1\.post.*again")
     refused({**good, "layers.77.post": good["layers.0.post"].clone()}, r"layers\.77")
     refused({name: good[name] for name in list(sites)[1:]}, "missing")
     path.write_bytes(b"no such format")

@@ -62,7 +62,7 @@ class Scheduler:
         self.config, self.table, self.pages, self._setup = config, table, pages, setup
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # by arrival
-        self._running_slots: IntArray | None = None  # None: to be made anew
+        self._running_slots: IntArray | None = None  # None: to be made again
         self._changed: list[Sequence] = []  # got pages since take_changed
         self.counters = EngineCounters()
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))

@@ -140,11 +140,11 @@ class _Cache(caching.FunctionCache):
         )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The kernel kept for a signature; None, so that it is compiled anew, also where its files are damaged."""
+        """The kernel kept for a signature; None, so that it is compiled again, also where its files are damaged."""
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:  # whatever reading something else than a pickle raises
-            logger.warning("a compiled kernel in %s is damaged (%s): it is compiled anew", self.cache_path, error)
+            logger.warning("a compiled kernel in %s is damaged (%s): it is compiled again", self.cache_path, error)
             with suppress(OSError):
                 self.flush()
             return None

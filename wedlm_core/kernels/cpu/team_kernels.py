@@ -1,6 +1,6 @@
 """Threads that run one kernel together and wait for each other inside it.
 
-A forward has about ten steps a layer, each of microseconds. To start threads anew for each would cost as much as the
+A forward has about ten steps a layer, each of microseconds. To start threads again for each would cost as much as the
 work. Here they join once a forward, and meet at barriers.
 
 The leader of a forward opens a gate and closes it some microseconds later: threads that came through are members.

@@ -27,7 +27,7 @@ class Grammar:
 
     Attributes:
         sentences: each a tuple of alternatives.
-        choices: words of each free placeholder; every occurrence is drawn anew.
+        choices: words of each free placeholder; every occurrence is drawn again.
         joiner: text between sentences.
     """
 

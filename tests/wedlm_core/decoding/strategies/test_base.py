@@ -113,7 +113,7 @@ def advanced(decoding: Decoding, window: Window, params: WindowParams, rng: np.r
 def test_rows_stay_within_the_bounds(
     decoding: Decoding, widths: list[tuple[int, int]], left: int, threshold: float, seed: int
 ) -> None:
-    """Over forwards whose windows are allocated anew each time where a strategy allows that."""
+    """Over forwards whose windows are allocated again each time where a strategy allows that."""
     rng = np.random.default_rng(seed)
     widest = 8
     if not decoding.verifies:  # fixed where the rule fixes it; at least one mask
