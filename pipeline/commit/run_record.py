@@ -207,8 +207,8 @@ class RunState:
         except (DamagedError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise DamagedError(
                 f"{storage.url}/{key}: the run's record is {error}",
-                "Run the same command again: it is made again where the ledger agrees with the settings; or discard the "
-                "run with mode='new'.",
+                "Run the same command again: it is made again where the ledger agrees with the settings; or discard "
+                "the run with mode='new'.",
             ) from error
 
     @classmethod
