@@ -59,7 +59,7 @@ def test_a_lost_record_and_ledger_let_no_other_settings_in(make_job_that_ran: Ma
     before = job.data()
     for kind in (layout.RUN, layout.LEDGER):
         job.storage.delete(kind)
-    with pytest.raises(DamagedError, match=r"was made with other settings.*mode='new'"):
+    with pytest.raises(DamagedError, match=r"were made with other settings.*mode='new'"):
         job.run(seed=7)
     assert job.data() == before
     job.run()
