@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "intervals: Wilson's for shares; for differences the percentile bootstrap over problems."
     )
     command = f"python -m benchmarks.quality.evidence --per-family {per_family}"
-    write_result("quality-evidence", "What evidence is worth: best half and best of four", command,
+    write_result("quality-evidence", "The worth of evidence: best half and best of four", command,
                  "\n\n".join((introduction, *sections)))  # fmt: skip
 
 

@@ -39,10 +39,10 @@ class SummaryTable:
 
     Attributes:
         title: of a section; empty for the whole.
-        facts: in the order in which they are shown.
+        facts: in the order of the table.
         failures: a line for each cause: number of rows, cause, remedy and example; the most frequent first.
         advice: a line about failed rows; empty without them.
-        commands: for the next step, as typed in a POSIX shell; the label says what for.
+        commands: for the next step, as typed in a POSIX shell; the label names their purpose.
         sections: of a chain, one for each of its stages. They come after the facts.
     """
 

@@ -146,7 +146,7 @@ def with_tag(config: RunConfig, tag: str, token: int, texts: pa.ChunkedArray, id
 
 _SERVER = f"{__name__.rpartition('.')[0]}.compile_server"
 _SECONDS, _BYTES = 5, 1 << 30  # of a grammar; large ones take a second
-_IDLE_SECONDS = 60.0  # after which the process ends
+_IDLE_SECONDS = 60.0  # the process ends then
 _KNOWN = 256  # grammars whose faults are kept
 
 

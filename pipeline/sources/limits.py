@@ -14,7 +14,7 @@ MAX_DEPTH = 32
 """Levels of lists and mappings inside a cell. Parquet cannot be read from about 48 levels of lists on, Arrow's own
 format from 64, and at some thousands the conversion to Arrow ends the process."""
 INFER_BYTES = 64 * 2**20
-"""Column types are inferred from the first rows, of which no more than so many bytes are held in memory."""
+"""Column types are inferred from the first rows; no more than so many bytes of them are held in memory."""
 MAX_COLUMNS = 10_000
 """Columns of text files and of rows in memory. Each costs some 0.3 ms in every step of a run, whatever it holds."""
 DEPTH_RULE = f"nested in more than {MAX_DEPTH} levels of lists and objects. Flatten it"

@@ -32,7 +32,7 @@ def trace(folder: Path) -> NoReturn:
     from testing.pipeline.fakes import InlineExecutor
 
     path = str(folder / "in.parquet")
-    files: list[str] = []  # in the order in which they are entered
+    files: list[str] = []  # in order of entry
     given: set[str] = set()
 
     def entered(frame: FrameType, event: str, _: object) -> None:

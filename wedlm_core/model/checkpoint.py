@@ -71,8 +71,8 @@ def opened(
         path: the file.
         framework: "pt" to read tensors with torch; "numpy" needs no torch, and suffices for the header.
         device: of tensors that are read.
-        what: names the file in the error.
-        remedy: what the error advises.
+        what: the file's name in the error.
+        remedy: the error's advice.
 
     Raises:
         WeightsError: it is not a complete safetensors file.
@@ -113,7 +113,7 @@ def files_by_tensor(folder: Path) -> dict[str, Path]:
 
 
 def how_to_convert(folder: Path) -> str:
-    """What to do with a folder without safetensors; pickled weights are named, and never opened."""
+    """The advice for a folder without safetensors; pickled weights are named, and never opened."""
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)[:_SHOWN]
     if not pickles:
         return "Convert the checkpoint to safetensors."
