@@ -43,9 +43,11 @@ from benchmarks.decode.turns import Passage, first_lengths, take_turns
 from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
 from wedlm_core.engine import Engine
+from wedlm_core.engine.constrained.grammar_masks import GrammarMasks
+from wedlm_core.engine.constrained.matching import Constraint, Proposals
 from wedlm_core.engine.drafting.constants import CONSTANTS
-from wedlm_core.engine.mask_lines import mask_lines
-from wedlm_core.grammar import GrammarCompiler, Proposals
+from wedlm_core.fallback import Optimisations
+from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.model import Decoder
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
@@ -286,14 +288,18 @@ def mask_times(tokenizer: str, threads: int) -> list[tuple[object, ...]]:
         grammar = compiler.compile(wanted)
         compiled = time.perf_counter() - begin
         for sequences in (1, 8, 32):
-            constraints = [grammar.constraint() for _ in range(sequences)]
+            constraints = [Constraint(grammar) for _ in range(sequences)]
             for number, one in enumerate(constraints):
                 place = number % (len(ids) - 4)
                 assert one.accept(ids[:place]) is None
                 one.draft(Proposals(tokens=ids[place:], most=4, source=DraftSource.MASK), most=4)
             executor, seconds, states = LLExecutor(threads), [], 0
             for _ in range(30):
-                pending = mask_lines([(n, one, 1) for n, one in enumerate(constraints)], sequences, _VOCABULARY, (0,))
+                pending = GrammarMasks(
+                    slots=sequences, vocab_size=_VOCABULARY, eos_token_ids=(0,), guard=Optimisations().grammars
+                )
+                for number, one in enumerate(constraints):
+                    pending.add(number, one, 1)
                 begin = time.perf_counter()
                 pending.fill(executor)
                 seconds.append(time.perf_counter() - begin)

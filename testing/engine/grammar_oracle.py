@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from wedlm_core.engine.mask_lines import MaskLines
+from wedlm_core.engine.constrained.grammar_masks import GrammarMasks
+from wedlm_core.engine.constrained.matching import Constraint
+from wedlm_core.fallback import Optimisations
 from wedlm_core.grammar import Grammar
 
-__all__ = ["allowed_bits", "allowed_by", "allowed_tokens"]
+__all__ = ["allowed_bits", "allowed_by", "allowed_tokens", "grammar_masks"]
 
 
-def allowed_bits(lines: MaskLines) -> np.ndarray:
+def grammar_masks(
+    places: Iterable[tuple[int, Constraint, int]], slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]
+) -> GrammarMasks:
+    """The masks of sequences, to be filled; ``places`` have slot, constraint and position of each."""
+    masks = GrammarMasks(
+        slots=slots, vocab_size=vocab_size, eos_token_ids=eos_token_ids, guard=Optimisations().grammars
+    )
+    for slot, constraint, position in places:
+        masks.add(slot, constraint, position)
+    return masks
+
+
+def allowed_bits(lines: GrammarMasks) -> np.ndarray:
     """Bool ``[N, V]``: whether each state allows a token; V is the vocabulary in whole words."""
     bits_UV = np.unpackbits(lines.bits_UW.view(np.uint8), axis=1, bitorder="little").astype(np.bool_)
     allowed_NV = np.ones((len(lines.line_N), bits_UV.shape[1]), dtype=np.bool_)

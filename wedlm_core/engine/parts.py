@@ -13,7 +13,7 @@ from wedlm_core.attention import AttentionBackend, AttentionProblem, invariant_b
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.strategies import Decoding, decoding_of
 from wedlm_core.engine.compute_dtype import check_weights_device, compute_dtype
-from wedlm_core.engine.constraints import Constraints
+from wedlm_core.engine.constrained.constraints import Constraints
 from wedlm_core.engine.drafting.constants import DraftingConstants
 from wedlm_core.engine.drafting.drafting import Drafting
 from wedlm_core.engine.drafting.measure import cached_or_measured_cost

@@ -19,7 +19,7 @@ from wedlm_core.grammar.keywords import HOLDS_BESIDE_REFERENCES, draft_of
 from wedlm_core.grammar.negation import negation
 from wedlm_core.grammar.patterns import with_python_classes
 from wedlm_core.grammar.schema_bounds import exact_bounds, shorter_numbers
-from wedlm_core.grammar.schema_references import References
+from wedlm_core.grammar.schema_references import References, definitions
 
 __all__ = ["NotExpressedError", "canonical"]
 
@@ -66,13 +66,13 @@ class _Canonical:
         while self._todo:
             name, target = self._todo.pop()
             named[name] = self._schema(target)
-        by_reference = {f"#/$defs/{name}": part for name, part in named.items()} | {"#": root}
+        root |= {"$defs": named} if named else {}
         is_wider = self._is_older and self._has_more
-        comparison = Comparison(by_reference, references_alone=is_wider)
+        comparison = Comparison(definitions(root), references_alone=is_wider)
         for part, union in self._unions:
             if not _open_union(union, comparison) and is_wider:
                 raise NotExpressedError(part, "oneOf")
-        return root | ({"$defs": named} if named else {})
+        return root
 
     def _schema(self, part: Any) -> Any:
         if not isinstance(part, Mapping):

@@ -13,11 +13,10 @@ import llguidance
 import numpy as np
 
 from wedlm_core.errors import RequestError, explain, first_line
-from wedlm_core.grammar.constraint import Constraint, take_forced
 from wedlm_core.grammar.grammar_sources import grammar_text
 from wedlm_core.structured_outputs import StructuredOutputs
 
-__all__ = ["Grammar", "GrammarCompiler"]
+__all__ = ["Grammar", "GrammarCompiler", "Origin", "advance", "take_forced"]
 
 _KEPT = 256  # compiled grammars; some kilobytes each, megabytes for large ones
 _MOST_STATES = 100_000  # of texts, that the sequences of a grammar share: 40 MB
@@ -33,20 +32,23 @@ os.environ.setdefault("RUST_LIB_BACKTRACE", "0")
 
 
 class Grammar:
-    """A compiled grammar; its constraints share the compiled grammar.
+    """A compiled grammar; its sequences share the compiled form.
 
-    Matchers of one origin wait for each other, because they share a cache of texts. So where several threads ask
-    them, constraints take turns among as many origins, each compiled when its first constraint comes.
+    Matchers of one origin wait for each other, for they share their knowledge of texts. So where several threads ask
+    them, sequences take turns among as many origins, each compiled when its first sequence comes.
 
     Args:
         make: compiles a matcher.
         eos_token_ids: any of them ends the output.
         origins: at most.
+
+    Attributes:
+        eos_token_ids: as given.
     """
 
-    def __init__(self, make: Callable[[], Any], eos_token_ids: tuple[int, ...], origins: int) -> None:
-        self._make, self._eos, self._most = make, eos_token_ids, origins
-        self._origins = [_Origin(make)]
+    def __init__(self, make: Callable[[], Any], eos_token_ids: Sequence[int], origins: int) -> None:
+        self._make, self.eos_token_ids, self._most = make, frozenset(eos_token_ids), origins
+        self._origins = [Origin(make)]
         self._next = 0
 
     @property
@@ -54,27 +56,48 @@ class Grammar:
         """At the beginning; never advanced."""
         return self._origins[0].matcher
 
-    def constraint(self) -> Constraint:
-        """A constraint for a new sequence."""
+    def origin(self) -> Origin:
+        """The matchers of a new sequence."""
         if self._next == len(self._origins):
-            self._origins.append(_Origin(self._make))
+            self._origins.append(Origin(self._make))
         origin = self._origins[self._next]
         self._next = (self._next + 1) % self._most
-        return Constraint(origin, self._eos)
+        return origin
 
 
-class _Origin:
-    """Matchers that constraints copy (:class:`wedlm_core.grammar.constraint.Source`)."""
+class Origin:
+    """Matchers at the beginning of a grammar, which sequences copy.
+
+    Attributes:
+        matcher: at the beginning; never advanced.
+        opening: the forced beginning of every output, if there is any.
+        opened: a matcher after it.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self.renew()
 
     def renew(self) -> None:
-        """Compile them again, with nothing that others found out."""
+        """Replace the matchers by ones that share nothing with those before."""
         self.matcher = self._make()
         self.opened = self.matcher.deep_copy()
         self.opening = take_forced(self.opened)
+
+
+def take_forced(matcher: Any) -> list[int]:
+    """Take a matcher over the forced text after it, and return that; empty where there is none."""
+    forced: list[int] = [] if matcher.is_stopped() else matcher.compute_ff_tokens()
+    return forced if forced and advance(matcher, forced) else []
+
+
+def advance(matcher: Any, tokens: list[int]) -> bool:
+    """Consume tokens if all of them are allowed, else none."""
+    if not tokens:
+        return True
+    if matcher.validate_tokens(tokens) < len(tokens):
+        return False
+    return bool(matcher.consume_tokens(tokens))
 
 
 class GrammarCompiler:

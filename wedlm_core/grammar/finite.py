@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from wedlm_core.json_pointer import schema_at
+from wedlm_core.grammar.schema_references import definitions
 
-__all__ = ["has_finite_value", "references"]
+__all__ = ["has_finite_value"]
 
 _MOST_VISITS = 200_000
 _CONTAINERS = {"object", "array"}
 
 
-class _TooManyError(Exception):
-    """More parts were looked at than there is time for."""
-
-
 def has_finite_value(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema has one, and each part that a reference leads to, as an output that enters it has to end.
+    """Whether a schema in canonical form has one, and each of its definitions, as an output that enters it has to end.
 
     True where that cannot be told, as with thousands of references.
-
-    References are known to lead to a finite value, or not yet: those that do are added until no more are found.
     """
-    finder = _Finder(schema)
-    try:
-        return finder.finds()
-    except _TooManyError:
-        return True
+    return _Finder(schema).finds()
 
 
 class _Finder:
+    """Removes definitions with a finite value from the others, until a pass finds no more."""
+
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._schema, self._finite, self._visits = schema, set[str](), 0
+        self._endless, self._visits = definitions(schema), 0
 
     def finds(self) -> bool:
-        left = {reference: schema_at(self._schema, reference) for reference in references(self._schema)}
-        while found := {reference for reference, target in left.items() if self._is_finite(target)}:
-            self._finite |= found
-            left = {reference: target for reference, target in left.items() if reference not in found}
-        return not left and self._is_finite(self._schema)
+        while found := [reference for reference, target in self._endless.items() if self._is_finite(target)]:
+            for reference in found:
+                del self._endless[reference]
+        return not self._endless
 
     def _is_finite(self, schema: Any) -> bool:
-        """Whether a part has a finite value, as far as references are known to."""
+        """Whether a part has a finite value, as far as definitions are known to."""
         self._visits += 1
-        if self._visits > _MOST_VISITS:
-            raise _TooManyError
-        if not isinstance(schema, Mapping):
-            return True  # also of one that allows nothing: the backend says so
-        reference = schema.get("$ref")
-        if isinstance(reference, str) and reference not in self._finite:
-            return False
-        if not all(self._is_finite(part) for part in _parts(schema, "allOf")):
+        if not isinstance(schema, Mapping) or self._visits > _MOST_VISITS:
+            return True  # also of a part that allows nothing: the backend reports that
+        if schema.get("$ref") in self._endless or not all(self._is_finite(part) for part in _parts(schema, "allOf")):
             return False
         for keyword in ("anyOf", "oneOf"):
             if (parts := _parts(schema, keyword)) and not any(self._is_finite(part) for part in parts):
@@ -85,16 +71,3 @@ class _Finder:
 def _parts(schema: Mapping[str, Any], keyword: str) -> list[Any]:
     given = schema.get(keyword)
     return given if isinstance(given, list) else []
-
-
-def references(schema: Any) -> Iterator[str]:
-    """All references inside of a schema."""
-    todo = [schema]
-    while todo:
-        part = todo.pop()
-        if isinstance(part, Mapping):
-            if isinstance(part.get("$ref"), str):
-                yield part["$ref"]
-            todo.extend(part.values())
-        elif isinstance(part, list):
-            todo.extend(part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ENFORCED", "HOLDS_BESIDE_REFERENCES", "NOTES", "draft_of", "is_of_draft", "keyword_fault", "misspelled"]
+__all__ = ["ENFORCED", "HOLDS_BESIDE_REFERENCES", "NOTES", "draft_of", "keyword_fault"]
 
 ENFORCED = frozenset(
     {
@@ -97,11 +97,6 @@ def draft_of(schema: Mapping[str, Any]) -> int | None:
     return _DRAFTS[known]
 
 
-def is_of_draft(keyword: str, draft: int | None) -> bool:
-    """Whether a draft knows a keyword. Without a draft, each keyword has the meaning of the drafts that know it."""
-    return draft is None or _SINCE.get(keyword, 0) <= draft <= _UNTIL.get(keyword, draft)
-
-
 def keyword_fault(keyword: str, value: Any, schema: Mapping[str, Any], draft: int | None) -> tuple[str, str] | None:
     """The rule that a keyword of a schema breaks, and the remedy; None where it is enforced or has no effect."""
     if keyword == "uniqueItems" and value is False:
@@ -112,13 +107,13 @@ def keyword_fault(keyword: str, value: Any, schema: Mapping[str, Any], draft: in
         return "this keyword would not be enforced", _REFUSED.get(keyword, _REMOVE)
     if keyword in ("contentEncoding", "contentMediaType") and (draft is None or draft < _CONTENT_IS_A_NOTE):
         return "this keyword would not be enforced", "Remove it, or name a draft since 2019-09, where it is a note."
-    if not is_of_draft(keyword, draft):
+    if draft is not None and not _SINCE.get(keyword, 0) <= draft <= _UNTIL.get(keyword, draft):
         return "the draft that $schema names does not have it, or not in this form", "Name another draft, or none."
     if keyword in ENFORCED:
         return None
     if keyword in NOTES or keyword in _WITHOUT_EFFECT or keyword.startswith(_PRIVATE):
         return None
-    near = misspelled(keyword)
+    near = _misspelled(keyword)
     if near is not None:
         return f"not a keyword, but nearly {near!r}", f"Write {near!r}, or begin an annotation with 'x-'."
     if not schema.keys() & (ENFORCED | NOTES):
@@ -136,7 +131,7 @@ _TYPES = {"string", "integer", "number", "boolean", "array", "object", "null"}
 _STANDARD = tuple(sorted((ENFORCED - {"$defs", "definitions"}) | _SINCE.keys() | {"uniqueItems"}))
 
 
-def misspelled(keyword: str) -> str | None:
+def _misspelled(keyword: str) -> str | None:
     """The keyword that a name nearly is: written in another case, or a letter away (two in a long name)."""
     away, near = min((_distance(_bare(keyword), _bare(known)), known) for known in _STANDARD)
     return (

@@ -30,32 +30,28 @@ They have no flags, no possessive repetitions, no sets in sets and no brace that
 """
 
 
+_TOKEN = re.compile(r"\\.|\[\^?|\]", re.DOTALL)
+
+
 def with_python_classes(regex: str) -> str:
     r"""The regex with ``\w`` and ``\d`` as both Python and the backend have them; digits are those of ASCII."""
-    out, inside, negated, place = [], False, False, 0
-    while place < len(regex):
-        char, following = regex[place], regex[place + 1 : place + 2]
-        name = following.lower()
-        if char == "\\" and name in _CLASSES:
-            if following.isupper():
-                out.append(f"[^{(_CLASSES if negated else _EXCLUDED)[name]}]")
-            elif inside:
-                out.append((_EXCLUDED if negated else _CLASSES)[name])
-            else:
-                out.append(f"[{_CLASSES[name]}]")
-            place += 2
-            continue
-        if char == "\\":
-            out.append(char + following)
-            place += 2
-            continue
-        if char == "[" and not inside:
-            inside, negated = True, following == "^"
-        elif char == "]":
+    inside = negated = False
+
+    def token(found: re.Match[str]) -> str:
+        nonlocal inside, negated
+        text = found[0]
+        name = text[1:].lower()
+        if text[0] == "[" and not inside:
+            inside, negated = True, text == "[^"
+        elif text == "]":
             inside = negated = False
-        out.append(char)
-        place += 1
-    return "".join(out)
+        elif text[0] == "\\" and name in _CLASSES:
+            if text[1:].isupper():
+                return f"[^{(_CLASSES if negated else _EXCLUDED)[name]}]"
+            return (_EXCLUDED if negated else _CLASSES)[name] if inside else f"[{_CLASSES[name]}]"
+        return text
+
+    return _TOKEN.sub(token, regex)
 
 
 def pattern_fault(pattern: str) -> str | None:

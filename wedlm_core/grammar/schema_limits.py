@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from wedlm_core.grammar.schema_references import subschemas
+from wedlm_core.grammar.schema_references import definitions, subschemas
 
 __all__ = ["limit_fault"]
 
@@ -26,66 +26,70 @@ def limit_fault(schema: Mapping[str, Any]) -> tuple[str, object, str] | None:
     Args:
         schema: in canonical form (:mod:`wedlm_core.grammar.canonical`).
     """
-    named = {f"#/$defs/{name}": part for name, part in schema.get("$defs", {}).items()} | {"#": schema}
-    levels = _levels(schema, named)
+    named = definitions(schema)
+    try:
+        levels = _Levels(named).of_whole()
+    except RecursionError:
+        levels = _MOST_LEVELS + 1
     if levels > _MOST_LEVELS:
-        return "$ref", levels, f"at most {_MOST_LEVELS} schemas inside each other, references followed"
+        rule = f"at most {_MOST_LEVELS} schemas inside each other, references followed"
+        return "$ref", f"more than {_MOST_LEVELS}", rule
     patterns = _Patterns(named).most(schema)
     if patterns > _MOST_PATTERNS:
         return "pattern", patterns, f"at most {_MOST_PATTERNS} patterns for one text"
     return None
 
 
-def _levels(schema: Mapping[str, Any], named: Mapping[str, Any]) -> int:
-    """An upper bound of how deep schemas are nested, in whatever order the backend follows references."""
-    names = ["", *named]
-    own = {name: (schema if not name else named[name]) for name in names}
-    heights, edges = dict[str, int](), dict[str, set[str]]()
-    for name in names:
-        heights[name], edges[name] = 0, set()
-        todo = [(own[name], 1)] if isinstance(own[name], Mapping) else []
+class _Levels:
+    """An upper bound of how deep schemas are nested, in whatever order the backend follows references.
+
+    Definitions that lead to each other, found by Tarjan's algorithm, count all of their levels.
+    """
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._parts = {"": named["#"], **named}
+        self._heights, self._edges = dict[str, int](), dict[str, set[str]]()
+        self._order, self._low, self._longest = dict[str, int](), dict[str, int](), dict[str, int]()
+        self._stack: list[str] = []
+
+    def of_whole(self) -> int:
+        """Levels of the whole schema.
+
+        Raises:
+            RecursionError: a path of references is longer than the limit.
+        """
+        self._visit("", 0)
+        return self._longest[""]
+
+    def _visit(self, name: str, depth: int) -> None:
+        if depth > _MOST_LEVELS:
+            raise RecursionError
+        self._measure(name)
+        self._order[name] = self._low[name] = len(self._order)
+        self._stack.append(name)
+        for target in self._edges[name]:
+            if target not in self._order:
+                self._visit(target, depth + 1)
+            if target not in self._longest:
+                self._low[name] = min(self._low[name], self._low[target])
+        if self._low[name] == self._order[name]:
+            place = self._stack.index(name)
+            group, self._stack = self._stack[place:], self._stack[:place]
+            targets = set().union(*(self._edges[one] for one in group)).difference(group)
+            after = max((self._longest[target] for target in targets), default=0)
+            self._longest.update(dict.fromkeys(group, after + sum(self._heights[one] for one in group)))
+
+    def _measure(self, name: str) -> None:
+        """The height of a definition, and the definitions that it refers to."""
+        self._heights[name], self._edges[name] = 0, set()
+        todo = [(self._parts[name], 1)]
         while todo:
             part, height = todo.pop()
-            heights[name] = max(heights[name], height)
-            edges[name] |= {part["$ref"]} & named.keys() if "$ref" in part else set()
-            todo += [(inner, height + 1) for pointer, inner in subschemas(part)
-                     if isinstance(inner, Mapping) and not pointer.startswith("$defs/")]  # fmt: skip
-    longest = dict[str, int]()
-    for group in _loops(edges):  # those that a group leads to come before it
-        after = max((longest[target] for name in group for target in edges[name] if target not in group), default=0)
-        longest.update(dict.fromkeys(group, after + sum(heights[name] for name in group)))
-    return longest[""]
-
-
-def _loops(edges: Mapping[str, set[str]]) -> Iterator[set[str]]:
-    """The strongly connected groups of a graph, each after the groups that it leads to (Tarjan's algorithm)."""
-    order, low, stack, held = dict[str, int](), dict[str, int](), list[str](), set[str]()
-    for root in edges:
-        if root in order:
-            continue
-        path = [(root, iter(sorted(edges[root])))]
-        order[root] = low[root] = len(order)
-        stack.append(root)
-        held.add(root)
-        while path:
-            node, targets = path[-1]
-            target = next((t for t in targets if t not in order or t in held), None)
-            if target is None:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
-                if low[node] == order[node]:
-                    group = set(stack[stack.index(node) :])
-                    del stack[stack.index(node) :]
-                    held -= group
-                    yield group
-            elif target in order:
-                low[node] = min(low[node], order[target])
-            else:
-                order[target] = low[target] = len(order)
-                stack.append(target)
-                held.add(target)
-                path.append((target, iter(sorted(edges[target]))))
+            if not isinstance(part, Mapping):
+                continue
+            self._heights[name] = max(self._heights[name], height)
+            self._edges[name] |= self._parts.keys() & {part.get("$ref")}
+            todo += [(inner, height + 1) for at, inner in subschemas(part) if not at.startswith("$defs/")]
 
 
 class _Patterns:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urljoin
 
-__all__ = ["References", "subschemas"]
+__all__ = ["References", "definitions", "subschemas"]
 
 _GROUPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
@@ -27,6 +27,11 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for keyword in _SINGLE:
         if keyword in schema and not isinstance(schema[keyword], list):
             yield keyword, schema[keyword]
+
+
+def definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The targets of references in a schema in canonical form, by reference."""
+    return {"#": schema} | {f"#/$defs/{name}": part for name, part in schema.get("$defs", {}).items()}
 
 
 class References:

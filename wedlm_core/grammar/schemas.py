@@ -12,7 +12,7 @@ from typing import Any
 from wedlm_core.errors import RequestError, explain
 from wedlm_core.grammar.canonical import NotExpressedError, canonical
 from wedlm_core.grammar.discriminators import tags_are_listed
-from wedlm_core.grammar.finite import has_finite_value, references
+from wedlm_core.grammar.finite import has_finite_value
 from wedlm_core.grammar.formats import FORMATS
 from wedlm_core.grammar.keywords import ENFORCED, NOTES, draft_of, keyword_fault
 from wedlm_core.grammar.patterns import pattern_fault
@@ -20,7 +20,7 @@ from wedlm_core.grammar.schema_bounds import LARGEST, exact_bounds, is_exact, is
 from wedlm_core.grammar.schema_limits import limit_fault
 from wedlm_core.grammar.schema_references import References, subschemas
 
-__all__ = ["ENFORCED", "FORMATS", "NOTES", "check_schema", "for_backend"]
+__all__ = ["ENFORCED", "FORMATS", "NOTES", "check_schema"]
 
 _DEEPEST = 64
 _MOST_NODES = 20_000
@@ -46,11 +46,6 @@ class _Place:
     schema: Any
     depth: int
     draft: int | None = None
-
-
-def for_backend(schema: Any) -> Any:
-    """A schema that :func:`check_schema` takes, in its canonical form (:mod:`wedlm_core.grammar.canonical`)."""
-    return canonical(schema) if isinstance(schema, Mapping) else schema
 
 
 def check_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +85,8 @@ def check_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         place = places.get(id(error.part), whole)
         _require(False, place, error.keyword, place.schema.get(error.keyword), *_NOT_EXPRESSED[error.keyword])
         raise
-    _require(has_finite_value(made), whole, "$ref", next(references(schema), None),
+    reference = next((place.schema["$ref"] for place in places.values() if "$ref" in place.schema), None)
+    _require(has_finite_value(made), whole, "$ref", reference,
              "every value of a part would contain itself, so that no output could end",
              "Leave the field out of \"required\", or allow null beside it.")  # fmt: skip
     fault = limit_fault(made)

@@ -17,13 +17,15 @@ from llguidance import LLMatcher
 
 from testing.engine.engines import run
 from testing.engine.repeating import TIGHT, new_engine, requests
-from wedlm_core.engine import Engine, mask_lines
+from wedlm_core.engine import Engine
 from wedlm_core.engine import parts as parts_module
+from wedlm_core.engine.constrained import grammar_masks
+from wedlm_core.engine.constrained.matching import Constraint
 from wedlm_core.engine.drafting.controller import Controller
 from wedlm_core.engine.drafting.drafting import Drafting
 from wedlm_core.engine.drafting.windows import HistoryWindows
 from wedlm_core.errors import RequestError
-from wedlm_core.grammar import Constraint, Grammar, compiler
+from wedlm_core.grammar import Grammar, compiler
 from wedlm_core.kv.prefix import PrefixIndex
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.types import Generation, Request
@@ -64,9 +66,9 @@ CALLED = ["compute_ff_tokens", "consume_tokens", "is_error", "is_stopped", "roll
 for called in (*CALLED, "compute_bitmask", "get_error", "is_accepting", "stop_reason"):
     setattr(Matcher, called, calling(called))
 ENTRIES = [
-    (Grammar, "constraint"),
+    (Grammar, "origin"),
     *((Constraint, name) for name in ("accept", "draft")),
-    (mask_lines, "_ask"),
+    (grammar_masks, "_ask"),
     *((Matcher, name) for name in (*CALLED, "deep_copy")),
 ]
 

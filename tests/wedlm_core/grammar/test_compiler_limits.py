@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from llguidance import LLExecutor
 
-from testing.engine.grammar_oracle import allowed_bits
-from wedlm_core.engine.mask_lines import mask_lines
+from testing.engine.grammar_oracle import allowed_bits, grammar_masks
+from wedlm_core.engine.constrained.matching import Constraint, Proposals
 from wedlm_core.errors import RequestError
-from wedlm_core.grammar import Constraint, Grammar, GrammarCompiler, Proposals, compiler
+from wedlm_core.grammar import Grammar, GrammarCompiler, compiler
 from wedlm_core.model.sources import resolve
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -53,7 +53,7 @@ def chosen(constraint: Constraint, seed: int, steps: int) -> str | None:
     """Choose random tokens; why the constraint failed, if it did."""
     rng, executor, size = random.Random(seed), LLExecutor(1), tokenizer().vocab_size
     for _ in range(steps):
-        lines = mask_lines([(0, constraint, 0)], 1, size, (2,))
+        lines = grammar_masks([(0, constraint, 0)], 1, size, (2,))
         lines.fill(executor)
         allowed = np.flatnonzero(allowed_bits(lines)[0, :size])
         token = int(rng.choice([t for t in allowed.tolist() if t != 2] or [2]))
@@ -68,20 +68,20 @@ def test_a_row_does_not_fail_by_what_rows_before_it_used_up(monkeypatch: pytest.
     monkeypatch.setattr(compiler, "_MOST_STATES", 4000)  # each row needs some hundreds
     grammar = compile_it(regex="(.*[ab].{30}){3}")
     first = grammar.matcher
-    assert [chosen(grammar.constraint(), seed, 40) for seed in range(24)] == [None] * 24
+    assert [chosen(Constraint(grammar), seed, 40) for seed in range(24)] == [None] * 24
     assert grammar.matcher is not first, "the limit was reached on the way"
 
 
 def test_a_row_that_needs_more_than_the_limit_fails_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_MOST_STATES", 4000)
-    reasons = [chosen(compile_it(regex="(.*[ab].{30}){3}").constraint(), 0, 4000) for _ in range(2)]
+    reasons = [chosen(Constraint(compile_it(regex="(.*[ab].{30}){3}")), 0, 4000) for _ in range(2)]
     assert reasons[0] == reasons[1]
     assert "too many states" in str(reasons[0])
 
 
 def test_a_long_forced_text_is_spelled_once() -> None:
     text = "a long text, " * 600
-    constraint, taken, spelled = compile_it(choice=[text]).constraint(), list[int](), 0
+    constraint, taken, spelled = Constraint(compile_it(choice=[text])), list[int](), 0
     while True:
         before = len(constraint._ahead)
         drafts = constraint.draft(NOTHING, most=30)

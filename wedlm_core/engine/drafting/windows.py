@@ -95,7 +95,7 @@ class HistoryWindows:
 
         Returns:
             The drafts, for sequences with a grammar to choose from: their windows are written by
-            :class:`wedlm_core.engine.constraints.Constraints`. None while history is off, or the next
+            :class:`wedlm_core.engine.constrained.constraints.Constraints`. None while history is off, or the next
             forward is in flight.
         """
         table, slots_D, history = self._table, report.slots_D, self._history

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wedlm_core.decoding.stop_strings import StopStrings
-from wedlm_core.grammar import Constraint, Grammar
+from wedlm_core.engine.constrained.matching import Constraint
+from wedlm_core.grammar import Grammar
 from wedlm_core.kv.pages import SequencePages
 from wedlm_core.types import FinishReason, Request
 

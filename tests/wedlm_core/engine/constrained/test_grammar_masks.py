@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 from llguidance import LLExecutor
 
-from testing.engine.grammar_oracle import allowed_bits, allowed_tokens
+from testing.engine.grammar_oracle import allowed_bits, allowed_tokens, grammar_masks
 from testing.engine.schemas import OTHERS, SCHEMAS
-from wedlm_core.engine.mask_lines import executor_of, filler, mask_lines
-from wedlm_core.grammar import AN_END, Constraint, Grammar, GrammarCompiler, Proposals
+from wedlm_core.engine.constrained.matching import AN_END, Constraint, Proposals
+from wedlm_core.grammar import Grammar, GrammarCompiler
 from wedlm_core.model.sources import resolve
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -42,7 +43,7 @@ def bits_of(tokens: list[int]) -> np.ndarray:
 
 def outputs(grammar: Grammar, rng: random.Random) -> Iterator[tuple[Constraint, list[int]]]:
     """A sequence's constraint with new drafts, again and again, and its commits; proposals are often right."""
-    constraint, output = grammar.constraint(), list[int]()
+    constraint, output = Constraint(grammar), list[int]()
     for _ in range(8):
         likely, offered = list(output), list[int]()
         while len(offered) < 6 and not set(likely) & set(ENDS):
@@ -69,11 +70,11 @@ def test_the_bits_are_those_of_a_matcher_that_is_run_anew(name: str) -> None:
         states = range(len(tokens) + 1)
         expected = [bits_of(allowed_tokens(grammar, [*output, *tokens[:place]])) for place in states]
         for threads in (None, executor):
-            lines = mask_lines([(0, constraint, 7)], 1, VOCABULARY, ENDS)
+            lines = grammar_masks([(0, constraint, 7)], 1, VOCABULARY, ENDS)
             lines.fill(threads)
             assert lines.facts().tolist() == [[0], [len(tokens) + 1], [7]]
             np.testing.assert_array_equal(allowed_bits(lines), np.stack(expected))
-            assert len(lines.bits_UW) <= len(lines.line_N), "none is made for forced tokens"
+            assert len(lines.bits_UW) <= len(constraint.unknown) + 1, "no line is made for forced tokens"
 
 
 def test_lines_of_sequences_stand_behind_each_other_and_equal_those_of_each_alone() -> None:
@@ -81,11 +82,11 @@ def test_lines_of_sequences_stand_behind_each_other_and_equal_those_of_each_alon
     found = [next(outputs(compiler().compile(WANTED[name]), rng))[0] for name in list(WANTED)[:12]]
     alone = []
     for constraint in found:
-        lines = mask_lines([(0, constraint, 0)], 1, VOCABULARY, ENDS)
+        lines = grammar_masks([(0, constraint, 0)], 1, VOCABULARY, ENDS)
         lines.fill(None)
         alone.append(allowed_bits(lines))
     for threads in (None, LLExecutor(2)):
-        lines = mask_lines([(slot, one, 0) for slot, one in enumerate(found)], len(found), VOCABULARY, ENDS)
+        lines = grammar_masks([(slot, one, 0) for slot, one in enumerate(found)], len(found), VOCABULARY, ENDS)
         lines.fill(threads)
         np.testing.assert_array_equal(allowed_bits(lines), np.concatenate(alone))
 
@@ -94,18 +95,18 @@ def test_lines_of_sequences_stand_behind_each_other_and_equal_those_of_each_alon
 def test_beside_a_device_they_are_computed_in_the_background(threads: int) -> None:
     found = [next(outputs(compiler().compile(WANTED[name]), random.Random(name)))[0] for name in list(WANTED)[:8]]
     places = [(slot, one, 0) for slot, one in enumerate(found)]
-    at_once = mask_lines(places, len(found), VOCABULARY, ENDS)
+    at_once = grammar_masks(places, len(found), VOCABULARY, ENDS)
     at_once.fill(None)
-    background = filler(executor_of(threads, background=True), background=True)
-    several = [mask_lines(places, len(found), VOCABULARY, ENDS) for _ in range(3)]
-    for wait in [background(lines) for lines in several]:
-        wait()
-    for lines in several:
-        np.testing.assert_array_equal(allowed_bits(lines), allowed_bits(at_once))
+    waiter, executor = ThreadPoolExecutor(1), LLExecutor(threads)
+    several = [grammar_masks(places, len(found), VOCABULARY, ENDS) for _ in range(3)]
+    for filled in [waiter.submit(masks.fill, executor) for masks in several]:
+        filled.result()
+    for masks in several:
+        np.testing.assert_array_equal(allowed_bits(masks), allowed_bits(at_once))
 
 
 def test_a_matcher_is_not_asked_for_what_is_known() -> None:
-    constraint = compiler().compile(StructuredOutputs(choice=["only this text may come"])).constraint()
+    constraint = Constraint(compiler().compile(StructuredOutputs(choice=["only this text may come"])))
     constraint.draft(Proposals(tokens=(), most=0, source=DraftSource.MASK), most=30)
     assert constraint.ends
     assert constraint.drafts.states[-1] == AN_END
@@ -122,6 +123,6 @@ def test_constraints_take_turns_among_as_many_matchers_as_threads_ask() -> None:
 
     grammar = Grammar(make, ENDS, 3)
     assert len(made) == 1, "one sequence alone compiles one"
-    constraints = [grammar.constraint() for _ in range(7)]
+    constraints = [Constraint(grammar) for _ in range(7)]
     assert len(made) == 3
     assert [constraints.index(one) for one in constraints if one._origin is made[0]] == [0, 3, 6]

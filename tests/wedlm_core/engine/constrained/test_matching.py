@@ -9,7 +9,8 @@ import pytest
 
 from testing.engine.grammar_oracle import allowed_tokens
 from testing.engine.schemas import OTHERS, SCHEMAS
-from wedlm_core.grammar import Grammar, GrammarCompiler, Proposals
+from wedlm_core.engine.constrained.matching import Constraint, Proposals
+from wedlm_core.grammar import Grammar, GrammarCompiler
 from wedlm_core.model.sources import resolve
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -37,7 +38,7 @@ def proposals(tokens: list[int], most: int | None = None) -> Proposals:
 def test_drafts_are_allowed_one_after_the_other_and_forced_ones_are_alone(name: str) -> None:
     grammar, rng = compiler().compile(WANTED[name]), random.Random(name)
     ends = set(tokenizer().eos_token_ids)
-    constraint, output = grammar.constraint(), list[int]()
+    constraint, output = Constraint(grammar), list[int]()
     for _ in range(12):
         allowed = allowed_tokens(grammar, output)
         offered = [rng.choice(allowed) if rng.random() < 0.7 else rng.randrange(900) for _ in range(4)]
@@ -65,16 +66,16 @@ def test_drafts_are_allowed_one_after_the_other_and_forced_ones_are_alone(name: 
 def test_no_more_proposals_than_asked_for_become_drafts() -> None:
     grammar = compiler().compile(StructuredOutputs(regex="[ab]{9}"))
     a = tokenizer().encode("a")[0]
-    drafts = grammar.constraint().draft(proposals([a] * 9, most=2), most=8)
+    drafts = Constraint(grammar).draft(proposals([a] * 9, most=2), most=8)
     assert drafts.tokens == (a, a)
-    assert grammar.constraint().draft(proposals([a] * 9), most=3).tokens == (a,) * 3
+    assert Constraint(grammar).draft(proposals([a] * 9), most=3).tokens == (a,) * 3
 
 
 def test_drafts_end_where_nothing_else_may_follow_and_where_the_end_is_proposed() -> None:
     end = tokenizer().eos_token_ids[0]
     grammar = compiler().compile(StructuredOutputs(regex="ab?"))
     a, b = (tokenizer().encode(letter)[0] for letter in "ab")
-    constraint = grammar.constraint()
+    constraint = Constraint(grammar)
     assert constraint.accept([a]) is None
     assert constraint.draft(proposals([end]), most=4).tokens == ()
     assert constraint.ends
@@ -88,7 +89,7 @@ def test_drafts_end_where_nothing_else_may_follow_and_where_the_end_is_proposed(
     ("tokens", "words"), [("b", "no token that"), ("a<|im_end|>b", "no token that"), ("<|im_end|>", "complete")]
 )
 def test_what_the_grammar_refuses_is_told(tokens: str, words: str) -> None:
-    constraint = compiler().compile(StructuredOutputs(regex="[ac][ac]")).constraint()
+    constraint = Constraint(compiler().compile(StructuredOutputs(regex="[ac][ac]")))
     reason = constraint.accept(tokenizer().encode(tokens))
     assert reason is not None
     assert words in reason
@@ -98,7 +99,7 @@ def test_equal_constraints_are_compiled_once_and_do_not_share_their_place() -> N
     first: Grammar = compiler().compile(StructuredOutputs(regex="[ab]c"))
     again = compiler().compile(StructuredOutputs(regex="[ab]c"))
     assert first is again
-    one, other = first.constraint(), first.constraint()
+    one, other = Constraint(first), Constraint(first)
     assert one.accept(tokenizer().encode("a")) is None
     assert other.accept(tokenizer().encode("b")) is None
     assert one.accept(tokenizer().encode("c")) is None
