@@ -23,8 +23,8 @@ from pipeline.worker.notice import SIGTERM, SPOT_NOTICE
 _LOG = logging.getLogger(__name__)
 _EVERY_SECONDS = 1.0
 _FIT_SECONDS = 10.0
-_TELL_SECONDS = 30.0
-"""Report the reason of waiting once it has lasted so many seconds, and again each time that they have doubled."""
+_TELL_SECONDS = 60.0
+"""Report the reason of waiting each time that it has lasted so many seconds more."""
 _MARGIN_SECONDS = 2.0
 """Kept of the time that a draining node has left, for handing units back."""
 _DRAINED = "the node is being drained"
@@ -108,7 +108,6 @@ class Members:
         self._next = now
         self._next_fit = now + _FIT_SECONDS
         self._said = now
-        self._patience = _TELL_SECONDS
         self.starts: list[Mapping[str, float]] = []
         """Seconds of each stage of the start of every actor that became ready."""
         for actor in list(pool.names):
@@ -141,7 +140,7 @@ class Members:
         self._dispatcher.join(actor, now, self._held[self._pool.names[actor]])
         self.starts.append(dict(taken))
         self._scaler.record_start(sum(seconds for name, seconds in taken.items() if name != "scheduled"))
-        self._said, self._patience = now, _TELL_SECONDS
+        self._said = now
 
     def touch(self, actor: int, now: float) -> None:
         """Note that an actor was given a unit, or has done one."""
@@ -292,9 +291,9 @@ class Members:
         starting = {actor for actor, state in self._states.items() if not state.ready}
         if not starting:
             self._said = now
-        if not starting or now - self._said < self._patience:
+        if not starting or now - self._said < _TELL_SECONDS:
             return
-        self._said, self._patience = now, 2 * self._patience
+        self._said = now
         pending = Counter(self._pool.names[actor] for actor in starting - self._pool.begun())
         lines = []
         for name, own in self._pool.resources.items():

@@ -242,7 +242,8 @@ def start_probe(*, private: bool = False) -> Callable[[], None]:
     Returns:
         A function that waits for the task, and raises ResourceError if these processes end as they start, or find other
         modules of these names: actors and tasks, retried without limit, would restart for ever. In a private session it
-        raises it too if no process registers in time; a cluster may have to add a node first.
+        raises it too if no process registers in time. A cluster may have to add a node first: it reports the wait each
+        minute.
     """
     import ray
 
@@ -251,7 +252,9 @@ def start_probe(*, private: bool = False) -> Callable[[], None]:
 
     def wait() -> None:
         try:
-            found = ray.get(running, timeout=_PROBE_SECONDS if private else None)
+            while not ray.wait([running], timeout=_PROBE_SECONDS)[0] and not private:
+                stages.announce("waiting for a worker process of the Ray cluster to start; none has registered yet")
+            found = ray.get(running, timeout=0.0 if private else None)
         except ray.exceptions.GetTimeoutError as error:
             raise ResourceError(
                 f"no worker process of this Ray session registered in {_PROBE_SECONDS:.0f} s: they end as they start, "

@@ -77,16 +77,20 @@ if any("default_worker.py" in word for word in sys.orig_argv):
 """
 
 
-def test_workers_that_end_before_they_register_are_an_error_and_not_a_wait(tmp_path: Path) -> None:
+def test_workers_that_end_before_they_register_are_an_error_or_a_wait_that_is_reported(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_ENDS_WORKERS)
     code = """
+import threading, time
 from pipeline.cluster import session
 from pipeline.errors import ResourceError
 from testing.pipeline.ray_nodes import serve_cluster
 from testing.repository import ROOT
 session._PROBE_SECONDS = 3.0
+session.stages.announce = print
 try:
     with session.ray_session():
+        threading.Thread(target=session.start_probe(), daemon=True).start()  # as on a cluster
+        time.sleep(4)
         session.start_probe(private=True)()
 except ResourceError as error:
     print(error)
@@ -97,7 +101,9 @@ except ResourceError as error:
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("no worker process of this Ray session registered in 3 s")
+    wait, _, error = done.stdout.partition("no worker process of this Ray session registered in 3 s")
+    assert "waiting for a worker process of the Ray cluster to start" in wait
+    assert error
 
 
 @pytest.mark.parametrize("kind", ["refuses", "is silent", "is no cluster"])
