@@ -1,7 +1,7 @@
 """Seeds of rows and samples, as pure functions of (run seed, row, sample). Imports no torch.
 
 The pipeline, the LLM and the tests all use these functions. Therefore a row gets the same tokens in any batch, on any
-actor and after any preemption. The sampling noise is :func:`wedlm_core.decoding.noise.gumbel_noise`: a function of
+actor and after any preemption. The sampling noise is :mod:`wedlm_core.kernels.cpu.noise`'s: a function of
 (seed, position).
 """
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wedlm_core.decoding.noise import gumbel_noise
+from testing.engine.noise_oracle import gumbel_noise
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.types import FinishReason, SamplingParams
 

@@ -1,4 +1,12 @@
-"""Noise of the choice of a token: :mod:`wedlm_core.decoding.noise` for kernels."""
+"""Counter-based Gumbel noise: every random choice is a pure function of (seed, position, token).
+
+Noise never comes from a global generator: the same row gives the same tokens in any batch, on any actor,
+after any preemption (docs/design/verified.md: the autoregressive sample at position t is a function of
+(logits, T, seed, t)). Seeds come from :mod:`wedlm_core.seeds`.
+
+The generator is the SplitMix64 finaliser (Steele, Lea, Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014) applied to a per-row key plus a per-token Weyl increment.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +16,14 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32, log
 from wedlm_core.kernels.cpu.vector import LANES, fma, load, store, where_less
 
-__all__ = ["gumbel", "key_of", "noise_from", "noise_of"]
+__all__ = ["key_of", "noise_from", "noise_of"]
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel(inline="always")
 def _mix_64(x):  # type: ignore[no-untyped-def]
-    """SplitMix64 finaliser; see :mod:`wedlm_core.decoding.noise`."""
+    """SplitMix64 finaliser."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -23,7 +31,7 @@ def _mix_64(x):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def key_of(seed, position):  # type: ignore[no-untyped-def]
-    """The source of a row's noise; see :mod:`wedlm_core.decoding.noise`."""
+    """The key of a row's noise."""
     key = _mix_64(np.uint64(seed) * np.uint64(2) + np.uint64(1)) + np.uint64(position) * _WEYL
     return _mix_64(key)
 
@@ -59,9 +67,3 @@ def noise_of(key, tokens, first, size, out):  # type: ignore[no-untyped-def]
     for i in range(size):
         out[i] = _uniform(key, tokens[first + i])
     _to_gumbel(out, size)
-
-
-@kernel
-def gumbel(seed, position, out):  # type: ignore[no-untyped-def]
-    """One row of :func:`wedlm_core.decoding.noise.gumbel_noise`, up to the last bits of its logarithms."""
-    noise_from(key_of(seed, position), 0, len(out), out)

@@ -18,11 +18,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
-from wedlm_core.kernels.cpu.emit import call, fetch, pointer
+from wedlm_core.kernels.cpu.emit import call, fetch
 from wedlm_core.kernels.cpu.emit import spread as in_all_lanes
 
 __all__ = [
-    "LANES", "first_equal", "first_lanes", "floor", "fma", "largest", "load", "load_whole", "prefetch", "put", "split",
+    "LANES", "first_equal", "first_lanes", "floor", "fma", "largest", "load", "prefetch", "put", "split",
     "spread", "store", "total", "two_to", "where_less",
 ]  # fmt: skip
 
@@ -264,16 +264,6 @@ def load(typing_context: Any, array: Any, index: Any, count: Any, rest: Any) -> 
         return value
 
     return _VECTOR(array, types.intp, types.intp, types.float32), generate
-
-
-@_intrinsic
-def load_whole(typing_context: Any, address: Any) -> Any:
-    """Load 16 int32 from an address on, as float32."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.sitofp(builder.load(pointer(builder, _INTS, args[0]), align=4), _FLOATS)
-
-    return _VECTOR(types.intp), generate
 
 
 @_intrinsic

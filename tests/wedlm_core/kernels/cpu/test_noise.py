@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wedlm_core.decoding.noise import gumbel_noise
+from testing.engine.noise_oracle import gumbel_noise
+from wedlm_core.kernels.cpu.noise import key_of, noise_from, noise_of
 from wedlm_core.seeds import row_seed, sample_seed
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -47,6 +49,18 @@ def test_it_is_splitmix64_of_the_stated_key() -> None:
             uniform = min((bits + 0.5) * 2.0**-53, 1 - 2.0**-24)
             expected = -math.log(-math.log1p(-uniform))
             assert noise([(seed, position)], 256)[0, token].item() == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+@given(row=st.tuples(SEEDS, st.integers(0, 200_000)), begin=st.integers(0, 40), size=st.integers(1, 90))
+@settings(max_examples=60, deadline=None)
+def test_the_kernel_gives_the_oracles_noise_up_to_its_logarithms(row: tuple[int, int], begin: int, size: int) -> None:
+    tokens = np.arange(begin, begin + size, dtype=np.int32)
+    stretch, listed = np.empty((2, size), dtype=np.float32)
+    key = np.uint64(key_of(*row))
+    noise_from(key, begin, size, stretch)
+    noise_of(key, tokens, 0, size, listed)
+    np.testing.assert_array_equal(stretch, listed)
+    np.testing.assert_allclose(stretch, noise([row], begin + size)[0, begin:].numpy(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("axis", ["tokens", "positions", "seeds"])

@@ -1,12 +1,4 @@
-"""Counter-based Gumbel noise: every random choice is a pure function of (seed, position, token).
-
-Noise never comes from a global generator: the same row gives the same tokens in any batch, on any actor,
-after any preemption (docs/design/verified.md: the autoregressive sample at position t is a function of
-(logits, T, seed, t)). Seeds come from :mod:`wedlm_core.seeds`.
-
-The generator is the SplitMix64 finaliser (Steele, Lea, Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014) applied to a per-row key plus a per-token Weyl increment.
-"""
+"""The oracle of :mod:`wedlm_core.kernels.cpu.noise`: Gumbel noise in torch."""
 
 from __future__ import annotations
 
