@@ -113,15 +113,14 @@ def _windows() -> None:
     state = DeviceState(config, [VerifiedDecoding()], 5, _DEEPEST, _DEVICE)
     runner: Any = SimpleNamespace(state=state, pool=SimpleNamespace(page_size=config.page_size), device=_DEVICE)
     for sequences, width in ((8, 1), (100, 16), (1, 1024)):
-        total, shape = sequences * (width + 1), {"max_rows": width + 1, "max_kv": _DEEPEST, "topped": 0}
+        total, shape = sequences * (width + 1), {"max_rows": width + 1, "max_kv": _DEEPEST}
         run = WideRun(decoding=VerifiedDecoding(), start=0, stop=sequences, width=width)
         facts_3S = torch.empty(3, sequences, dtype=torch.int64, device=_DEVICE)
         made = WindowsByKernels().prepare(runner, facts_3S, (run,), Shape(total=total, wanted=total, **shape))
         with patch("wedlm_core.engine.forward.cuda_graphs.why_no_triton", return_value=None):
             inputs = StaticInputs(rows=total, sequences=sequences, page_size=config.page_size, device=_DEVICE)
         inputs.fill(GraphKey(size=total, sequences=sequences, max_rows=width + 1, max_kv=_DEEPEST), made.batch)
-        numbers = (torch.empty(total, dtype=dtype, device=_DEVICE) for dtype in (torch.int64, *[torch.float32] * 2))
-        advance(state, made, Choice(**dict(zip(("token_R", "entropy_R", "logprob_R"), numbers, strict=True))))
+        advance(state, made, Choice.new(torch.empty, total, 0, _DEVICE))
 
 
 def _taken(label: str, launch: Callable[[], None]) -> Iterator[Variant]:
@@ -165,11 +164,11 @@ def _layer(shape: ModelConfig, dtype: torch.dtype, weights: str = "auto") -> Non
 def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
     most = EngineConfig().logits_rows(shape.vocab_size)
     words = words_of_vocabulary(shape.vocab_size)
-    for rows, sampled, suppressing, grammars, filtered, adjusted in (
-        (1, False, False, False, False, False), (64, True, False, False, False, False),
-        (most, True, True, False, False, False), (64, True, False, True, False, False),
-        (64, True, False, False, True, False), (64, False, False, False, False, True),
-        (64, True, True, True, True, True),
+    for rows, sampled, suppressing, grammars, filtered, adjusted, reported in (
+        (1, False, False, False, False, False, 0), (64, True, False, False, False, False, 0),
+        (most, True, True, False, False, False, 0), (64, True, False, True, False, False, 0),
+        (64, True, False, False, True, False, 0), (64, False, False, False, False, True, 0),
+        (64, False, False, False, False, False, 5), (64, True, True, True, True, True, 20),
     ):  # fmt: skip
         inputs = SamplingRows(
             temperature_R=torch.empty(rows, device=_DEVICE),
@@ -181,6 +180,8 @@ def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
             filters={one.field: torch.empty(rows, dtype=one.dtype, device=_DEVICE) for one in FILTERS if filtered},
             adjustments_N=torch.empty(40, dtype=torch.int64, device=_DEVICE) if adjusted else None,
             slot_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE) if adjusted else None,
+            report_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE) if reported else None,
+            most=reported,
             allowed=AllowedRows(
                 bits_UW=torch.empty(rows, words, dtype=torch.int32, device=_DEVICE),
                 line_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),

@@ -54,6 +54,7 @@ def random_decoder(
     max_positions: int = 512,
     heads: int = 4,
     hidden: int = 32,
+    vocab: int = 336,
 ) -> Decoder:
     """A decoder with random weights, scaled so that entropies range from nearly 0 to several nats.
 
@@ -66,9 +67,10 @@ def random_decoder(
         max_positions: ``max_position_embeddings`` of the configuration.
         heads: query heads; there are half as many KV heads.
         hidden: width of the hidden states.
+        vocab: more than the tokenizer has: the rest is padding.
     """
     config = ModelConfig(
-        vocab_size=336,  # more than the tokenizer has: the rest is padding
+        vocab_size=vocab,
         hidden_size=hidden,
         intermediate_size=64,
         num_hidden_layers=2,

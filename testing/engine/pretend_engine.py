@@ -110,12 +110,17 @@ def both(
     return found_of(engine, run(engine, requests, at_once), expected)
 
 
+def _tokens_of(generation: Generation) -> list[int]:
+    """Its tokens, and after them the most likely ones at each place."""
+    return [*generation.token_ids, *(token for place in generation.top_logprobs or () for token, _ in place)]
+
+
 def found_of(engine: Engine, done: list[Generation], expected: list[Generation]) -> Found:
     """Collect the result of a scenario."""
     graphs = getattr(engine._runner.launch, "graphs", None)
     return Found(
-        tokens=[list(g.token_ids) for g in done],
-        expected=[list(g.token_ids) for g in expected],
+        tokens=[_tokens_of(g) for g in done],
+        expected=[_tokens_of(g) for g in expected],
         finish=[str(g.finish_reason) for g in done],
         expected_finish=[str(g.finish_reason) for g in expected],
         preemptions=sum(g.stats.preemptions for g in done),
@@ -317,11 +322,12 @@ def adjusted(folder: Path) -> Found:
         return both(folder, requests, at_once=1, max_num_seqs=1)
 
 
-def never_captured(folder: Path) -> Found:
-    """Reports of the most likely tokens are not captured, however often they come."""
-    params = SamplingParams(max_tokens=20, window_size=3, ignore_eos=True, logprobs=3)
+def reported(folder: Path) -> Found:
+    """Captured steps report the most likely tokens, of sequences that report as many or fewer or none."""
+    base = SamplingParams(max_tokens=8, window_size=2, ignore_eos=True, entropy_threshold=2.0)
+    chosen = [replace(base, logprobs=most) for most in (3, 20, False)] + [replace(base, strategy="streaming")]
     with patch.object(step_graphs, "_USES", 1):
-        return both(folder, requests_of([[5 + i, 60, 71] for i in range(2)], params), at_once=1, max_num_seqs=1)
+        return both(folder, requests_of([[5 + i, 60, 71] for i in range(len(chosen))], chosen), at_once=2)
 
 
 SCENARIOS: dict[str, Callable[[Path], Found]] = {
@@ -331,7 +337,7 @@ SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "first_capture_fails": lambda folder: captures_fail(folder, 5),
     "second_capture_fails": lambda folder: captures_fail(folder, 6),
     "adjusted": adjusted,
-    "never_captured": never_captured,
+    "reported": reported,
     "graphs": lambda folder: both(folder, mixed(), at_once=3),
     "eager": lambda folder: both(folder, mixed(), cuda_graphs=False, max_num_seqs=3, batch_invariant=False),
     "plain": lambda folder: both(folder, mixed()[::2], overlap=False),

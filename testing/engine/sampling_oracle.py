@@ -8,12 +8,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from testing.engine.noise_oracle import gumbel_noise
 from testing.engine.oracle import History, adjusted, kept, only
 from wedlm_core.decoding.adjustments import AdjustmentTables
 from wedlm_core.decoding.allowed_tokens import FREE, AllowedRows
 from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.noise import gumbel_noise
 from wedlm_core.decoding.sampling import Choice, SamplingRows
+from wedlm_core.decoding.tops import Tops
 from wedlm_core.types import SamplingParams
 
 __all__ = ["adjusted_row", "choose"]
@@ -45,8 +46,23 @@ def choose(
     tokens, entropies, logprobs = zip(*found, strict=True)
     return Choice(
         token_R=torch.tensor(tokens, device=logits_RV.device), entropy_R=torch.stack(entropies),
-        logprob_R=torch.stack(logprobs),
+        logprob_R=torch.stack(logprobs), tops=_tops(logits_RV, rows, mask_token_id, vocab_limit) if rows.most else None,
     )  # fmt: skip
+
+
+def _tops(logits_RV: Tensor, rows: SamplingRows, mask_token_id: int, vocab_limit: int) -> Tops:
+    """The most likely tokens of rows that report them."""
+    tops = Tops.new(torch.zeros, len(logits_RV), rows.most, logits_RV.device)
+    assert rows.report_R is not None
+    for r in rows.report_R.nonzero().flatten().tolist():
+        own_V = logits_RV[r].float().clone()
+        if rows.suppress_R[r]:
+            own_V[mask_token_id], own_V[vocab_limit:] = -torch.inf, -torch.inf
+        found = torch.log_softmax(own_V, dim=-1).sort(descending=True, stable=True)
+        possible = found.values[: rows.most] > -torch.inf
+        tops.logprob_RK[r, : len(possible)] = found.values[: rows.most]
+        tops.token_RK[r, : len(possible)] = found.indices[: rows.most] * possible
+    return tops
 
 
 def _chosen(

@@ -149,11 +149,9 @@ FULL = Case(
 
 def spread(chosen: Choice, picks: Picks) -> Choice:
     """By the flat layout, as groups have it."""
-    parts = {}
-    for f in fields(Choice):
-        value_R = getattr(chosen, f.name)
-        parts[f.name] = value_R.new_zeros(picks.places + 1).index_copy_(0, picks.flat_R, value_R)
-    return Choice(**parts)
+    flat = Choice.new(torch.zeros, picks.places + 1, 0, chosen.token_R.device)
+    flat.put(picks.flat_R, chosen)
+    return flat
 
 
 _EXAMPLES: tuple[tuple[list[Case], list[tuple[int, int]]], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["compact_indices", "flagged_rows"]
+__all__ = ["compact_indices"]
 
 
 def compact_indices(flag_R: Tensor, bound: int, *, fill: int = 0) -> tuple[Tensor, Tensor]:
@@ -26,17 +26,3 @@ def compact_indices(flag_R: Tensor, bound: int, *, fill: int = 0) -> tuple[Tenso
     index_B = torch.full((bound + 1,), fill, dtype=torch.int64, device=flag_R.device)
     index_B.scatter_(0, place_R, torch.arange(flag_R.shape[0], device=flag_R.device))
     return index_B[:bound], flag_R.sum()
-
-
-def flagged_rows(flag_R: Tensor, most: int | None) -> Tensor:
-    """Indices of flagged rows, int64, then R where fewer are flagged; waits for the device only without a bound.
-
-    Args:
-        flag_R: bool ``[R]``.
-        most: flags that are set at most. Rows that are only padding come last and may be flagged as well: they alone
-            can exceed the bound. None where the host does not know.
-    """
-    if most is None:
-        return torch.nonzero(flag_R).squeeze(1)
-    count = flag_R.shape[0]
-    return compact_indices(flag_R, min(count, most), fill=count)[0]

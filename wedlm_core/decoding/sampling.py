@@ -6,12 +6,15 @@ the forms of it. A row's choice does not depend on the other rows (docs/design/b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Self
 
+import torch
 from torch import Tensor
 
 from wedlm_core.decoding.allowed_tokens import AllowedRows
+from wedlm_core.decoding.tops import Tops
 
 __all__ = ["Choice", "SamplingRows"]
 
@@ -30,6 +33,8 @@ class SamplingRows:
         adjustments_N: int64, the record of adjustments (:func:`wedlm_core.decoding.adjustments.adjustments_record`), on
             the same device; None where no row uses any.
         slot_R: int64, the engine slots of the rows; None without adjustments.
+        report_R: int64, 0 for rows that do not report their most likely tokens; None where no row does.
+        most: tokens that rows report at most.
         allowed: the tokens that a grammar lets the same rows choose; None where no row has a grammar. Rows with
             ``suppress_R`` have none.
         sampled, suppressing: whether any row needs that stage (known on the host, so that the stage is skipped
@@ -43,6 +48,8 @@ class SamplingRows:
     filters: Mapping[str, Tensor] = field(default_factory=dict)
     adjustments_N: Tensor | None = None
     slot_R: Tensor | None = None
+    report_R: Tensor | None = None
+    most: int = 0
     allowed: AllowedRows | None = None
     sampled: bool
     suppressing: bool
@@ -65,8 +72,28 @@ class Choice:
 
     Both are of the raw logits at temperature 1 (docs/design/decoding.md). Rows with ``suppress_R`` leave
     the suppressed ids out; where such a row samples, its entropy is of the distribution that is sampled from.
+    ``tops`` are the most likely tokens of the same distribution; None where no row reports any.
     """
 
     token_R: Tensor
     entropy_R: Tensor
     logprob_R: Tensor
+    tops: Tops | None = None
+
+    @classmethod
+    def new(cls, make: Callable[..., Tensor], rows: int, most: int, device: torch.device) -> Self:
+        """Choices of ``rows`` rows, ``most`` likely tokens each; ``make``: ``torch.empty`` or ``torch.zeros``."""
+        return cls(
+            token_R=make(rows, dtype=torch.int64, device=device),
+            entropy_R=make(rows, device=device),
+            logprob_R=make(rows, device=device),
+            tops=Tops.new(make, rows, most, device) if most else None,
+        )
+
+    def put(self, place_N: Tensor | slice, other: Self) -> None:
+        """Write the rows of ``other`` to these places, different ones but for a place that no one reads."""
+        for name in ("token_R", "entropy_R", "logprob_R"):
+            getattr(self, name)[place_N] = getattr(other, name)
+        if self.tops is not None and other.tops is not None:
+            self.tops.token_RK[place_N] = other.tops.token_RK
+            self.tops.logprob_RK[place_N] = other.tops.logprob_RK

@@ -11,7 +11,7 @@ from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.tops import Tops
 
-__all__ = ["choose_cpu", "most_likely_cpu"]
+__all__ = ["choose_cpu"]
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
@@ -27,9 +27,8 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
 
     count = logits_RV.shape[0]
     bits_UW, line_R = _bits(rows.allowed)
-    choice = Choice(
-        token_R=torch.empty(count, dtype=torch.int64), entropy_R=torch.empty(count), logprob_R=torch.empty(count)
-    )
+    choice = Choice.new(torch.zeros, count, rows.most, logits_RV.device)
+    tops = choice.tops or Tops.new(torch.zeros, 0, 0, logits_RV.device)
     record_N, slot_R = rows.adjustments_N, rows.slot_R
     choose_rows(
         logits_RV.float().contiguous().numpy(),
@@ -47,17 +46,11 @@ def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, voc
         choice.token_R.numpy(),
         choice.entropy_R.numpy(),
         choice.logprob_R.numpy(),
+        _NO_LINES if rows.report_R is None else rows.report_R.numpy(),
+        tops.token_RK.numpy(),
+        tops.logprob_RK.numpy(),
     )
     return choice
-
-
-def most_likely_cpu(logits_RV: Tensor, flag_R: Tensor, most: int) -> Tops:
-    """See :func:`wedlm_core.decoding.tops.most_likely`; on the host."""
-    from wedlm_core.kernels.cpu.sampling import likely_rows
-
-    tops = Tops.zeros(logits_RV.shape[0], most, logits_RV.device)
-    likely_rows(logits_RV.float().contiguous().numpy(), flag_R.numpy(), tops.token_RK.numpy(), tops.logprob_RK.numpy())
-    return tops
 
 
 _OFF = {one.field: one for one in FILTERS}

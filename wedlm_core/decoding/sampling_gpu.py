@@ -11,6 +11,7 @@ from torch import Tensor
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_cpu import choose_cpu
+from wedlm_core.decoding.tops import Tops
 from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.gpu.support import why_no_triton
@@ -64,17 +65,13 @@ def choose_gpu(
         mask_token_id: id that rows with ``suppress_R`` never choose.
         vocab_limit: ids from here on are padding, never chosen by rows with ``suppress_R``.
         splits: programs that share a row at most; None takes as many as fill the device. It changes no result.
-        tile: tokens of a tile, a power of two; the sums' last bits depend on it.
+        tile: tokens of a tile, a power of two from 32 on; the sums' last bits depend on it.
     """
     from wedlm_core.kernels.gpu.sampling import combine_tiles, reduce_tiles
 
     count, vocab = logits_RV.shape
     device = logits_RV.device
-    choice = Choice(
-        token_R=torch.empty(count, dtype=torch.int64, device=device),
-        entropy_R=torch.empty(count, device=device),
-        logprob_R=torch.empty(count, device=device),
-    )
+    choice = Choice.new(torch.empty, count, rows.most, device)
     if count == 0:
         return choice
     if logits_RV.stride(1) != 1:
@@ -92,7 +89,9 @@ def choose_gpu(
     # Unused arguments are never read.
     bits_UW, line_R = (best_RP, best_RP) if allowed is None else (allowed.bits_UW, allowed.line_R)
     values = [filters.get(one.field, best_RP) for one in FILTERS]
-    programs, scratch_PW = _scratch(count, vocab + tile, device, filtered=bool(filters), adjusted=record_N is not None)
+    tops = choice.tops or Tops(token_RK=best_RP, logprob_RK=best_RP)
+    adjusted, reported = record_N is not None, choice.tops is not None
+    programs, scratch_PW = _scratch(count, vocab + tile, device, read=bool(filters) or reported, adjusted=adjusted)
     with on_device(logits_RV.device):
         reduce_tiles[(count, splits)](
             logits_RV, stride, rows.temperature_R, rows.seed_R, rows.position_R, rows.suppress_R,
@@ -105,17 +104,18 @@ def choose_gpu(
             logits_RV, stride, rows.temperature_R, rows.seed_R, rows.position_R, rows.suppress_R, bits_UW, line_R,
             partial_4RG, best_RP, place_RP, choice.token_R, choice.entropy_R, choice.logprob_R, *values,
             best_RP if rows.slot_R is None else rows.slot_R, best_RP if record_N is None else record_N, scratch_PW,
-            count * groups, groups, splits, count, vocab, bits_UW.shape[1], mask_token_id, vocab_limit,
-            FILTERED=bool(filters), ADJUSTED=record_N is not None, ALLOWED=allowed is not None, TWO_HEATS=two_heats,
-            LIBM=logits_RV.is_cuda, TILE=tile, GROUPS=_power_of_two(groups), SPLITS=_power_of_two(splits),
-            num_warps=_COMBINING_WARPS,
+            best_RP if rows.report_R is None else rows.report_R, tops.token_RK, tops.logprob_RK,
+            count * groups, groups, splits, count, vocab, bits_UW.shape[1], mask_token_id, vocab_limit, rows.most,
+            FILTERED=bool(filters), ADJUSTED=adjusted, ALLOWED=allowed is not None, REPORTED=reported,
+            TWO_HEATS=two_heats, LIBM=logits_RV.is_cuda, TILE=tile, GROUPS=_power_of_two(groups),
+            SPLITS=_power_of_two(splits), num_warps=_COMBINING_WARPS,
         )  # fmt: skip
     return choice
 
 
-def _scratch(rows: int, width: int, device: torch.device, *, filtered: bool, adjusted: bool) -> tuple[int, Tensor]:
-    """How many programs join rows, and their scratch memory, int32 ``[programs, width]``."""
-    if not (filtered or adjusted):
+def _scratch(rows: int, width: int, device: torch.device, *, read: bool, adjusted: bool) -> tuple[int, Tensor]:
+    """How many programs join rows, and their scratch memory, int32 ``[programs, width]``; zeros where adjusted."""
+    if not (read or adjusted):
         return rows, torch.empty(0, 0, dtype=torch.int32, device=device)
     programs = min(rows, _processors(device))
     empty = torch.zeros if adjusted else torch.empty

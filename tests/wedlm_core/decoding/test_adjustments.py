@@ -11,10 +11,8 @@ import torch
 from testing.engine.features import FEATURES, random_features
 from testing.engine.oracle import History, adjusted
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.bad_words import check_words
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.errors import RequestError
 from wedlm_core.kernels.cpu.adjusting import adjust_row
 from wedlm_core.kernels.cpu.sampling import scratch_of
 from wedlm_core.types import Request, SamplingParams, Strategy
@@ -75,16 +73,3 @@ def test_rows_are_adjusted_as_the_oracle_says(name: str) -> None:
 
 def _small(fields: dict[str, Any]) -> dict[int, float]:
     return {i: bias for i, bias in dict(fields.get("logit_bias", {})).items() if i < VOCABULARY}
-
-
-class Letters:
-    """A token per letter; a space before a letter is one token with it."""
-
-    def encode(self, text: str) -> list[int]:
-        return [ord(c) + (1000 if text[max(0, i - 1)] == " " else 0) for i, c in enumerate(text) if c != " "]
-
-
-def test_words_are_banned_at_the_begin_of_a_text_and_behind_a_space() -> None:
-    assert check_words(Letters(), ("ab", " ab", "c")) == ((97, 98), (1097, 98), (99,), (1099,))
-    with pytest.raises(RequestError, match="bad_words"):
-        check_words(Letters(), (" ",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from testing.engine.oracle import choose_token, positions_to_fill
 from testing.engine.random_bits import random_allowed
+from testing.engine.random_tables import SLOTS, random_tables
 from testing.engine.sampling_oracle import choose
+from wedlm_core.decoding.adjustments import adjustments_record
 from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import SamplingRows
@@ -53,6 +56,7 @@ def sampling_rows(draw: st.DrawFn) -> list[tuple[list[float], SamplingParams, in
         logits = draw(st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=12, max_size=12))
         params = SamplingParams(
             temperature=draw(st.sampled_from([0.0, 0.3, 1.0, 3.0])),
+            min_p=draw(st.sampled_from([0.0, 0.2])),
             top_k=draw(st.sampled_from([0, 1, 3, 11, 12, 500])),
             top_p=draw(st.sampled_from([1.0, 0.99, 0.5, 1e-6])),
         )
@@ -106,33 +110,46 @@ def test_suppressed_ids_are_never_chosen_and_do_not_count(chooser: Any) -> None:
     torch.testing.assert_close(choice.entropy_R, -(log_2.exp() * log_2).sum().expand(2))
 
 
-@given(st.integers(1, 40), st.integers(1, 130), st.integers(0, 2**31), st.booleans(), st.booleans())
+@given(
+    st.integers(1, 40), st.integers(12, 130) | st.just(1_200), st.integers(0, 2**31), st.booleans(), st.booleans(),
+    st.booleans(), st.sampled_from([0.0, 200.0]), st.sampled_from([0.01, 2.0]), st.sampled_from([0, 5]),
+)  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_the_compiled_sampler_equals_the_plain_one(
-    count: int, vocab: int, seed: int, suppressing: bool, restricting: bool
-) -> None:
-    vocab += 4
+    count: int, vocab: int, seed: int, suppressing: bool, restricting: bool, adjusting: bool, peak: float, heat: float,
+    most: int,
+) -> None:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, vocab, generator=generator) * 4
-    temperature = torch.rand(count, generator=generator).mul(2).masked_fill_(torch.arange(count) % 2 == 0, 0.0)
+    logits[:, 1:8:6] += peak  # tokens that a bias of -100 and penalties take far down
+    temperature = torch.rand(count, generator=generator).mul(heat).masked_fill_(torch.arange(count) % 2 == 0, 0.0)
+    tables = random_tables(vocab, generator) if adjusting else None
+    slot = torch.arange(count) % SLOTS
     filtered = torch.arange(count) % 3 == 0
     suppress = torch.arange(count) % 5 == 0 if suppressing else torch.zeros(count, dtype=torch.bool)
     rows = SamplingRows(
         temperature_R=temperature,
         seed_R=torch.randint(0, 2**62, (count,), generator=generator),
-        position_R=torch.arange(count),
+        position_R=torch.arange(count) if tables is None else tables.known_S[slot],
         suppress_R=suppress,
         sampled=True,
         filters={"top_k": torch.where(filtered, 3, 0), "top_p": torch.where(filtered, 0.8, 1.0)},
+        adjustments_N=None if tables is None else torch.from_numpy(adjustments_record(tables).view(np.int64)),
+        slot_R=slot,
+        report_R=torch.arange(count) % 2,
+        most=most,
         allowed=random_allowed(suppress, vocab, seed) if restricting else None,
         suppressing=suppressing,
     )
     limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}
-    want = choose(logits.clone(), rows, **limits)
+    want = choose(logits.clone(), rows, tables=tables, **limits)
     got = choose_cpu(logits.clone(), rows, **limits)
     assert torch.equal(got.token_R, want.token_R)
     torch.testing.assert_close(got.entropy_R, want.entropy_R, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got.logprob_R, want.logprob_R, rtol=1e-4, atol=1e-5)
+    if got.tops is not None and want.tops is not None:
+        assert torch.equal(got.tops.token_RK, want.tops.token_RK)
+        torch.testing.assert_close(got.tops.logprob_RK, want.tops.logprob_RK, rtol=1e-4, atol=1e-5)
     for i in range(count):  # and no row knows of the others
         one = rows.take(torch.tensor([i]))
         alone = choose_cpu(logits[i : i + 1].clone(), one, **limits)

@@ -26,7 +26,7 @@ from wedlm_core.engine.forward.window_work import WindowWork
 from wedlm_core.engine.forward.windows_by_groups import WindowsByGroups
 from wedlm_core.engine.forward.windows_by_kernels import WindowsByKernels
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
+from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
 from wedlm_core.kernels.gpu.support import why_no_triton
 
 __all__ = ["AsyncLaunch", "InFlightForward"]
@@ -41,7 +41,7 @@ class InFlightForward:
     Attributes:
         copy: its outcome on the way to the host, as words (:func:`words_of`), group after group.
         shapes: of the groups' words.
-        tops: where the most likely tokens stand after them; None where no sequence reports any.
+        tops: the sequences whose most likely tokens stand after them; None where no sequence reports any.
         details: of the groups, with ``EngineConfig.trace`` only: they would hold on to device memory.
         bounds: of its rows and of those of the next forward.
         captured: whether a graph was captured on the way: its time says nothing about others.
@@ -119,7 +119,7 @@ class AsyncLaunch:
         rows_D = plan.decode_S[: len(slots_D)]
         bounds = runner.bounds(table, slots_D)
         runs = wide_runs(plan, table, state.decodings, bounds.next_rows(rows_D, table.left(slots_D)))
-        shape = self._shape(plan, bounds.wanted_rows(rows_D), state.tops[slots_D] > 0)
+        shape = self._shape(plan, bounds.wanted_rows(rows_D))
         before = self._captured()
         around = self._around(runner, plan, runs, shape)
         facts_3S = around.facts(plan_facts(plan))
@@ -142,7 +142,7 @@ class AsyncLaunch:
             details=done.details,
             bounds=bounds,
             captured=self._captured() > before,
-            tops=done.tops,
+            tops=TopWords.of(state, plan.slots_S, len(slots_D)),
         )
         runner.profile.lap("fetch")
         return in_flight
@@ -164,7 +164,7 @@ class AsyncLaunch:
         steps = self.steps.recorded if self.steps is not None else 0
         return steps + (self.graphs.captured if self.graphs is not None else 0)
 
-    def _shape(self, plan: ForwardPlan, wanted_D: IntArray, tops_D: BoolArray) -> Shape:
+    def _shape(self, plan: ForwardPlan, wanted_D: IntArray) -> Shape:
         counts_S = plan.prefill_S + plan.decode_S
         rows = int(counts_S.sum())
         total = self.graphs.padded(rows) if self.graphs is not None else None
@@ -173,7 +173,6 @@ class AsyncLaunch:
             max_rows=int(counts_S.max()),
             max_kv=int((plan.cached_S + counts_S).max()),
             wanted=int(wanted_D.sum()),
-            topped=int(wanted_D[tops_D].sum()),
         )
 
     def _run_model(self, batch: DeviceBatch) -> Tensor:

@@ -305,6 +305,10 @@ class DeviceState:
             self.tops[slots_S] = tops
             put(self.tops_S, slots_S, tops)
 
+    def most_reported(self, slots_S: Seq[int] | IntArray) -> int:
+        """Likely tokens that any of these slots reports; 0 where none does."""
+        return int(self.tops[slots_S].max(initial=0))
+
     def _set_adjustments(
         self,
         requests: Seq[Request],

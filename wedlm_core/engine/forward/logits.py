@@ -14,16 +14,14 @@ from torch import Tensor
 from wedlm_core.decoding.allowed_tokens import AllowedRows, AllowedTokens, only
 from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
-from wedlm_core.decoding.sampling_cpu import most_likely_cpu
 from wedlm_core.decoding.sampling_gpu import chooser
-from wedlm_core.decoding.tops import Tops, join_tops, most_likely
+from wedlm_core.decoding.tops import Tops
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.slots import IntArray
 from wedlm_core.model.draw import Advance, Draw, Drawn, States, StepPicks
 from wedlm_core.model.products import RowPadding
 
-__all__ = ["Chooser", "Chosen", "PickedRows", "Picks"]
+__all__ = ["Chooser", "PickedRows", "Picks"]
 
 AnyPicks = TypeVar("AnyPicks", bound="PickedRows")
 
@@ -37,7 +35,6 @@ class PickedRows:
             that are read (:meth:`alone`).
         slot_R: engine slot of the row's sequence.
         position_R: absolute position of the token that is chosen.
-        topped: picks of sequences that report the most likely tokens at most; None where only the device knows.
         asked_N: those of them that need logits, ascending, as all others may choose one token alone. Then their hidden
             states are given, and no others. None where all need them.
     """
@@ -45,7 +42,6 @@ class PickedRows:
     row_R: Tensor
     slot_R: Tensor
     position_R: Tensor
-    topped: int | None = None
     asked_N: Tensor | None = None
 
     @property
@@ -66,14 +62,6 @@ class PickedRows:
         for start in range(0, max(len(asked), 1), rows):
             begin, end = asked[start] if start else 0, asked[start + rows] if start + rows < len(asked) else total
             yield slice(begin, end), slice(start, start + rows)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """Choices, and the most likely tokens of the same rows where any sequence reports them."""
-
-    choice: Choice
-    tops: Tops | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +100,12 @@ class Chooser:
         vocab_limit: int,
     ) -> None:
         self._head, self._padding = head, padding
-        self._choose, self._on_cpu = chooser(device), device.type == "cpu"
+        self._choose = chooser(device)
         self._chunk = chunk_rows
         self._stated: tuple[AllowedTokens, States] | None = None
         self._limits = {"mask_token_id": mask_token_id, "vocab_limit": vocab_limit}
 
-    def __call__(self, hidden_TD: Tensor, picks: Picks, state: DeviceState, slots_S: IntArray) -> Chosen:
+    def __call__(self, hidden_TD: Tensor, picks: Picks, state: DeviceState, slots_S: IntArray) -> Choice:
         """Choices of the picked rows, spread over the flat layout (zero elsewhere).
 
         Args:
@@ -126,29 +114,20 @@ class Chooser:
             state: sampling parameters.
             slots_S: the forward's slots, on the host: they tell which stages of sampling are needed at all.
         """
-        device, places = hidden_TD.device, picks.places + 1
-        flat = Choice(
-            token_R=torch.zeros(places, dtype=torch.int64, device=device),
-            entropy_R=torch.zeros(places, device=device),
-            logprob_R=torch.zeros(places, device=device),
-        )
-        most = int(state.tops[slots_S].max(initial=0))
-        tops = Tops.zeros(places, most, device) if most else None
+        flat = Choice.new(torch.zeros, picks.places + 1, state.most_reported(slots_S), hidden_TD.device)
         for part, chosen in self._chunks(hidden_TD, picks, state, slots_S):
-            flat_R = picks.flat_R[part]
-            for f in fields(Choice):
-                getattr(flat, f.name)[flat_R] = getattr(chosen.choice, f.name)
-            if tops is not None and chosen.tops is not None:
-                tops.put(flat_R, chosen.tops)
-        return Chosen(choice=flat, tops=tops)
+            flat.put(picks.flat_R[part], chosen)
+        return flat
 
-    def by_row(self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> Chosen:
+    def by_row(self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray) -> Choice:
         """Choices of the picked rows, one of them at least, in their order; arguments as for a call."""
-        parts = [chosen for _, chosen in self._chunks(hidden_TD, picks, state, slots_S)]
+        parts = list(self._chunks(hidden_TD, picks, state, slots_S))
         if len(parts) == 1:
-            return parts[0]
-        joined = {f.name: join_tensors([getattr(one.choice, f.name) for one in parts]) for f in fields(Choice)}
-        return Chosen(choice=Choice(**joined), tops=join_tops([one.tops for one in parts if one.tops is not None]))
+            return parts[0][1]
+        joined = Choice.new(torch.empty, picks.row_R.shape[0], state.most_reported(slots_S), hidden_TD.device)
+        for part, chosen in parts:
+            joined.put(part, chosen)
+        return joined
 
     def asking(self, picks: AnyPicks, state: DeviceState) -> AnyPicks:
         """The same picks, and which of them need logits; for a CPU, before the model runs."""
@@ -189,7 +168,7 @@ class Chooser:
             adjustments=state.adjustments_N.numpy() if adjusts else None,
             allowed=None if allowed is None else self._states_of(allowed),
             most_logits=most,
-            most=int(state.tops[slots_S].max(initial=0)),
+            most=state.most_reported(slots_S),
             advance=advance,
             **self._limits,
         )
@@ -199,7 +178,7 @@ class Chooser:
         if not draw.most:
             return None
         tops = Tops(token_RK=drawn.top_token_RK, logprob_RK=drawn.top_logprob_RK)
-        return tops if draw.allowed is None else tops.beside(drawn.line_R[: draw.picks.total], None)
+        return tops if draw.allowed is None else tops.restricted(drawn.line_R[: draw.picks.total])
 
     def _states_of(self, allowed: AllowedTokens) -> States:
         """Their record for the decoder; for the same ones the same record, whose addresses it knows then."""
@@ -210,9 +189,9 @@ class Chooser:
 
     def _chunks(
         self, hidden_TD: Tensor, picks: PickedRows, state: DeviceState, slots_S: IntArray
-    ) -> Iterator[tuple[slice, Chosen]]:
+    ) -> Iterator[tuple[slice, Choice]]:
         """Chunks of the picks, and the tokens chosen on them."""
-        stages, most = _Stages.of(state, slots_S), int(state.tops[slots_S].max(initial=0))
+        stages = _Stages.of(state, slots_S)
         allowed = None  # asked for when the first logits are there: until then it is computed beside the model
         for number, (part, own) in enumerate(picks.parts(self._chunk)):
             slot_R, position_R = picks.slot_R[part], picks.position_R[part]
@@ -221,20 +200,7 @@ class Chooser:
             rows = None if allowed is None else allowed.rows(slot_R, position_R)
             inputs = stages.rows(slot_R, position_R, rows)
             choice = self._choose(logits_LV, inputs if place_L is None else inputs.take(place_L), **self._limits)
-            if place_L is not None and rows is not None:
-                choice = _among_certain(choice, place_L, rows)
-            if rows is not None:
-                for nats_R in (choice.entropy_R, choice.logprob_R):  # NaN here means NaN in the logits
-                    nats_R.masked_fill_(rows.is_certain & ~nats_R.isnan(), 0.0)
-            if not most:
-                yield part, Chosen(choice=choice)
-                continue
-            flag_L = state.tops_S.index_select(0, slot_R if place_L is None else slot_R.index_select(0, place_L)) > 0
-            if self._on_cpu:
-                tops = most_likely_cpu(logits_LV, flag_L, most)
-            else:
-                tops = most_likely(logits_LV, flag_L, most, picks.topped)
-            yield part, Chosen(choice=choice, tops=tops if rows is None else tops.beside(rows.line_R, place_L))
+            yield part, choice if rows is None else _with_certain(choice, place_L, rows)
 
     def _logits(self, hidden_TD: Tensor, picks: PickedRows, part: slice, own: slice) -> tuple[Tensor, Tensor | None]:
         """The logits of a part of the picks, and the place in it of each row of them; None where all have some."""
@@ -257,6 +223,7 @@ class _Stages:
         state: sampling parameters.
         sampled, suppressing: as in :class:`SamplingRows`.
         filtered, adjusted: whether any row uses a filter, or an adjustment.
+        most: likely tokens that rows report.
     """
 
     state: DeviceState
@@ -264,13 +231,17 @@ class _Stages:
     suppressing: bool
     filtered: bool
     adjusted: bool
+    most: int
 
     @classmethod
     def of(cls, state: DeviceState, slots_S: IntArray) -> _Stages:
         """Those that the slots of a forward need."""
         sampled, suppressing, *used = np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()
         filtered, adjusted = any(used[: len(FILTERS)]), any(used[len(FILTERS) :])
-        return cls(state=state, sampled=sampled, suppressing=suppressing, filtered=filtered, adjusted=adjusted)
+        return cls(
+            state=state, sampled=sampled, suppressing=suppressing, filtered=filtered, adjusted=adjusted,
+            most=state.most_reported(slots_S),
+        )  # fmt: skip
 
     def rows(self, slot_R: Tensor, position_R: Tensor, allowed: AllowedRows | None) -> SamplingRows:
         """The sampling inputs of rows."""
@@ -283,17 +254,27 @@ class _Stages:
             filters={one.field: columns[one.field].index_select(0, slot_R) for one in filters},
             adjustments_N=state.adjustments_N if self.adjusted else None,
             slot_R=slot_R if self.adjusted else None,
+            report_R=state.tops_S.index_select(0, slot_R) if self.most else None,
+            most=self.most,
             allowed=allowed,
             sampled=self.sampled,
             suppressing=self.suppressing,
         )
 
 
-def _among_certain(choice: Choice, place_L: Tensor, rows: AllowedRows) -> Choice:
-    """Choices of some rows at their places, among those of rows that may choose one token alone."""
-    nothing_R = torch.zeros(rows.line_R.shape[0])
-    return Choice(
-        token_R=only(rows.line_R).index_copy_(0, place_L, choice.token_R),
-        entropy_R=nothing_R.index_copy(0, place_L, choice.entropy_R),
-        logprob_R=nothing_R.index_copy(0, place_L, choice.logprob_R),
-    )
+def _with_certain(choice: Choice, place_L: Tensor | None, rows: AllowedRows) -> Choice:
+    """Choices of rows, of which some may choose one token alone.
+
+    Args:
+        choice: of those that have logits.
+        place_L: int64, their places among the rows; None where all have some.
+        rows: the tokens that they may choose.
+    """
+    if place_L is not None:
+        most = 0 if choice.tops is None else choice.tops.token_RK.shape[1]
+        some, choice = choice, Choice.new(torch.zeros, rows.line_R.shape[0], most, place_L.device)
+        choice.token_R.copy_(only(rows.line_R))
+        choice.put(place_L, some)
+    for nats_R in (choice.entropy_R, choice.logprob_R):  # NaN here means NaN in the logits
+        nats_R.masked_fill_(rows.is_certain & ~nats_R.isnan(), 0.0)
+    return choice if choice.tops is None else replace(choice, tops=choice.tops.restricted(rows.line_R))

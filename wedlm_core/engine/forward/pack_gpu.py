@@ -37,14 +37,12 @@ class Shape:
         max_rows: rows of one sequence at most.
         max_kv: KV entries of one sequence at most, its own rows included.
         wanted: rows that need logits at most.
-        topped: those of sequences that report the most likely tokens, at most.
     """
 
     total: int
     max_rows: int
     max_kv: int
     wanted: int
-    topped: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +135,6 @@ def pick_on_device(groups: list[Group], layout: FlatLayout, batch: DeviceBatch, 
         slot_R=slot_F[known_R],
         position_R=batch.position_T[row_R] + layout.next_F[known_R],
         places=places,
-        topped=shape.topped,
     )
 
 

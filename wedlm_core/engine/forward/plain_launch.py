@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from wedlm_core.decoding.tops import Tops
 from wedlm_core.engine.forward.groups import gather_groups, wide_runs
 from wedlm_core.engine.forward.logits import AnyPicks
 from wedlm_core.engine.forward.outcome import fetch, join
 from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput, choices_of
 from wedlm_core.engine.forward.runner import Runner, StepDetail
-from wedlm_core.engine.forward.tops import places_of, tops_on_host
+from wedlm_core.engine.forward.tops import TopWords, rows_of, top_words
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
-from wedlm_core.kernels.cpu.step import Choices
+from wedlm_core.statistics import TopTokens
 
 __all__ = ["PlainLaunch"]
 
@@ -55,23 +56,20 @@ def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan) -> StepOutcome
         drawn = runner.model_runner.draw(packed.rows, draw)
         runner.unread_rows = packed.rows.total - drawn.logit_rows
         runner.profile.lap("model")
-        tops = runner.choose.tops(draw, drawn)
-        choices = Choices(*drawn.arrays)
+        outcome, tops = advancing[1], runner.choose.tops(draw, drawn)
     else:
         picks = _asking(runner, packed.picked())
         hidden_RD = _run_model(runner, packed.input(), picks.read_rows)
-        chosen = runner.choose.by_row(hidden_RD, picks.alone(), runner.state, plan.slots_S)
+        choice = runner.choose.by_row(hidden_RD, picks.alone(), runner.state, plan.slots_S)
         runner.profile.lap("choose")
-        choices, tops = choices_of(chosen.choice), chosen.tops
-    if draw is not None:
-        outcome = advancing[1]
-    else:
-        outcome = step.advance(plan, choices)
+        outcome, tops = step.advance(plan, choices_of(choice)), choice.tops
         runner.profile.lap("advance")
     if tops is None:
         return outcome
-    rows_D = plan.decode_S[: len(slots_D)]
-    return replace(outcome, tops=tops_on_host(tops, runner.state, slots_D, np.cumsum(rows_D) - rows_D, rows_D))
+    rows_D = torch.from_numpy(plan.decode_S[: len(slots_D)])
+    last_D1 = rows_D.cumsum(0)[:, None] - 1
+    row_DC = (last_D1 + 1 - rows_D[:, None] + torch.arange(int(rows_D.max()))).minimum(last_D1)
+    return replace(outcome, tops=_reported(runner, tops, row_DC, plan))
 
 
 def _by_groups(
@@ -90,17 +88,21 @@ def _by_groups(
     runner.profile.lap("pack")
     picks = _asking(runner, picks)
     hidden_RD = _run_model(runner, packed, picks.read_rows)
-    chosen_F = runner.choose(hidden_RD, picks.alone(), runner.state, plan.slots_S)
+    choice_F = runner.choose(hidden_RD, picks.alone(), runner.state, plan.slots_S)
     runner.profile.lap("choose")
     parts, details = [], []
-    for advance in runner.advance_groups(groups, chosen_F.choice):
+    for advance in runner.advance_groups(groups, choice_F):
         parts.append(fetch(advance.detail.commit, advance.next_rows_S))
         runner.profile.lap("fetch")
         details.append(advance.detail)
-    if chosen_F.tops is None:
-        return join(parts), details
-    first_D, places_D = places_of(groups)
-    return join(parts, tops_on_host(chosen_F.tops, runner.state, slots_D, first_D, places_D)), details
+    tops = None if choice_F.tops is None else _reported(runner, choice_F.tops, rows_of(groups), plan)
+    return join(parts, tops), details
+
+
+def _reported(runner: Runner, tops: Tops, row_DC: torch.Tensor, plan: ForwardPlan) -> TopTokens | None:
+    """The most likely tokens of the rows at the places of commits, of sequences that report them."""
+    words = TopWords.of(runner.state, plan.slots_S, len(row_DC))
+    return None if words is None else words.read(top_words(tops, row_DC).numpy())
 
 
 def _note_drafts(runner: Runner, plan: ForwardPlan) -> IntArray:

@@ -153,7 +153,7 @@ class StepGraphs:
         """The recorded work of a kind, or where it is to be recorded now; None where it is to run eagerly.
 
         That is where it is large, so that the device takes longer than the host or logits more memory than captures
-        may, or where reports of the most likely tokens take part, whose operations differ from forward to forward.
+        may.
 
         Args:
             kind: of the forward, without its stages of sampling and its grammars.
@@ -180,8 +180,6 @@ class StepGraphs:
         shape = kind.shape
         if self._stale or not kind.runs or shape.total > len(self._hidden_TD):
             return None
-        if state.tops[slots_S].any():
-            return None
         bounds = self._book.key(shape.total, sequences=kind.sequences, max_rows=shape.max_rows, max_kv=shape.max_kv)
         if bounds is None:
             return None
@@ -195,6 +193,7 @@ class StepGraphs:
             runs=tuple(replace(run, width=1 << (run.width - 1).bit_length()) for run in kind.runs),
             shape=replace(shape, max_rows=bounds.max_rows, max_kv=bounds.max_kv, wanted=wanted),
             uses=tuple(np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()),
+            most=state.most_reported(slots_S),
             constrained=state.allowed is not None,
         )
 

@@ -34,6 +34,7 @@ class StepKind:
         runs: its decoding sequences, and how wide their windows are.
         shape: bounds of its rows.
         uses: stages of sampling that any row needs (``DeviceState.uses``).
+        most: likely tokens that any sequence reports.
         constrained: whether any sequence has a grammar.
     """
 
@@ -41,6 +42,7 @@ class StepKind:
     runs: tuple[WideRun, ...]
     shape: Shape
     uses: tuple[bool, ...] = ()
+    most: int = 0
     constrained: bool = False
 
 

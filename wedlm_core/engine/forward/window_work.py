@@ -17,7 +17,6 @@ from wedlm_core.engine.forward.groups import WideRun
 from wedlm_core.engine.forward.logits import PickedRows
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape
 from wedlm_core.engine.forward.runner import Runner, StepDetail
-from wedlm_core.engine.forward.tops import TopWords
 from wedlm_core.engine.scheduling.slots import IntArray
 
 __all__ = ["Finished", "Prepared", "WindowWork"]
@@ -49,13 +48,11 @@ class Finished:
         words: int32, flat: of each part :func:`wedlm_core.engine.forward.outcome.words_of`, one after the other, and
             after them the most likely tokens.
         shapes: of the parts' words.
-        tops: where the most likely tokens stand; None where no sequence reports any.
         details: of the parts, with ``EngineConfig.trace`` only.
     """
 
     words: Tensor
     shapes: Sequence[tuple[int, int]]
-    tops: TopWords | None = None
     details: Sequence[StepDetail] = ()
 
 

@@ -12,7 +12,7 @@ from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.forward.outcome import words_of
 from wedlm_core.engine.forward.pack_gpu import Shape, pack_on_device, pick_on_device
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.forward.tops import places_of, top_words_of
+from wedlm_core.engine.forward.tops import rows_of, top_words
 from wedlm_core.engine.forward.window_work import Finished, Prepared, WindowWork
 from wedlm_core.engine.scheduling.slots import IntArray
 
@@ -44,18 +44,16 @@ class WindowsByGroups(WindowWork[GroupsPrepared]):
         """See :class:`WindowWork`."""
         assert made.picks is not None
         state, groups = runner.state, made.groups
-        chosen_F = runner.choose(hidden_TD, made.picks, state, slots_S)
+        choice_F = runner.choose(hidden_TD, made.picks, state, slots_S)
         runner.profile.lap("choose")
         words, details = [], []
-        for group, advance in zip(groups, runner.advance_groups(groups, chosen_F.choice), strict=True):
+        for group, advance in zip(groups, runner.advance_groups(groups, choice_F), strict=True):
             commit = advance.detail.commit
             state.context_S.index_copy_(0, group.slots_S, group.context_S + commit.context_S)
             words.append(words_of(commit, advance.next_rows_S))
             if runner.config.trace:
                 details.append(advance.detail)
         shapes, flat = [(w.shape[0], w.shape[1]) for w in words], [w.flatten() for w in words]
-        if chosen_F.tops is None:
-            return Finished(words=join_tensors(flat), shapes=shapes, details=details)
-        first_D, places_D = places_of(groups)
-        tops, top_words = top_words_of(chosen_F.tops, state, slots_S[: groups[-1].stop], first_D, places_D)
-        return Finished(words=join_tensors([*flat, top_words]), shapes=shapes, tops=tops, details=details)
+        if choice_F.tops is not None:
+            flat.append(top_words(choice_F.tops, rows_of(groups)))
+        return Finished(words=join_tensors(flat), shapes=shapes, details=details)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from wedlm_core.engine.forward.logits import PickedRows
 from wedlm_core.engine.forward.outcome import COLUMN_OF, SHARE_OF
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.forward.tops import top_words_of
+from wedlm_core.engine.forward.tops import top_words
 from wedlm_core.engine.forward.window_work import Finished, Prepared, WindowWork
 from wedlm_core.engine.scheduling.slots import IntArray
 
@@ -87,7 +86,7 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
             max_rows=shape.max_rows, max_kv=shape.max_kv, total=shape.total,
         )  # fmt: skip
         row_R, slot_R, position_R = pick_3R
-        picks = PickedRows(row_R=row_R, slot_R=slot_R, position_R=position_R, topped=shape.topped)
+        picks = PickedRows(row_R=row_R, slot_R=slot_R, position_R=position_R)
         id_T, position_T, kv_entry_T = row_3T
         return KernelsPrepared(
             context_S=context_S,
@@ -101,17 +100,15 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
     def finish(self, runner: Runner, made: KernelsPrepared, hidden_TD: Tensor, slots_S: IntArray) -> Finished:
         """See :class:`WindowWork`."""
         assert made.picks is not None
-        chosen = runner.choose.by_row(hidden_TD, made.picks, runner.state, slots_S)
+        choice = runner.choose.by_row(hidden_TD, made.picks, runner.state, slots_S)
         runner.profile.lap("choose")
-        words_DX = advance(runner.state, made, chosen.choice)
+        words_DX = advance(runner.state, made, choice)
         runner.profile.lap("advance")
         words, shapes = words_DX.flatten(), [(words_DX.shape[0], words_DX.shape[1])]
-        if chosen.tops is None:
+        if choice.tops is None:
             return Finished(words=words, shapes=shapes)
-        slots_D = slots_S[: len(words_DX)]
-        places_D = np.full(len(slots_D), made.width + 1)
-        tops, top_words = top_words_of(chosen.tops, runner.state, slots_D, made.first_D, places_D)
-        return Finished(words=join_tensors([words, top_words]), shapes=shapes, tops=tops)
+        row_DC = made.first_D[:, None] + torch.arange(made.width + 1, device=made.first_D.device)
+        return Finished(words=join_tensors([words, top_words(choice.tops, row_DC)]), shapes=shapes)
 
 
 def advance(state: DeviceState, made: KernelsPrepared, choice: Choice) -> Tensor:

@@ -23,7 +23,7 @@ from wedlm_core.kernels.cpu.vector import (
     total,
 )
 
-__all__ = ["choose_row", "choose_rows", "likely", "likely_rows", "scratch_of"]
+__all__ = ["choose_row", "choose_rows", "likely", "scratch_of"]
 
 
 @kernel
@@ -267,17 +267,6 @@ def likely(logits, at, size, top, log_mass, scratch, tokens, logprobs):  # type:
 
 
 @kernel
-def likely_rows(logits, flags, tokens, logprobs):  # type: ignore[no-untyped-def]
-    """:func:`likely` of flagged rows of logits ``[R, V]``; ``tokens``, ``logprobs``: ``[R, K]``."""
-    size = logits.shape[1]
-    scratch, flat = scratch_of(size), logits.reshape(logits.size)
-    for r in range(len(logits)):
-        if flags[r]:
-            top = logits[r, _first_max(logits, r * size, size)]
-            likely(flat, r * size, size, top, _entropy(logits, r * size, size, top)[0], scratch, tokens[r], logprobs[r])
-
-
-@kernel
 def choose_rows(  # type: ignore[no-untyped-def]
     logits,
     temperature,
@@ -296,6 +285,9 @@ def choose_rows(  # type: ignore[no-untyped-def]
     tokens,
     entropies,
     logprobs,
+    reports,
+    top_tokens,
+    top_logprobs,
 ):
     """Token, entropy and log-probability of each row of logits (see :mod:`wedlm_core.decoding.sampling`).
 
@@ -318,13 +310,19 @@ def choose_rows(  # type: ignore[no-untyped-def]
         tokens: int64 ``[R]``, written.
         entropies: ``[R]``, written.
         logprobs: ``[R]``, written.
+        reports: int64 ``[R]``, 0 for rows that do not report their most likely tokens; empty where no row does.
+        top_tokens: int64 ``[R, K]``, written where rows report (:func:`likely`).
+        top_logprobs: ``[R, K]``, likewise.
     """
-    scratch, flat = scratch_of(logits.shape[1]), logits.reshape(logits.size)
+    size = logits.shape[1]
+    scratch, flat = scratch_of(size), logits.reshape(logits.size)
     for r in range(len(logits)):
         line = lines[r] if len(lines) > 0 else -1
         slot = slots[r] if len(slots) > 0 else 0
         filters = (min_p[r], top_k[r], top_p[r])
-        tokens[r], entropies[r], logprobs[r], _, _ = choose_row(
+        tokens[r], entropies[r], logprobs[r], top, log_mass = choose_row(
             logits, flat, r, temperature[r], filters, seeds[r], slot, positions[r], suppress[r], adjustments, bits,
             line, mask_token, vocab_limit, scratch,
         )  # fmt: skip
+        if len(reports) > 0 and reports[r] > 0:
+            likely(flat, r * size, size, top, log_mass, scratch, top_tokens[r], top_logprobs[r])

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from wedlm_core.kernels.gpu.adjusting_gpu import edited
 
-__all__ = ["edge_of", "exp", "key_of", "scaled_tile", "value_of"]
+__all__ = ["edge_of", "exp", "key_of", "largest_keys", "scaled_tile", "top_k_edge", "value_of"]
 
 _UNIT = tl.constexpr(float(2**44))
 _LEAST = tl.constexpr(-30.5)  # below this difference to the largest value a token weighs less than a unit
@@ -163,6 +163,26 @@ def _edge(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def largest_keys(row, ADJUSTED: tl.constexpr, ALLOWED: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The largest key of each lane, int32 ``[TILE]``; arguments as for :func:`edge_of`."""
+    key = tl.full((TILE,), _LOWEST, tl.int32)
+    for tile in range(tl.cdiv(row[1], TILE)):
+        key = tl.maximum(key, key_of(scaled_tile(row, tile * TILE + tl.arange(0, TILE), ADJUSTED, ALLOWED)))
+    return key
+
+
+@triton.jit
+def top_k_edge(  # type: ignore[no-untyped-def]
+    row, key, low, top_k, list_ptr, ADJUSTED: tl.constexpr, ALLOWED: tl.constexpr, TILE: tl.constexpr
+):
+    """:func:`_edge` of the ``top_k`` most likely tokens; ``key``: :func:`largest_keys` of the row."""
+    if top_k <= TILE:  # ``top_k`` lanes have a token of at least the value that is looked for
+        high = tl.max(key, axis=0).to(tl.int64) + 1
+        low = _reached(key, tl.full((TILE,), 1, tl.int64), low, tl.maximum(high, low + 1), top_k)
+    return _edge(row, value_of(tl.max(key, axis=0)), low, top_k, list_ptr, ADJUSTED, ALLOWED, False, TILE)
+
+
+@triton.jit
 def edge_of(  # type: ignore[no-untyped-def]
     row, min_p, top_k, top_p, list_ptr, FILTERED: tl.constexpr, ADJUSTED: tl.constexpr, ALLOWED: tl.constexpr,
     TILE: tl.constexpr,
@@ -180,20 +200,14 @@ def edge_of(  # type: ignore[no-untyped-def]
         ALLOWED: likewise.
         TILE: tokens of a tile.
     """
-    lane, vocab = tl.arange(0, TILE), row[1]
-    key = tl.full((TILE,), _LOWEST, tl.int32)
-    for tile in range(tl.cdiv(vocab, TILE)):
-        key = tl.maximum(key, key_of(scaled_tile(row, tile * TILE + lane, ADJUSTED, ALLOWED)))
+    vocab, key = row[1], largest_keys(row, ADJUSTED, ALLOWED, TILE)
     best = value_of(tl.max(key, axis=0))
     low, equal = tl.full((), _LOWEST, tl.int64), tl.full((), 1 << 40, tl.int64)
     if FILTERED:
         if min_p > 0.0:
             low = tl.maximum(low, key_of(best + tl.log(min_p.to(tl.float64)).to(tl.float32)).to(tl.int64))
         if (top_k > 0) & (top_k < vocab):
-            if top_k <= TILE:  # so many lanes have a token of at least the value that is looked for
-                high = tl.max(key, axis=0).to(tl.int64) + 1
-                low = _reached(key, tl.full((TILE,), 1, tl.int64), low, tl.maximum(high, low + 1), top_k)
-            low, _, _ = _edge(row, best, low, top_k, list_ptr, ADJUSTED, ALLOWED, False, TILE)
+            low, _, _ = top_k_edge(row, key, low, top_k, list_ptr, ADJUSTED, ALLOWED, TILE)
         if top_p < 1.0:
             low, need, above = _edge(row, best, low, top_p, list_ptr, ADJUSTED, ALLOWED, True, TILE)
             weight = tl.maximum(_weights(value_of(low.to(tl.int32)), best, True), 1)

@@ -2,8 +2,8 @@
 
 A program takes some groups of tiles of one row. A group's sum depends on the group alone, and a second small kernel
 adds the groups of a row in one order: so a row's bits depend neither on how its groups are shared out between programs
-nor on the other rows. The noise is :mod:`wedlm_core.decoding.noise`'s, with the logarithms of the device's mathematical
-library, which are those that torch calls there.
+nor on the other rows. The noise is :mod:`wedlm_core.kernels.cpu.noise`'s, with the logarithms of the device's
+mathematical library, which are those that torch calls there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from triton.language.extra import libdevice
 
 from wedlm_core.kernels.gpu.adjusting_gpu import edit_row, uses_any
 from wedlm_core.kernels.gpu.filtering_gpu import edge_of, key_of, scaled_tile
+from wedlm_core.kernels.gpu.likely_gpu import report_row
 
 __all__ = ["combine_tiles", "reduce_tiles"]
 
@@ -297,7 +298,7 @@ def _choose_row(  # type: ignore[no-untyped-def]
 
 
 # Of 8 warps whether or not rows are filtered: sums depend on how they are shared out.
-@triton.jit(do_not_specialize=["plane", "groups", "splits", "rows", "words", "mask_token", "vocab_limit"])
+@triton.jit(do_not_specialize=["plane", "groups", "splits", "rows", "words", "mask_token", "vocab_limit", "most"])
 def combine_tiles(  # type: ignore[no-untyped-def]
     logits_ptr,
     row_stride,
@@ -319,6 +320,9 @@ def combine_tiles(  # type: ignore[no-untyped-def]
     slot_ptr,
     record_ptr,
     scratch_ptr,
+    report_ptr,
+    top_token_ptr,
+    top_logprob_ptr,
     plane,
     groups,
     splits,
@@ -327,9 +331,11 @@ def combine_tiles(  # type: ignore[no-untyped-def]
     words,
     mask_token,
     vocab_limit,
+    most,
     FILTERED: tl.constexpr,
     ADJUSTED: tl.constexpr,
     ALLOWED: tl.constexpr,
+    REPORTED: tl.constexpr,
     TWO_HEATS: tl.constexpr,
     LIBM: tl.constexpr,
     TILE: tl.constexpr,
@@ -346,10 +352,15 @@ def combine_tiles(  # type: ignore[no-untyped-def]
         slot_ptr: int64 ``[R]``, engine slots; read with ``ADJUSTED`` only.
         record_ptr: the record of adjustments (:func:`.adjusting_gpu.edit_row`); likewise.
         scratch_ptr: int32 ``[programs, V + TILE]``, zeros but for the last TILE; without ``ADJUSTED`` any values, and
-            without ``FILTERED`` too not read.
+            without ``FILTERED`` and ``REPORTED`` too not read.
+        report_ptr: int64 ``[R]``, not 0 for rows that report their most likely tokens; read with ``REPORTED`` only.
+        top_token_ptr, top_logprob_ptr: int64 and float32 ``[R, most]``, written with ``REPORTED`` only: these tokens,
+            zeros of rows that report none.
         rows: R.
+        most: at most 32.
         FILTERED: whether any row may be filtered.
         ADJUSTED: whether any row may be adjusted.
+        REPORTED: whether any row may report its most likely tokens.
         GROUPS, SPLITS: groups and splits, rounded up to powers of two.
     """
     scratch_ptr += tl.program_id(0).to(tl.int64) * (vocab + TILE)
@@ -406,7 +417,15 @@ def combine_tiles(  # type: ignore[no-untyped-def]
                 if ADJUSTED:  # noqa: SIM102
                     if adjusts:
                         edit_row(record_ptr, scratch_ptr, row_logits_ptr, slot, position, vocab, True, TILE // 4)
-        chosen = tl.load(logits_ptr + row * row_stride + token).to(tl.float32)
+        chosen, log_mass = tl.load(logits_ptr + row * row_stride + token).to(tl.float32), _LN_2 * tl.log2(total)
         tl.store(token_ptr + row, token.to(tl.int64))
         tl.store(entropy_ptr + row, entropy)
-        tl.store(logprob_ptr + row, chosen - top - _LN_2 * tl.log2(total))
+        tl.store(logprob_ptr + row, chosen - top - log_mass)
+        if REPORTED:
+            raw_row = (
+                logits_ptr + row * row_stride, vocab, 1.0, hidden, mask_token, vocab_limit, scratch_ptr, bits_ptr,
+                tl.full((), -1, tl.int64),
+            )  # fmt: skip
+            reports = tl.load(report_ptr + row) != 0
+            into = scratch_ptr + vocab, top_token_ptr + row * most, top_logprob_ptr + row * most
+            report_row(raw_row, reports, most, top, log_mass, into, TILE)

@@ -62,7 +62,6 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
         max_rows=int(counts_S.max()),
         max_kv=int((loose.cached_S + counts_S).max()),
         wanted=int(bounds.wanted_rows(loose.decode_S[: len(slots_D)]).sum()),
-        topped=0,
     )
     device, first_S = pack_on_device(torch.from_numpy(plan_facts(loose)), layout, state, shape, size)
     real = host.rows.total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +33,6 @@ from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.decoding.window_state import empty_windows
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward.groups import WideRun, wide_runs
-from wedlm_core.engine.forward.logits import Chosen
 from wedlm_core.engine.forward.outcome import outcome_of
 from wedlm_core.engine.forward.pack_gpu import Shape, plan_facts
 from wedlm_core.engine.forward.runner import Runner
@@ -60,18 +59,19 @@ class Given:
     """Stands for a chooser: the choices of the decode rows are known."""
 
     def __init__(self, chosen: Choice) -> None:
-        self._chosen = Choice(**{f.name: getattr(chosen, f.name).to(DEVICE) for f in fields(Choice)})
+        self._chosen = Choice.new(torch.empty, len(chosen.token_R), 0, DEVICE)
+        self._chosen.put(slice(None), chosen)
 
-    def __call__(self, hidden_TD: torch.Tensor, picks: object, state: object, slots_S: object) -> Chosen:
+    def __call__(self, hidden_TD: torch.Tensor, picks: object, state: object, slots_S: object) -> Choice:
         count = self._chosen.token_R.shape[0]
         real = replace(picks, flat_R=picks.flat_R[:count])  # type: ignore[type-var, attr-defined]
-        return Chosen(choice=spread(self._chosen, real))
+        return spread(self._chosen, real)
 
-    def by_row(self, hidden_TD: torch.Tensor, picks: object, state: object, slots_S: object) -> Chosen:
+    def by_row(self, hidden_TD: torch.Tensor, picks: object, state: object, slots_S: object) -> Choice:
         missing = picks.row_R.shape[0] - self._chosen.token_R.shape[0]  # type: ignore[attr-defined]
         parts = (self._chosen.token_R, self._chosen.entropy_R, self._chosen.logprob_R)
         padded = [torch.nn.functional.pad(part, (0, missing), value=7) for part in parts]  # padding says anything
-        return Chosen(choice=Choice(token_R=padded[0], entropy_R=padded[1], logprob_R=padded[2]))
+        return Choice(token_R=padded[0], entropy_R=padded[1], logprob_R=padded[2])
 
 
 def loosely(plan: ForwardPlan, rng: random.Random) -> ForwardPlan:
@@ -134,7 +134,6 @@ def test_a_step_equals_the_step_by_tensors(
         max_rows=int(counts_S.max()),
         max_kv=int((loose.cached_S + counts_S).max()),
         wanted=int(loose.decode_S.sum()),
-        topped=0,
     )
     rows_D = runner.bounds(table, plan.slots_S[: len(decoding)]).next_rows(
         plan.decode_S[: len(decoding)], table.left(plan.slots_S[: len(decoding)])

@@ -1,16 +1,13 @@
-"""Adjustments of rows, token by token: the choices of the oracle, and logits as they were afterwards."""
+"""Adjustments of rows, token by token: the logits of the oracle, and those from before afterwards."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from testing.engine.random_tables import SLOTS, random_tables
-from testing.engine.sampling_oracle import adjusted_row, choose
+from testing.engine.sampling_oracle import adjusted_row
 from wedlm_core.decoding.adjustments import adjustments_record
-from wedlm_core.decoding.sampling import SamplingRows
-from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.kernels.cpu.adjusting import adjust_row, restore_row
 from wedlm_core.kernels.cpu.sampling import scratch_of
 
@@ -36,28 +33,3 @@ def test_adjusted_logits_are_those_of_the_oracle_and_are_put_back(vocab: int) ->
         assert torch.equal(torch.from_numpy(work), logits_RV)
         assert not scratch.times.any()
         assert not scratch.noted.any()
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.01, 1.0])
-@pytest.mark.parametrize("suppressing", [False, True])
-def test_choices_of_adjusted_rows_have_the_entropies_of_the_oracle(temperature: float, suppressing: bool) -> None:
-    generator = torch.Generator().manual_seed(5)
-    tables = random_tables(1_200, generator)
-    slot_R = torch.arange(SLOTS)
-    rows = SamplingRows(
-        temperature_R=torch.full((SLOTS,), temperature),
-        seed_R=slot_R,
-        position_R=tables.known_S,
-        suppress_R=torch.full((SLOTS,), suppressing),
-        adjustments_N=torch.from_numpy(adjustments_record(tables).view(np.int64)),
-        slot_R=slot_R,
-        sampled=temperature > 0,
-        suppressing=suppressing,
-    )
-    logits_RV = torch.randn(SLOTS, 1_200, generator=generator)
-    logits_RV[:, 1:8:6] += 200.0  # tokens that a bias of -100 and penalties take far down
-    limits = {"mask_token_id": 0, "vocab_limit": 1_190}
-    expected, found = choose(logits_RV, rows, tables=tables, **limits), choose_cpu(logits_RV.clone(), rows, **limits)
-    assert torch.equal(found.token_R, expected.token_R)
-    torch.testing.assert_close(found.entropy_R, expected.entropy_R, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found.logprob_R, expected.logprob_R, rtol=1e-4, atol=1e-5)

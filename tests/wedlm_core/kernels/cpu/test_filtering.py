@@ -10,7 +10,8 @@ import torch
 
 from testing.engine.oracle import kept
 from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.sampling_cpu import most_likely_cpu
+from wedlm_core.decoding.sampling import SamplingRows
+from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.kernels.cpu.filtering import BLOCK, heated, keep
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
@@ -76,7 +77,12 @@ def test_logits_that_are_no_numbers_end() -> None:
 @pytest.mark.parametrize("most", [1, 5, 20])
 def test_likely_tokens_are_the_largest_logits_the_first_of_equal_ones_first(vocab: int, most: int) -> None:
     for name, logits in rows(vocab, np.random.default_rng(3)).items():
-        found = most_likely_cpu(torch.from_numpy(logits)[None], torch.tensor([True]), most)
+        reporting = SamplingRows(
+            temperature_R=torch.zeros(1), seed_R=torch.tensor([0]), position_R=torch.tensor([0]),
+            suppress_R=torch.tensor([False]), report_R=torch.tensor([1]), most=most, sampled=False, suppressing=False,
+        )  # fmt: skip
+        found = choose_cpu(torch.from_numpy(logits)[None], reporting, mask_token_id=0, vocab_limit=vocab).tops
+        assert found is not None
         exact_V = torch.log_softmax(torch.from_numpy(logits).double(), dim=-1)
         possible = np.flatnonzero(logits > -np.inf).tolist()
         order = sorted(possible, key=lambda token: (-logits[token], token))[:most]

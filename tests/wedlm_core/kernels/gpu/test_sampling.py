@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing.engine.noise_oracle import gumbel_noise
 from testing.engine.random_bits import random_allowed
 from testing.engine.random_tables import SLOTS, random_tables
 from testing.engine.sampling_oracle import choose
 from wedlm_core.decoding.adjustments import AdjustmentTables, adjustments_record
 from wedlm_core.decoding.allowed_tokens import AllowedRows
-from wedlm_core.decoding.noise import gumbel_noise
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.decoding.sampling_gpu import choose_gpu, chooser
@@ -55,9 +55,9 @@ def test_the_noise_is_the_packages(rows: list[tuple[int, int]]) -> None:
 
 def sampling_rows(
     count: int, seed: int, *, suppressing: bool, filtering: bool = False, vocab: int | None = None,
-    tables: AdjustmentTables | None = None,
+    tables: AdjustmentTables | None = None, most: int = 0,
 ) -> SamplingRows:  # fmt: skip
-    """Rows of every kind; with ``vocab``, some are restricted to the bits of a grammar."""
+    """Rows of every kind; with ``vocab``, some are restricted to the bits of a grammar; with ``most``, some report."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(*values: float) -> torch.Tensor:
@@ -77,6 +77,8 @@ def sampling_rows(
         filters=filters if filtering else {},
         adjustments_N=None if tables is None else torch.from_numpy(adjustments_record(tables).view(np.int64)),
         slot_R=None if tables is None else slot,
+        report_R=(row + seed) % 3 if most else None,
+        most=most,
         allowed=None if vocab is None else random_allowed((row % 2 == 0) & suppressing, vocab, seed),
         suppressing=suppressing,
     )
@@ -106,6 +108,15 @@ def assert_chosen_alike(got: Choice, want: Choice, atol: float = 1e-5) -> None:
     real_R = ~want.entropy_R.isnan()  # where adjustments leave nothing there is no distribution
     torch.testing.assert_close(got.entropy_R.cpu()[real_R], want.entropy_R[real_R], rtol=0, atol=atol)
     torch.testing.assert_close(got.logprob_R.cpu(), want.logprob_R, rtol=0, atol=atol)
+    assert (got.tops is None) == (want.tops is None)
+    if got.tops is not None and want.tops is not None:
+        assert torch.equal(got.tops.token_RK.cpu(), want.tops.token_RK)
+        torch.testing.assert_close(got.tops.logprob_RK.cpu(), want.tops.logprob_RK, rtol=0, atol=atol)
+
+
+def numbers_of(choice: Choice) -> list[torch.Tensor]:
+    tops = [] if choice.tops is None else [choice.tops.token_RK, choice.tops.logprob_RK]
+    return [choice.token_R, choice.entropy_R, choice.logprob_R, *tops]
 
 
 @given(
@@ -121,11 +132,12 @@ def assert_chosen_alike(got: Choice, want: Choice, atol: float = 1e-5) -> None:
     sharpness=st.sampled_from([0.0, 1.0, 30.0]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     splits=st.integers(1, 5),
+    most=st.sampled_from([0, 1, 5, 20]),
 )
 @settings(max_examples=12, deadline=None)
 def test_it_chooses_as_the_oracle_whatever_the_split(
     count: int, vocab: int, seed: int, suppressing: bool, filtering: bool, adjusting: bool, restricting: bool,
-    coarse: bool, dead: float, sharpness: float, dtype: torch.dtype, splits: int,
+    coarse: bool, dead: float, sharpness: float, dtype: torch.dtype, splits: int, most: int,
 ) -> None:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, vocab, generator=generator) * sharpness
@@ -137,22 +149,21 @@ def test_it_chooses_as_the_oracle_whatever_the_split(
     tables = random_tables(vocab, generator) if adjusting else None
     moved = None if tables is None else on_device(tables)
     host = sampling_rows(
-        count, seed, suppressing=suppressing, filtering=filtering, vocab=vocab if restricting else None, tables=tables
-    )
+        count, seed, suppressing=suppressing, filtering=filtering, vocab=vocab if restricting else None, tables=tables,
+        most=most,
+    )  # fmt: skip
     limits = {"mask_token_id": 1, "vocab_limit": vocab - 2}
     given_logits, rows = logits.to(DEVICE), move(host, moved)
     kept = given_logits.clone()
     got = choose_gpu(given_logits, rows, **limits, splits=splits, tile=TILE)
     assert torch.equal(given_logits, kept), "the logits are left alone"
     assert_chosen_alike(got, choose(logits, host, tables=tables, **limits))
-    assert torch.equal(got.token_R.cpu(), choose_cpu(logits.clone(), host, **limits).token_R)
+    assert_chosen_alike(got, choose_cpu(logits.clone(), host, **limits))
     once = choose_gpu(given_logits, rows, **limits, splits=1, tile=TILE)
-    for name in ("token_R", "entropy_R", "logprob_R"):
-        assert torch.equal(getattr(once, name), getattr(got, name)), "the split changes no bit"
+    assert all(map(torch.equal, numbers_of(once), numbers_of(got))), "the split changes no bit"
     i = seed % count  # and it knows nothing of the other rows
     alone = choose_gpu(given_logits[i : i + 1], rows.take(torch.tensor([i], device=DEVICE)), **limits, tile=TILE)
-    for name in ("token_R", "entropy_R", "logprob_R"):
-        assert torch.equal(getattr(alone, name)[0], getattr(got, name)[i])
+    assert all(torch.equal(mine[0], theirs[i]) for mine, theirs in zip(numbers_of(alone), numbers_of(got), strict=True))
 
 
 @pytest.mark.parametrize(("vocab", "filtering", "tile"), [(20_011, False, 1024), (151_936, True, 8192)])
@@ -161,7 +172,7 @@ def test_a_large_vocabulary_at_every_temperature(vocab: int, filtering: bool, ti
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(8, vocab, generator=generator).mul(3)
     tables = random_tables(vocab, generator) if filtering else None
-    rows = sampling_rows(8, 3, suppressing=True, filtering=filtering, tables=tables)
+    rows = sampling_rows(8, 3, suppressing=True, filtering=filtering, tables=tables, most=20)
     limits = {"mask_token_id": 7, "vocab_limit": vocab - 11}
     assert set(rows.temperature_R.tolist()) >= {0.0, 1.0}
     moved = None if tables is None else on_device(tables)

@@ -1,0 +1,74 @@
+"""Random combinations of sampling settings at a real vocabulary: ``verified`` is ``autoregressive``, batched is alone.
+
+No tolerance: every token, reason, log-probability and likely token is equal.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from testing.engine.engines import requests_of, run
+from testing.engine.models import random_decoder
+from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
+from wedlm_core.engine import Engine
+from wedlm_core.model.sources import resolve
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import Generation, Request, SamplingParams
+
+VOCABULARY = 151_936
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "temperature": (0.0, 0.6, 1.0, 1.7),
+    "top_k": (1, 20, 5_000),
+    "top_p": (1e-6, 0.8, 0.999),
+    "min_p": (0.001, 0.1),
+    "repetition_penalty": (0.8, 1.2),
+    "presence_penalty": (-0.7, 1.5),
+    "frequency_penalty": (-0.3, 0.6),
+    "logit_bias": (dict.fromkeys(range(300), 3.0), {40: 30.0, 151_000: 30.0}, dict.fromkeys(range(90, 100), -100.0)),
+    "bad_words": (("e", "th", "7, 8"),),
+    "suppress_tokens": (tuple(range(0, 900, 3)),),
+    "min_tokens": (5,),
+    "logprobs": (True, 1, 5, 20),
+    "structured_outputs": ({"regex": "[0-9 ]{20,30}"}, {"choice": ["one two three", "one two four"]}),
+}
+
+
+@cache
+def engine() -> Engine:
+    model = random_decoder(qwen3=True, seed=5, sharpness=1.5, common=0.5, vocab=VOCABULARY)
+    cost = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
+    return Engine(model, Tokenizer.load(resolve("tiny")), EngineConfig(page_size=4, max_window=8, step_cost=cost))
+
+
+def random_requests(rng: random.Random, count: int) -> list[Request]:
+    chosen, prompts = [], []
+    for _ in range(count):
+        fields = {
+            name: rng.choice(values) for name, values in SETTINGS.items() if name == "temperature" or rng.random() < 0.4
+        }
+        stops = tuple(rng.randrange(900) for _ in range(40))
+        chosen.append(SamplingParams(max_tokens=14, stop_token_ids=stops, strategy="autoregressive", **fields))
+        prompts.append([rng.randrange(4, 900) for _ in range(rng.choice((1, 5, 9)))])
+    return requests_of(prompts, chosen)
+
+
+def facts(generation: Generation) -> tuple[Any, ...]:
+    return generation.token_ids, generation.finish_reason, generation.logprobs, generation.top_logprobs
+
+
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize("seed", range(10))
+def test_random_settings_give_the_same_verified_and_alone(seed: int) -> None:
+    requests = random_requests(random.Random(seed), 4)
+    expected = [facts(one) for one in run(engine(), requests)]
+    assert [facts(one) for one in run(engine(), requests, at_once=1)] == expected
+    for window, at_once in ((4, None), (8, 1), ("auto", 3)):
+        verified = [replace(r, params=replace(r.params, strategy="verified", window_size=window)) for r in requests]
+        found = run(engine(), verified, at_once)
+        assert [facts(one) for one in found] == expected, (window, at_once)
