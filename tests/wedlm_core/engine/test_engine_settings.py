@@ -41,7 +41,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 
 @cache
 def engine() -> Engine:
-    model = random_decoder(qwen3=True, seed=5, sharpness=1.5, common=0.5, vocab=VOCABULARY)
+    model = random_decoder(qwen3=True, seed=5, sharpness=1.5, common=1.0, vocab=VOCABULARY)
     cost = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
     return Engine(model, Tokenizer.load(resolve("tiny")), EngineConfig(page_size=4, max_window=8, step_cost=cost))
 
@@ -52,8 +52,11 @@ def random_requests(rng: random.Random, count: int) -> list[Request]:
         fields = {
             name: rng.choice(values) for name, values in SETTINGS.items() if name == "temperature" or rng.random() < 0.4
         }
-        stops = tuple(rng.randrange(900) for _ in range(40))
-        chosen.append(SamplingParams(max_tokens=14, stop_token_ids=stops, strategy="autoregressive", **fields))
+        if "structured_outputs" in fields:  # which says where the output ends
+            fields.pop("min_tokens", None)
+        else:
+            fields["stop_token_ids"] = tuple(rng.randrange(900) for _ in range(40))
+        chosen.append(SamplingParams(max_tokens=14, strategy="autoregressive", **fields))
         prompts.append([rng.randrange(4, 900) for _ in range(rng.choice((1, 5, 9)))])
     return requests_of(prompts, chosen)
 
@@ -63,12 +66,15 @@ def facts(generation: Generation) -> tuple[Any, ...]:
 
 
 @pytest.mark.sweep(3)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_settings_give_the_same_verified_and_alone(seed: int) -> None:
-    requests = random_requests(random.Random(seed), 4)
+    requests = random_requests(random.Random(seed), 5)
     expected = [facts(one) for one in run(engine(), requests)]
     assert [facts(one) for one in run(engine(), requests, at_once=1)] == expected
+    accepted = 0
     for window, at_once in ((4, None), (8, 1), ("auto", 3)):
         verified = [replace(r, params=replace(r.params, strategy="verified", window_size=window)) for r in requests]
         found = run(engine(), verified, at_once)
         assert [facts(one) for one in found] == expected, (window, at_once)
+        accepted += sum(one.stats.mask_drafts_accepted or 0 for one in found)
+    assert accepted, "some steps commit several tokens"
