@@ -1,4 +1,4 @@
-"""Traces a run up to its first unit: which files of the product it enters, and how often it moves between them.
+"""Traces a run up to its first unit: the files of the product that it enters, and its moves between files.
 
 A file is entered where one of its functions is called; an import does not count. Run as a module, in a process of its
 own, so that nothing is loaded or cached before. Prints a JSON object.
