@@ -2,21 +2,28 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNNING := $(VENV)/.running
 STAMP := $(VENV)/.installed
 
 .PHONY: venv demo test check docs format clean
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
-	@echo "installing into $(VENV): 3.4 GB, some minutes"
+# The packages that running needs.
+$(RUNNING): pyproject.toml constraints.txt
+	@echo "installing into $(VENV): 1.7 GB, one or two minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+# Those of tests, checks and the site as well.
+$(STAMP): $(RUNNING)
+	@echo "installing the tools of development into $(VENV): 2 GB more, some minutes"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $(STAMP)
+	touch $@
 
 # The main job on the shipped model and the shipped prompts.
-demo: $(STAMP)
+demo: $(RUNNING)
 	$(BIN)/python -m jobs.demo --output out/demo
 
 # Three processes on two cores: many of these tests wait for processes they killed. A file stays in one of them, for
