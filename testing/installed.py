@@ -52,14 +52,24 @@ class Environment:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel of this checkout below ``folder``, with the installed setuptools and without a network."""
+    """Build the sdist of this checkout below ``folder``, and the wheel from it, with the installed setuptools.
+
+    Returns:
+        The wheel. The sdist lies next to it.
+
+    Raises:
+        RuntimeError: a build failed.
+    """
     source = folder / "source"
     source.mkdir()
     for name in _FILES:
         shutil.copy(ROOT / name, source / name)
     for name in _PACKAGES:
         shutil.copytree(ROOT / name, source / name, ignore=_COMPILED)
-    _pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(source))
+    backend = f"from setuptools.build_meta import build_sdist; build_sdist({str(folder)!r})"
+    _succeeded([sys.executable, "-c", backend], source)
+    (sdist,) = folder.glob("*.tar.gz")
+    _pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(sdist))
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -78,6 +88,10 @@ def make_environment(folder: Path, wheel: Path) -> Environment:
 def _pip(*arguments: str) -> None:
     # The command is in front of these options, or an option of pip and its value are in front of that.
     command = [sys.executable, "-m", "pip", *arguments, "--quiet", "--no-deps", "--no-index"]
-    done = subprocess.run([*command, "--disable-pip-version-check"], capture_output=True, text=True, check=False)
+    _succeeded([*command, "--disable-pip-version-check"], None)
+
+
+def _succeeded(command: list[str], folder: Path | None) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"pip {' '.join(arguments)}: {done.stderr}")
+        raise RuntimeError(f"{' '.join(command[2:])}: {done.stderr}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -100,6 +101,14 @@ wedlm_core.option_names,wedlm_core.evidence,wedlm_core.statistics,wedlm_core.sam
 follow_imports = silent
 """
 """The modules that public types are in: reading everything they import takes half a minute of a processor."""
+
+
+def test_the_sdist_has_no_files_of_a_checkout(wheel: Path) -> None:
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"LICENSE", "README.md", "pyproject.toml", "wedlm_core/tiny/model.safetensors"} <= held
+    assert not [name for name in held if name.startswith(("tests", "testing", "benchmarks", "out", "."))]
 
 
 def test_a_strict_type_checker_sees_mistakes_in_a_users_script_and_no_others(
