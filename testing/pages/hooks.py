@@ -24,6 +24,9 @@ __all__ = ["on_config", "on_files", "on_page_markdown"]
 
 _DRAWING = "[![The packages and who imports whom](../images/architecture.svg)](../images/architecture.svg)\n"
 
+_BOOSTS = {"concepts/faq": 2, "design/": 0.5, "CONTRIBUTING": 0.5, "CHANGELOG": 0.5}
+"""Begins of pages -> weight in the search: contracts are for engineers, questions for users."""
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Give every page a place in the navigation."""
@@ -45,9 +48,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Point links to the site's pages, show the drawing for its source, keep results out of the search."""
+    """Point links to the site's pages, show the drawing for its source, and weigh pages for the search."""
     if page.file.src_uri.startswith(RESULTS):
         page.meta["search"] = {"exclude": True}
+    for start, boost in _BOOSTS.items():
+        if page.file.src_uri.startswith(start):
+            page.meta["search"] = {"boost": boost}
     if page.file.src_uri == "design/packages.md":
         markdown = re.sub(r"^```mermaid\n.*?^```\n", _DRAWING, markdown, flags=re.MULTILINE | re.DOTALL)
     generated = page.file.abs_src_path is None

@@ -122,6 +122,51 @@ def test_the_search_finds_the_answers_of_benchmarks_and_not_their_tables(site: P
     assert not [page for page in found if page.startswith("benchmarks/results/")]
 
 
+QUESTIONS = {
+    "will it be slower than vLLM on my GPU": ("benchmarks/index.html", "concepts/comparison.html"),
+    "retry failed rows": ("reference/commands.html",),
+    "which columns": ("reference/columns.html",),
+    "resume after a kill": ("concepts/faq.html", "concepts/guarantees.html"),
+    "json schema": ("guides/structured-output.html",),
+    "write to s3": ("concepts/faq.html", "reference/formats.html"),
+    "memory of a model on a GPU": ("concepts/faq.html", "guides/gpu.html"),
+    "spot instances": ("guides/actors.html",),
+    "train my own model": ("concepts/faq.html", "wedlm_core/tiny/index.html"),
+    "how long will my job take": ("concepts/faq.html",),
+}
+"""Words that a user types -> pages with the answer."""
+_WORKER = """
+var answers = [], listeners = [], self = globalThis
+self.location = {href: "http://site/"}
+self.addEventListener = (type, listener) => listeners.push(listener)
+self.postMessage = message => answers.push(message)
+self.performance = {now: () => 0}
+function importScripts() {}
+function URL(address) { this.href = address }
+function send(type, data) { answers = []; listeners[0]({data: {type, data}}) }
+"""
+"""The surroundings of the theme's search worker: a message of type 0 gives the index, one of type 2 is a query."""
+
+
+def test_questions_of_users_find_the_right_page_among_the_first_three(site: Path) -> None:
+    mini_racer = pytest.importorskip("py_mini_racer", reason="runs the search of the site (extra test)")
+    (script,) = site.glob("assets/javascripts/workers/search.*.js")
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    worker, missed = mini_racer.MiniRacer(), {}
+    try:
+        worker.eval(_WORKER + script.read_text(encoding="utf-8"))
+        worker.eval(f"send(0, {json.dumps(index | {'options': {'suggest': False}})})")
+        for question, right in QUESTIONS.items():
+            worker.eval(f"send(2, {json.dumps(question)})")
+            groups = json.loads(worker.eval("JSON.stringify(answers)"))[0]["data"]["items"]
+            first = [group[0]["location"].partition("#")[0] for group in groups[:3]]
+            if not set(first) & set(right):
+                missed[question] = first
+    finally:
+        worker.close()
+    assert not missed
+
+
 def test_every_public_name_is_in_the_reference_with_a_text(site: Path) -> None:
     import wedlm_batch
 
