@@ -17,7 +17,7 @@ from pipeline.commit.ledger import Ledger
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.part_files import OutputTables, PartRecord
 from pipeline.commit.publish import WriteParts, publish
-from pipeline.commit.replace import Replacement, replace_files
+from pipeline.commit.revise import Replacement, replace_files
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
 from pipeline.commit.watermark import write_watermark
 from pipeline.config import RunConfig
