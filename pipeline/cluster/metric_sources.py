@@ -7,9 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pipeline.types import CommitRecord
+
+if TYPE_CHECKING:
+    from pipeline.cluster.dispatcher import Dispatcher
+    from pipeline.cluster.members import Members
 
 
 class ActorSource:
@@ -65,39 +69,6 @@ def engine_load(snapshot: Any, queue_depth: int, process: str) -> dict[str, Any]
     return {"process": process, "queue_depth": queue_depth, "counters": asdict(snapshot.counters), **own}
 
 
-class MemberStates(Protocol):
-    """The part of :class:`pipeline.cluster.members.Members` that is read here, from any thread."""
-
-    @property
-    def ready_actors(self) -> tuple[int, ...]:
-        """Actors that take units."""
-        ...
-
-    @property
-    def starting(self) -> int:
-        """Actors that were asked for and are not ready yet."""
-        ...
-
-    @property
-    def leaving(self) -> int:
-        """Actors that take no new unit."""
-        ...
-
-
-class UnitStates(Protocol):
-    """The part of the dispatcher that :class:`DriverSource` reads."""
-
-    @property
-    def waiting(self) -> int:
-        """Units that no actor holds."""
-        ...
-
-    @property
-    def running(self) -> int:
-        """Units that an actor holds."""
-        ...
-
-
 class DriverSource:
     """Values of ``driver.*`` in the table of metrics, of one run.
 
@@ -113,8 +84,8 @@ class DriverSource:
         self._lock = threading.Lock()
         self._failures: Counter[str] = Counter()
         self.tokens = self.rows = 0
-        self.dispatcher: UnitStates | None = None
-        self.members: MemberStates | None = None
+        self.dispatcher: Dispatcher | None = None
+        self.members: Members | None = None
 
     def begin(self, units: int) -> None:
         """The run has to do so many units."""

@@ -17,8 +17,16 @@ import pyarrow as pa
 
 from pipeline import layout, stages
 from pipeline.codec import tokens_per_forward
-from pipeline.commands.agreement import Answers, Interval, answer_agreement, samples_to_show, token_agreement, wilson
-from pipeline.commands.calibration_sample import PREFIX, CalibrationSample
+from pipeline.commands.calibration_sample import (
+    PREFIX,
+    Answers,
+    CalibrationSample,
+    Interval,
+    answer_agreement,
+    samples_to_show,
+    token_agreement,
+    wilson,
+)
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.job import resolve_job

@@ -134,7 +134,7 @@ def replace_files(
         replacement: replaced rows and their replacements.
         lease: the caller's lease; without it nothing is published.
         write_inputs: writes the watermark.
-        write_parts: writes the parts; None writes them one by one in this process.
+        write_parts: writes the parts; None: this process writes one after the other.
 
     Raises:
         DamagedError: the ledger lacks published units, so their files are not known.

@@ -83,9 +83,8 @@ def columns_of(moments: Sequence[Moment]) -> dict[str, Any]:
 
 
 def moments_of(raw: Mapping[str, Sequence[Any]]) -> tuple[Moment, ...]:
-    """Inverse of :func:`columns_of`. Earlier versions kept the engines' counts separately, and more."""
-    generated = raw.get("engine_tokens") or [0] * len(raw["at"])
-    return tuple(Moment(at, max(both)) for at, *both in zip(raw["at"], raw["tokens"], generated, strict=True))
+    """Inverse of :func:`columns_of`."""
+    return tuple(map(Moment, raw["at"], raw["tokens"]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 Rows come from the best to the worst. A row that is a near-duplicate of one that was kept is dropped, and names it;
 any other is kept and entered in the index. So each dropped row has a better row like it among the kept rows. No chain
 of likenesses drops a row that is unlike all kept rows. A row is missed if its signature shares no band with the
-signature of the row like it: :attr:`NearDuplicates.recall` estimates how many.
+signature of the row like it.
 
 The index holds the bands and the text of kept rows in the temporary database, about 30 bytes a band beside the text.
 Memory holds a fixed number of rows.
@@ -78,11 +78,6 @@ class NearDuplicates:
             f"GROUP BY ordinal ORDER BY shared DESC, ordinal LIMIT {_MOST_COMPARED}"
         )
         self._shingles_of = lru_cache(maxsize=_REMEMBERED)(self._read)
-
-    @property
-    def recall(self) -> float:
-        """Share of the pairs exactly at the threshold that are found; of pairs above it more are."""
-        return float(1 - (1 - self._config.threshold**self._rows) ** self._bands)
 
     def duplicates(self, rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, int, float]]:
         """Of rows (ordinal, text) from the best on: ordinal of each that is dropped, of its like, and similarity."""

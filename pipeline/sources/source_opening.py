@@ -14,9 +14,8 @@ from pipeline.sinks import FORMATS
 from pipeline.sources.finding import Found, find_files, has_suffix, source_file, split_pattern
 from pipeline.sources.formats import all_suffixes, dialects_of, formats_of
 from pipeline.sources.formats.text_file import TextFileSource
-from pipeline.sources.hub import is_dataset_name, is_saved, load_named, load_saved
 from pipeline.sources.source import FileSource, SlicedSource, open_input
-from pipeline.sources.spool import spool
+from pipeline.sources.spool import is_dataset_name, is_saved, load_named, load_saved, spool
 from pipeline.sources.types import ALL_COLUMNS, Wanted, wanted_by
 from pipeline.sources.walking import has_wildcards, matches
 from pipeline.storage.protocol import Storage

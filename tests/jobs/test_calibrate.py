@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 from jobs.calibrate import main, report
 from jobs.cli import parse_setting
 from pipeline import RunConfig, SamplingParams
-from pipeline.commands.agreement import Answers, answer_agreement, extract, samples_to_show, token_agreement, wilson
 from pipeline.commands.calibrate import Calibration, CalibrationConfig, bounds, calibrate
-from pipeline.commands.calibration_sample import CalibrationSample
+from pipeline.commands.calibration_sample import (
+    Answers,
+    CalibrationSample,
+    answer_agreement,
+    extract,
+    samples_to_show,
+    token_agreement,
+    wilson,
+)
 from wedlm_core import LLM
 
 DEMO = "jobs/data/demo_prompts.parquet"

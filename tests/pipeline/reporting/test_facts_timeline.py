@@ -51,8 +51,6 @@ def test_it_is_kept_now_and_then_and_at_the_end() -> None:
 def test_moments_and_sessions_survive_json_and_older_records() -> None:
     moments = (Moment(1.0, 20), Moment(2.0, 60))
     assert moments_of(json.loads(json.dumps(columns_of(moments)))) == moments
-    older = {"at": [1.0, 2.0], "rows": [1, 2], "tokens": [10, 70], "engine_tokens": [20, 60], "wanted": [3, 3]}
-    assert moments_of(older) == (Moment(1.0, 20), Moment(2.0, 70))
     session = Session(epoch=3, began=1.0, seconds=9.0, outcome="done", tokens=1_000_000, moments=moments,
                       used=ResourceSeconds(accelerators=3600.0), price_per_hour=2.5)  # fmt: skip
     assert Session.from_dict(json.loads(json.dumps(session.to_dict()))) == session
