@@ -9,7 +9,7 @@ from typing import Any, Literal
 from benchmarks.decode.passes import Workload, run_pass
 from benchmarks.decode.workloads import Subject, regime
 from benchmarks.gpu.section import Report, Scale, Scene, goal
-from pipeline.commands.agreement import wilson
+from pipeline.commands.calibration_sample import wilson
 from wedlm_core import LLM, EngineConfig, Strategy
 from wedlm_core.training.corpus import REGIMES
 

@@ -14,8 +14,7 @@ from pipeline.codec import redact
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import load_place
 from pipeline.plan.units import Sampled
-from pipeline.reporting.samples import lowest_rows
-from pipeline.worker.row_traces import SPARE, Traced
+from pipeline.worker.row_traces import SPARE, Traced, lowest_rows
 
 _LOG = logging.getLogger(__name__)
 _SECONDS = 20.0

@@ -14,11 +14,10 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.job import Job, resolve_job
 from pipeline.prompts.model_files import smoothing_of
-from pipeline.reporting.samples import lowest_rows
 from pipeline.storage.protocol import Storage
 from pipeline.types import Slice, SourceFile
 from pipeline.worker.load_engine import EngineLoader, load_engine
-from pipeline.worker.row_traces import SPARE, Traced, trace_rows
+from pipeline.worker.row_traces import SPARE, Traced, lowest_rows, trace_rows
 
 _SETTINGS = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
              "system_prompt", "on_long_prompt", "column_prefix", "include_token_ids", "dtype", "sampling_columns",

@@ -17,11 +17,11 @@ from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import retried_rows
 from pipeline.prompts.structures import special_token, with_tag
 from pipeline.prompts.tokenize import RAW_TEXT
-from pipeline.reporting.samples import lowest_hash
 from pipeline.schema import data_columns
 from pipeline.settings.parsing import Parse
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
+from pipeline.worker.row_traces import lowest_hash
 
 _CAUSES = 8
 """Causes of failures that a unit's record tells apart; the dead-letter table has every message."""

@@ -17,12 +17,11 @@ from pipeline.commands.read import read
 from pipeline.commands.run import run_on
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job, resolve_job
-from pipeline.reporting.samples import lowest_rows, row_hashes
 from pipeline.sources import source_of
 from pipeline.storage.open import open_storage
 from pipeline.worker import row_traces
 from pipeline.worker.engine_thread import EngineThread
-from pipeline.worker.row_traces import Traced, trace_rows
+from pipeline.worker.row_traces import Traced, lowest_rows, row_hashes, trace_rows
 from testing.pipeline.fakes import InlineExecutor
 from wedlm_core.llm import LLM
 
