@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from pipeline.commands.export import EXPORT_FORMATS, Exported, export
     from pipeline.commands.export_delta import DeltaExported, export_delta
     from pipeline.commands.filter import FilterResult, filter
+    from pipeline.commands.hub_commit import Pushed
     from pipeline.commands.preview import preview
-    from pipeline.commands.push import Pushed, push
+    from pipeline.commands.push import push
     from pipeline.commands.read import OutputTable, read
     from pipeline.commands.report import report
     from pipeline.commands.run import run
@@ -152,7 +153,8 @@ _HOME = {
     "preview": "commands.preview",
     **dict.fromkeys(("EtlResult", "etl"), "commands.etl"),
     "EtlConfig": "commands.etl_config",
-    **dict.fromkeys(("Pushed", "push"), "commands.push"),
+    "Pushed": "commands.hub_commit",
+    "push": "commands.push",
     **dict.fromkeys(("DeltaExported", "export_delta"), "commands.export_delta"),
     **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
     **dict.fromkeys(("Evaluation", "evaluate"), "commands.evaluate"),

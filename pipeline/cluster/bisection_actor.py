@@ -6,7 +6,8 @@ from typing import Any
 
 from pipeline.cluster.node_watch import fate_of
 from pipeline.config import RunConfig
-from pipeline.worker.crash_bisection import Attempt, CrashBisection, Rows, Verdict
+from pipeline.worker.crash_bisection import CrashBisection
+from pipeline.worker.crash_trial import Attempt, Rows, Verdict
 
 
 class RemoteBisection:

@@ -37,7 +37,7 @@ _FEW_TASKS, _FEW_UNITS = 4, 256
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedUnit:
-    """A unit whose envelope is in Ray's object store. ``histogram``: see :mod:`pipeline.prompts.prefix_histogram`."""
+    """A unit whose envelope is in Ray's object store. ``histogram``: see :mod:`pipeline.cluster.prepare_task`."""
 
     unit: Unit
     block: Any

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.cluster.node_watch import own_node
@@ -13,11 +16,33 @@ from pipeline.codec import Failure, masked_errors
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
 from pipeline.plan.units import read_units
-from pipeline.prompts.prefix_histogram import prefix_histogram
 from pipeline.prompts.tokenize import PROMPT_IDS, failed_table, prepare_rows, prepare_table
 from pipeline.types import Unit
 from pipeline.worker.crash_bisection import QUARANTINED
 from pipeline.worker.row_isolation import BisectionLike, RowIsolation
+
+_MAX_ENTRIES = 48
+
+
+def prefix_histogram(prompts: Iterable[Sequence[int]], page: int) -> Mapping[int, int]:
+    """Hash of a prefix -> prompt tokens that a cache with this prefix saves; the 48 largest entries.
+
+    Prefixes of 1, 2, 4, ... pages are counted. An entry counts the tokens beyond the next shorter prefix, once for each
+    prompt that has the prefix.
+
+    Args:
+        prompts: token ids of each prompt.
+        page: tokens per page of the KV cache.
+    """
+    tokens: Counter[int] = Counter()
+    for ids in prompts:
+        shorter, length = 0, page
+        while length < len(ids):  # the last token is never taken from the cache
+            data = np.asarray(ids[:length], dtype=np.int32).tobytes()
+            key = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "big")
+            tokens[key] += length - shorter
+            shorter, length = length, 2 * length
+    return dict(tokens.most_common(_MAX_ENTRIES))
 
 
 def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> Iterator[pa.Table]:

@@ -25,8 +25,6 @@ from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from wedlm_base.version import VERSION
 
-__all__ = ["Pushed", "push", "statistics_of"]
-
 _REPO = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _ATTEMPTS = 3

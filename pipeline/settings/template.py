@@ -4,17 +4,169 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any, NoReturn
 
-from jinja2 import meta, nodes
+from jinja2 import StrictUndefined, UndefinedError, meta, nodes, pass_context
 from jinja2.visitor import NodeTransformer
 
-from pipeline.codec import BoundedTemplate, TemplateSyntaxError, explain
+from pipeline.codec import BoundedEnvironment, BoundedTemplate, TemplateSyntaxError, explain
 from pipeline.errors import ConfigError
-from pipeline.settings.null_cells import NullCellError, RowEnvironment, cells_of
 
-__all__ = ["WHOLE_ROW", "NullCellError", "PromptTemplate", "check_template"]
+_NUMERAL = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+
+
+class NullCellError(UndefinedError):
+    """A template writes a null cell, or computes with it."""
+
+
+class NullCell(StrictUndefined):
+    """A null or NaN in a cell: false, equal to None, replaced by ``default``; anything else raises NullCellError.
+
+    Computing with it is a TypeError, as with None, that names the cell.
+    """
+
+    __slots__ = ("_is_null", "_why")
+
+    def __init__(self, why: str, *, is_null: bool) -> None:
+        self._is_null, self._why = is_null, why
+        super().__init__(hint=why, exc=NullCellError)
+
+    def __getattr__(self, name: str) -> NullCell:
+        if name.startswith("__"):
+            raise AttributeError(name)  # Python asks for protocols by such names
+        return self[name]
+
+    def __getitem__(self, key: Any) -> NullCell:  # type: ignore[override]
+        return NullCell(f"{self._why.partition(', so it')[0]}, so it has no {key!r}", is_null=self._is_null)
+
+    def __bool__(self) -> bool:  # type: ignore[override]
+        return False
+
+    def __eq__(self, other: object) -> bool:  # type: ignore[override]
+        return other is None or isinstance(other, NullCell)
+
+    def __ne__(self, other: object) -> bool:  # type: ignore[override]
+        return not self == other
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(None)
+
+    def __repr__(self) -> str:
+        return str(self)  # which raises: a list with it has no text either
+
+    def _no_number(self, *others: Any) -> NoReturn:
+        raise TypeError(self._why)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_number
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __pos__ = _no_number
+    __abs__ = __round__ = _no_number
+
+
+class NumberText(str):
+    """A text cell that is the digits of a number: a column of numbers is text if one of its cells is no number.
+
+    It is a text like any other, but comparing it or computing with a number is an error that names the cell: it is
+    equal to no number, and a product would repeat the text.
+    """
+
+    __slots__ = ("_place",)
+    _place: str
+
+    def __new__(cls, text: str, place: str = "") -> NumberText:
+        """``place``: of the cell."""
+        own = super().__new__(cls, text)
+        own._place = place
+        return own
+
+    __hash__ = str.__hash__
+
+
+def _refusing_numbers(name: str) -> Callable[[NumberText, Any], Any]:
+    """A method of text that takes no number."""
+    plain = getattr(str, name, None)
+
+    def method(self: NumberText, other: Any) -> Any:
+        if isinstance(other, Real):
+            raise TypeError(
+                f"column {self._place!r} is text, {self[:80]!r}, and no number, as {other!r} is. "
+                f"Write {self._place}|int or {self._place}|float"
+            )
+        return NotImplemented if plain is None else plain(self, other)
+
+    return method
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow",
+              "radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow"):  # fmt: skip
+    setattr(NumberText, f"__{_name}__", _refusing_numbers(f"__{_name}__"))
+
+
+class _Fields(dict[Any, Any]):
+    """A mapping of a row; a field that it lacks is an error that names its place."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: str, fields: Mapping[Any, Any]) -> None:
+        super().__init__({name: _cell(_below(place, name), value) for name, value in fields.items()})
+        self._place = place
+
+    def __missing__(self, name: Any) -> StrictUndefined:
+        return StrictUndefined(hint=f"column {_below(self._place, name)!r} is missing", exc=NullCellError)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """The field; without a default of the caller, a missing one is an error once it is used."""
+        return self[name] if name in self or default is None else default
+
+
+class RowEnvironment(BoundedEnvironment):
+    """The environment of prompt templates: no null has a text."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, undefined=StrictUndefined)
+        self.finalize = _not_null
+        self.tests["none"] = lambda value: value is None or isinstance(value, NullCell)
+        self.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_null}
+
+
+def cells_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of a row as templates get them: a :class:`NullCell` for a null or NaN, and texts of digits marked."""
+    return _Fields("", row)
+
+
+def _below(place: str, name: Any) -> str:
+    return f"{place}.{name}" if place else str(name)
+
+
+def _cell(place: str, value: Any) -> Any:
+    if value is None or (isinstance(value, Real) and value != value):
+        # The table of the rows has one null for a null and for a field that a row lacks.
+        null = "null" if "." in place or "[" in place else "null, or missing in this row"
+        return NullCell(f"column {place!r} is {null if value is None else 'NaN'}", is_null=value is None)
+    if isinstance(value, Mapping):
+        return _Fields(place, value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_cell(f"{place}[{i}]", item) for i, item in enumerate(value))
+    if isinstance(value, str) and _NUMERAL.fullmatch(value):
+        return NumberText(value, place)
+    return value
+
+
+def _json_null(value: Any) -> None:
+    """JSON has a word for null; of any other value that it lacks, the text is asked for, and of a NaN refused."""
+    if not isinstance(value, NullCell):
+        raise TypeError(f"a {type(value).__name__} has no JSON")
+    if not value._is_null:
+        str(value)
+
+
+@pass_context
+def _not_null(context: object, value: Any) -> Any:
+    if value is None:
+        raise NullCellError("an expression is null")
+    return value
+
 
 WHOLE_ROW = "row"
 """Template variable that maps column names to cells, for names that are no identifiers. A column named so wins."""

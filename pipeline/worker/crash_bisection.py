@@ -27,8 +27,6 @@ from typing import Literal
 
 from pipeline.worker.crash_trial import Attempt, Piece, Rows, Trial, Verdict
 
-__all__ = ["QUARANTINED", "Attempt", "CrashBisection", "Machine", "Rows", "Verdict"]
-
 QUARANTINED = "QuarantinedRow"
 """Error class of a row that is left out because it kills its process."""
 

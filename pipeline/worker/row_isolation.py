@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from pipeline.errors import EngineDiedError
-from pipeline.worker.crash_bisection import Attempt, Rows, Verdict
+from pipeline.worker.crash_trial import Attempt, Rows, Verdict
 
 _T = TypeVar("_T")
 _ANY = sys.maxsize

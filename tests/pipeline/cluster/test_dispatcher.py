@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.executor import units_per_actor
+from pipeline.cluster.prepare_task import prefix_histogram
 from pipeline.codec import EngineConfig
 from pipeline.config import RunConfig
-from pipeline.prompts.prefix_histogram import prefix_histogram
 
 # --- any order of events --------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import EngineDiedError
-from pipeline.worker.crash_bisection import Attempt, CrashBisection, Machine
+from pipeline.worker.crash_bisection import CrashBisection, Machine
+from pipeline.worker.crash_trial import Attempt
 from pipeline.worker.row_isolation import ChildDiedError, Gate, RowIsolation
 
 
