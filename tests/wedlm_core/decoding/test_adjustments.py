@@ -13,7 +13,7 @@ from testing.engine.oracle import History, adjusted
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.kernels.cpu.adjusting import adjust_row
+from wedlm_core.kernels.cpu.adjusting import adjust_row, restore_row
 from wedlm_core.kernels.cpu.sampling import scratch_of
 from wedlm_core.types import Request, SamplingParams, Strategy
 
@@ -58,8 +58,12 @@ def test_rows_are_adjusted_as_the_oracle_says(name: str) -> None:
         found_RV, scratch, record = logits_RV.clone(), scratch_of(VOCABULARY).edits, state.adjustments_N.data_ptr()
         for row, (slot, place) in enumerate(rows):
             if state.adjustments.uses_S[slot]:
-                adjust_row(found_RV.numpy(), row, slot, len(prompts[slot]) + place, record, scratch)
-                scratch.noted[:] = False
+                count = adjust_row(found_RV.numpy(), row, slot, len(prompts[slot]) + place, record, scratch)
+                kept_RV = found_RV.clone()
+                restore_row(kept_RV.numpy(), row, scratch, count)
+                assert torch.equal(kept_RV[row], logits_RV[row]), "what was changed is put back"
+                assert not scratch.noted.any()
+                assert not scratch.times.any()
         for row, (slot, place) in enumerate(rows):
             p = params[slot]
             history = History(stop_ids=p.stop_token_ids or (7,), bad_words=WORDS if p.bad_words else ())

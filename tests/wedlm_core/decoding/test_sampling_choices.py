@@ -17,7 +17,6 @@ from testing.engine.random_tables import SLOTS, random_tables
 from testing.engine.sampling_oracle import choose
 from wedlm_core.decoding.adjustments import adjustments_record
 from wedlm_core.decoding.allowed_tokens import AllowedRows
-from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import SamplingRows
 from wedlm_core.decoding.sampling_cpu import choose_cpu
 from wedlm_core.decoding.selection import leading_run, select_fills
@@ -50,52 +49,6 @@ def test_leading_run(flags: list[list[bool]]) -> None:
     assert leading_run(torch.tensor(flags)).tolist() == [[*row, False].index(False) for row in flags]
 
 
-@st.composite
-def sampling_rows(draw: st.DrawFn) -> list[tuple[list[float], SamplingParams, int, int]]:
-    def one() -> tuple[list[float], SamplingParams, int, int]:
-        logits = draw(st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=12, max_size=12))
-        params = SamplingParams(
-            temperature=draw(st.sampled_from([0.0, 0.3, 1.0, 3.0])),
-            min_p=draw(st.sampled_from([0.0, 0.2])),
-            top_k=draw(st.sampled_from([0, 1, 3, 11, 12, 500])),
-            top_p=draw(st.sampled_from([1.0, 0.99, 0.5, 1e-6])),
-        )
-        return logits, params, draw(st.integers(0, 2**63 - 1)), draw(st.integers(0, 10_000))
-
-    return [one() for _ in range(draw(st.integers(1, 6)))]
-
-
-@given(rows=sampling_rows())
-@settings(max_examples=200, deadline=None)
-def test_a_choice_is_the_plain_one_whatever_the_other_rows_need(
-    rows: list[tuple[list[float], SamplingParams, int, int]],
-) -> None:
-    logits = torch.tensor([row[0] for row in rows])
-    params = [row[1] for row in rows]
-    choice = choose_cpu(
-        logits,
-        SamplingRows(
-            temperature_R=torch.tensor([p.temperature for p in params]),
-            seed_R=torch.tensor([row[2] for row in rows]),
-            position_R=torch.tensor([row[3] for row in rows]),
-            suppress_R=torch.zeros(len(rows), dtype=torch.bool),
-            sampled=any(p.temperature > 0 for p in params),
-            filters={
-                one.field: torch.tensor([getattr(p, one.field) for p in params], dtype=one.dtype) for one in FILTERS
-            },
-            suppressing=False,
-        ),
-        mask_token_id=0,
-        vocab_limit=12,
-    )
-    for i, (_, p, seed, position) in enumerate(rows):
-        token = choose_token(logits[i], p, seed, position)
-        assert int(choice.token_R[i]) == token
-        log_V = logits[i].log_softmax(-1)
-        torch.testing.assert_close(choice.logprob_R[i], log_V[token], atol=1e-5, rtol=0)
-        torch.testing.assert_close(choice.entropy_R[i], -(log_V.exp() * log_V).sum(), atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("chooser", [choose, choose_cpu])
 def test_suppressed_ids_are_never_chosen_and_do_not_count(chooser: Any) -> None:
     logits = torch.tensor([[9.0, 1.0, 2.0, 9.0, 9.0]]).repeat(2, 1)
@@ -120,12 +73,16 @@ def test_the_compiled_sampler_equals_the_plain_one(
     most: int,
 ) -> None:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*values: float) -> torch.Tensor:
+        return torch.tensor(values)[torch.randint(0, len(values), (count,), generator=generator)]
+
     logits = torch.randn(count, vocab, generator=generator) * 4
+    logits[::3] = (logits[::3] * 2).round() / 2  # which ties often
     logits[:, 1:8:6] += peak  # tokens that a bias of -100 and penalties take far down
     temperature = torch.rand(count, generator=generator).mul(heat).masked_fill_(torch.arange(count) % 2 == 0, 0.0)
     tables = random_tables(vocab, generator) if adjusting else None
     slot = torch.arange(count) % SLOTS
-    filtered = torch.arange(count) % 3 == 0
     suppress = torch.arange(count) % 5 == 0 if suppressing else torch.zeros(count, dtype=torch.bool)
     rows = SamplingRows(
         temperature_R=temperature,
@@ -133,7 +90,11 @@ def test_the_compiled_sampler_equals_the_plain_one(
         position_R=torch.arange(count) if tables is None else tables.known_S[slot],
         suppress_R=suppress,
         sampled=True,
-        filters={"top_k": torch.where(filtered, 3, 0), "top_p": torch.where(filtered, 0.8, 1.0)},
+        filters={
+            "min_p": drawn(0.0, 0.2),
+            "top_k": drawn(0, 0, 1, 3, 500),
+            "top_p": drawn(1.0, 1.0, 0.99, 0.5, 1e-6),
+        },
         adjustments_N=None if tables is None else torch.from_numpy(adjustments_record(tables).view(np.int64)),
         slot_R=slot,
         report_R=torch.arange(count) % 2,

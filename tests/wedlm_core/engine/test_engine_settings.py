@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from testing.engine.engines import requests_of, run
+from testing.engine.features import random_features
 from testing.engine.models import random_decoder
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
@@ -22,21 +23,10 @@ from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams
 
 VOCABULARY = 151_936
-SETTINGS: dict[str, tuple[Any, ...]] = {
-    "temperature": (0.0, 0.6, 1.0, 1.7),
-    "top_k": (1, 20, 5_000),
-    "top_p": (1e-6, 0.8, 0.999),
-    "min_p": (0.001, 0.1),
-    "repetition_penalty": (0.8, 1.2),
-    "presence_penalty": (-0.7, 1.5),
-    "frequency_penalty": (-0.3, 0.6),
-    "logit_bias": (dict.fromkeys(range(300), 3.0), {40: 30.0, 151_000: 30.0}, dict.fromkeys(range(90, 100), -100.0)),
-    "bad_words": (("e", "th", "7, 8"),),
-    "suppress_tokens": (tuple(range(0, 900, 3)),),
-    "min_tokens": (5,),
-    "logprobs": (True, 1, 5, 20),
-    "structured_outputs": ({"regex": "[0-9 ]{20,30}"}, {"choice": ["one two three", "one two four"]}),
-}
+FILTERS: dict[str, tuple[Any, ...]] = {
+    "temperature": (0.0, 0.6, 1.0, 1.7), "top_k": (0, 1, 20, 5_000), "top_p": (1.0, 1e-6, 0.8, 0.999)
+}  # fmt: skip
+GRAMMARS: tuple[Any, ...] = (None, None, {"regex": "[0-9 ]{20,30}"}, {"choice": ["one two three", "one two four"]})
 
 
 @cache
@@ -49,13 +39,12 @@ def engine() -> Engine:
 def random_requests(rng: random.Random, count: int) -> list[Request]:
     chosen, prompts = [], []
     for _ in range(count):
-        fields = {
-            name: rng.choice(values) for name, values in SETTINGS.items() if name == "temperature" or rng.random() < 0.4
-        }
-        if "structured_outputs" in fields:  # which says where the output ends
-            fields.pop("min_tokens", None)
-        else:
-            fields["stop_token_ids"] = tuple(rng.randrange(900) for _ in range(40))
+        fields: dict[str, Any] = {name: rng.choice(values) for name, values in FILTERS.items()}
+        for _ in range(rng.randrange(3)):
+            fields |= random_features(rng, "verified", 14)
+        if grammar := rng.choice(GRAMMARS):  # it says where the output ends
+            fields = {name: value for name, value in fields.items() if name not in ("min_tokens", "stop")}
+            fields |= {"structured_outputs": grammar, "stop_token_ids": ()}
         chosen.append(SamplingParams(max_tokens=14, strategy="autoregressive", **fields))
         prompts.append([rng.randrange(4, 900) for _ in range(rng.choice((1, 5, 9)))])
     return requests_of(prompts, chosen)

@@ -189,6 +189,25 @@ def test_no_rows_and_rows_that_are_not_contiguous() -> None:
     assert choose_gpu(wide.to(DEVICE).t()[:0], none, **limits).token_R.shape == (0,)
 
 
+@pytest.mark.gpu
+def test_a_graph_replays_it_and_nothing_waits() -> None:
+    logits = torch.randn(257, 151_936, device="cuda", dtype=torch.bfloat16)
+    rows, limits = move(sampling_rows(257, 2, suppressing=True, filtering=True, most=20)), {"mask_token_id": 7}
+    choose_gpu(logits, rows, **limits, vocab_limit=151_669)  # compiles
+    before, graph = torch.cuda.get_sync_debug_mode(), torch.cuda.CUDAGraph()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        choose_gpu(logits, rows, **limits, vocab_limit=151_669)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    with torch.cuda.graph(graph):
+        choice = choose_gpu(logits, rows, **limits, vocab_limit=151_669)
+    logits.copy_(torch.randn(257, 151_936, device="cuda"))
+    graph.replay()
+    want = choose_gpu(logits, rows, **limits, vocab_limit=151_669)
+    assert all(map(torch.equal, numbers_of(choice), numbers_of(want)))
+
+
 def test_which_form_serves_which_device() -> None:
     assert chooser(torch.device("cpu")) is choose_cpu
     if DEVICE.type == "cuda":
