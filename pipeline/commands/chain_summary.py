@@ -53,7 +53,7 @@ class ChainSummary:
             tokens = sum(own.session.completion_tokens for own in self.stages.values())
             generating = max(own.generating_seconds for own in self.stages.values())
             rate = f": {tokens / generating:.0f} tokens/s" if generating > 0 else ""
-            facts["This run"] = f"{tokens} tokens in {self.seconds:.1f} s, of which {generating:.1f} s generating{rate}"
+            facts["This run"] = f"{tokens} tokens in {self.seconds:.1f} s, {generating:.1f} s of it generating{rate}"
             if self.used.priced:
                 facts["Cost of this run"] = describe_cost(self.used, tokens, self.price_per_hour)
         elif any(own.added for own in self.filters.values()):

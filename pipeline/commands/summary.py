@@ -256,7 +256,7 @@ class RunSummary:
             facts["Not parsed"] = describe_unparsed(total.unparsed, total.samples)
         if session.units:
             facts["This run"] = (
-                f"{session.rows} rows in {self.seconds:.1f} s, of which {self.generating_seconds:.1f} s "
+                f"{session.rows} row{'s' * (session.rows != 1)} in {self.seconds:.1f} s, {self.generating_seconds:.1f} s of it "
                 f"generating: {self.tokens_per_second:.0f} tokens/s, {self.rows_per_second:.3g} rows/s"
                 + (f"; {self.gain:.2f} times autoregressive decoding at this load" if self.gain else "")
             )
@@ -278,7 +278,11 @@ class RunSummary:
         """The text about a stage of a chain, without time and cost."""
         facts = self._counts()
         if self.session.rows < self.total.rows:
-            facts["This run"] = f"{self.session.rows} rows" if self.session.units else "nothing was left to do"
+            facts["This run"] = (
+                f"{self.session.rows} row{'s' * (self.session.rows != 1)}"
+                if self.session.units
+                else "nothing was left to do"
+            )
         facts["Files"] = redact(self.glob) if self.publications else "nothing published"
         return replace(self._table(facts, commands), title=title)
 
@@ -287,7 +291,7 @@ class RunSummary:
         drafts = describe_drafts(total.drafts, total.completion_tokens)
         return {
             "Rows": f"{total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
-            f"{total.samples} generations",
+            f"{total.samples} generation{'s' * (total.samples != 1)}",
             "Tokens": f"{total.prompt_tokens} prompt, {total.completion_tokens} generated; "
             f"{total.tokens_per_forward:.2f} per forward ({total.decode_forwards} forwards), prefix cacheability "
             f"(p_cache) {total.prefix_cacheability:.2f} ({total.rows_forwarded} token rows)",

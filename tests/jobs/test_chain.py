@@ -69,7 +69,7 @@ def test_it_prints_a_summary_of_each_stage_and_ends_with_3_if_every_row_of_one_f
     assert captured.err == ""
     write, judge, filtered = re.split(r"^Stage (?:write|judge|kept):$", captured.out, flags=re.MULTILINE)[1:]
     for section in (write, judge):
-        assert "Rows: 1, 1 ok, 0 failed; 1 generations" in section
+        assert "Rows: 1, 1 ok, 0 failed; 1 generation" in section
         assert "To read: " in section
         assert "To look at the report: " in section
     out = tmp_path / "out"
