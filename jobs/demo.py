@@ -93,6 +93,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
     rows = dataset(args.output, format="parquet").to_table().to_pylist()
     print(f"\nA sample of {len(rows)} rows:\n\n{_sample(rows, 6)}\n")
     print("Statistics:\n" + "\n".join(regime_lines(rows)))
+    print("Sequences that share forwards gain less than their tokens per forward; a lone sequence comes closest to it.")
     given = sys.argv[1:] if argv is None else argv
     result.summary.table(next_commands(result.summary, config, prog, given, retries=False)).write(sys.stdout)
     return 0

@@ -256,8 +256,9 @@ class RunSummary:
             facts["Not parsed"] = describe_unparsed(total.unparsed, total.samples)
         if session.units:
             facts["This run"] = (
-                f"{session.rows} row{'s' * (session.rows != 1)} in {self.seconds:.1f} s, {self.generating_seconds:.1f} s of it "
-                f"generating: {self.tokens_per_second:.0f} tokens/s, {self.rows_per_second:.3g} rows/s"
+                f"{session.rows} row{'s' * (session.rows != 1)} in {self.seconds:.1f} s, "
+                f"{self.generating_seconds:.1f} s of it generating: {self.tokens_per_second:.0f} tokens/s, "
+                f"{self.rows_per_second:.3g} rows/s"
                 + (f"; {self.gain:.2f} times autoregressive decoding at this load" if self.gain else "")
             )
             if self.used.priced:
