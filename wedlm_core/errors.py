@@ -25,7 +25,9 @@ _SECRETS_WITHIN = 10_000  # characters of an URL
 
 
 def explain(name: str, value: object, rule: str, remedy: str) -> str:
-    """One line: the value, the rule it breaks, and the remedy. Long values are shortened."""
+    """One line: the value, the rule it breaks, and the remedy. Long names and values are shortened."""
+    if len(name) > 2 * _SHOWN:
+        name = f"{name[:_SHOWN]}...{name[-_SHOWN:]}"
     return f"{name}={_shown(value)}: {rule}. {remedy}"
 
 

@@ -78,6 +78,12 @@ def _skip_line(stream: BinaryIO, left: int | None) -> int:
 
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
+_NO_TEXT = {
+    b"\x1f\x8b": "gzip: end its name in .gz", b"(\xb5/\xfd": "zstd: end its name in .zst",
+    b"BZh91AY&SY": "bzip2: end its name in .bz2", b"\xfd7zXZ\x00": "xz: end its name in .xz",
+    b"PK\x03\x04": "a ZIP archive, as .xlsx is: unpack it, or save it as CSV",
+}  # fmt: skip
+"""First bytes of files that are no text -> their content, and the remedy."""
 _UNITS_PER_GROUP = 64
 _MOST_SLICE_BYTES = 64 * 2**20
 """A slice ends at this size, however few rows it has: a task holds the rows of a slice in memory."""
@@ -105,10 +111,14 @@ def open_text(path: str, options: Any) -> Iterator[BinaryIO]:
 
     Raises:
         OSError: it cannot be read, or is damaged.
-        SourceError: it is a decompression bomb.
+        SourceError: it is a decompression bomb, or no text.
     """
     with _open_bytes(path, options) as stream:
-        if stream.peek(len(codecs.BOM_UTF16_LE))[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        begin = stream.peek(max(map(len, _NO_TEXT)))
+        for magic, content in _NO_TEXT.items():
+            if begin.startswith(magic):
+                raise SourceError(f"{path}: its content is {content}.")
+        if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             with io.BufferedReader(_Utf16(stream), _BLOCK_BYTES) as recoded:
                 yield recoded
         else:

@@ -223,6 +223,13 @@ def test_any_value_can_be_named_in_one_short_line(value: Any) -> None:
     assert_refused(refuse, "^a=.+: never fits")
 
 
+def test_the_place_of_a_value_is_short_too() -> None:
+    message = explain("json#" + "/items" * 500 + "/typ", 1, "no keyword", "Correct it.")
+    assert len(message) < 300
+    assert message.startswith("json#/items/items")
+    assert "/items/typ=1: no keyword" in message
+
+
 @pytest.mark.parametrize("act", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_model_that_is_pickled_or_copied_says_what_to_send_instead(llm: LLM, act: Any) -> None:
     with pytest.raises(pickle.PicklingError, match=r"cannot be pickled or copied: .*Send the name of the model"):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from pipeline.errors import SourceError
 from pipeline.plan import units as plan
 from pipeline.plan.units import plan_units, read_tasks, read_units
 from pipeline.sources import text
@@ -70,3 +73,15 @@ def test_a_compressed_file_of_many_units_is_read_once_by_one_task(
     assert (len(few), len(opens)) == (2, 2)
     monkeypatch.setattr(plan, "_MOST_UNITS_IN_ONE_PASS", 1000)
     assert [len(task.units) for task in read_tasks(units)] == [1000, 500] * 2, "a driver holds so many at most"
+
+
+@pytest.mark.parametrize("name", ["f.jsonl", "f.csv", "f.jsonl.gz"])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(gzip.compress(b"x"), "gzip: end its name in .gz"), (CODECS[".zst"](b"x"), "zstd"), (bz2.compress(b"x"), "bzip2"),
+     (lzma.compress(b"x"), "xz"), (b"PK\x03\x04rest", "a ZIP archive, as .xlsx is")],
+)  # fmt: skip
+def test_a_file_that_is_no_text_is_named_with_its_content(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(SourceError, match=rf"{name}: its content is {words}"):
+        opened(str(tmp_path), tmp_path)
