@@ -18,8 +18,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "TOPICS", "page", "parse", "read", "render", "replace", "table", "take", "topic_of", "write_page"]
-
 Line = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CHROMIUM", "Browser", "chromium"]
-
 CHROMIUM = shutil.which("chromium")
 """Debian's; None where it is not installed."""
 _DRIVER = shutil.which("chromedriver")

@@ -16,8 +16,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["code_lines", "function_lengths", "main", "measured"]
-
 PRODUCT = ("wedlm_base", "wedlm_batch", "wedlm_core", "pipeline", "jobs", "infra")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, ast.ClassDef, *_FUNCTIONS)

@@ -13,8 +13,6 @@ import yaml
 
 from testing.repository import ROOT
 
-__all__ = ["INFRA", "SCHEMAS", "clusters_in", "job_commands", "load", "render", "schema_of"]
-
 INFRA = ROOT / "infra"
 SCHEMAS = ROOT.parent / "shared" / "kuberay-crd"
 """The operator's schemas, where they lie beside a checkout."""

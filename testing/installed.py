@@ -13,8 +13,6 @@ from pathlib import Path
 
 from testing.repository import ROOT
 
-__all__ = ["Environment", "build_wheel", "make_environment"]
-
 _PACKAGES = ("jobs", "pipeline", "wedlm_base", "wedlm_batch", "wedlm_core")
 _FILES = ("LICENSE", "README.md", "pyproject.toml")
 _COMPILED = shutil.ignore_patterns("*.pyc", "*.nbi", "*.nbc", "__pycache__")

@@ -17,8 +17,6 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["CONSTRUCTIONS", "PACKAGES", "counts", "found_in", "prose_of", "sentences"]
-
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("docs", "wedlm_core", "pipeline", "jobs", "wedlm_batch", "wedlm_base", "testing", "tests", "benchmarks",
             "infra")  # fmt: skip

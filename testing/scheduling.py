@@ -9,8 +9,6 @@ from xdist.scheduler import LoadFileScheduling
 
 from testing.repository import ROOT
 
-__all__ = ["FilesAndOneSession"]
-
 _SESSION = re.compile(r"""\bcluster: None\b|usefixtures\([^)]*["']cluster["']""")
 
 

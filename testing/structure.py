@@ -16,8 +16,6 @@ from pathlib import Path
 
 from testing.repository import ROOT
 
-__all__ = ["arrows", "circles", "levels", "main", "modules"]
-
 PACKAGES = ("wedlm_batch", "wedlm_base", "wedlm_core", "pipeline", "jobs")
 
 Graph = Mapping[str, frozenset[str]]

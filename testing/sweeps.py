@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-__all__ = ["AT_EVERY", "mark_rest_as_slow"]
-
 AT_EVERY = pytest.mark.parametrize(
     "every", [False, pytest.param(True, marks=pytest.mark.slow(reason="a run for every moment: 10 to 20 s"))],
     ids=["of each kind", "every"],

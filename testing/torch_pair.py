@@ -18,8 +18,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["TRITON_OF_TORCH", "fault", "installed_requirements", "pins", "release", "triton_required"]
-
 CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
 
 TRITON_OF_TORCH: Mapping[str, str] = {

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from testing.repository import ROOT
 
-__all__ = ["MODULES", "make_folder", "run_python"]
-
 MODULES = {
     "pipeline": "def clean(text):\n    return text.strip()\n",
     "jobs/__init__": "OWNER = 'the user'\n",

@@ -24,8 +24,6 @@ from benchmarks.decode.passes import Budget
 from benchmarks.decode.section import Section, Settings, goals_table
 from benchmarks.decode.workloads import MODELS
 
-__all__ = ["main"]
-
 SECTIONS: Mapping[str, Callable[[Settings], Section]] = {
     "load": load,
     "long": long_contexts,

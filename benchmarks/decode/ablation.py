@@ -34,8 +34,6 @@ from wedlm_core.engine.drafting.drafting import Drafting
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.llm import LLM
 
-__all__ = ["CASES", "PARTS", "Case", "Part", "main", "processor_seconds", "rate"]
-
 _NOISE = "noise: nothing left out, other seeds"
 _ALL = 1e12  # a weight beside which no count matters
 _KEPT = 0.01, 0.02  # a part stays with such a gain on the mean and at the best point

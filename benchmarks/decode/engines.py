@@ -60,8 +60,6 @@ from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model, save_model
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["main"]
-
 _PROMPT, _MOST, _LONGEST = 64, 64, 256  # tokens of a prompt; sequences, and tokens of one
 _REST = 0.5  # seconds between engines: threads of one look for work for a while, on the cores of the next
 _PEERS = Path(__file__).parent / "peers"
@@ -95,7 +93,9 @@ Ids = Sequence[Sequence[int]]
 class Contender(Protocol):
     """Generates for a batch of prompts: seconds, the tokens, and tokens per forward."""
 
-    def __call__(self, prompts: Ids, new: int) -> tuple[float, Ids, float]: ...
+    def __call__(self, prompts: Ids, new: int) -> tuple[float, Ids, float]:
+        """Generate ``new`` tokens for each prompt."""
+        ...
 
 
 class Peer:
@@ -123,6 +123,7 @@ class Peer:
         return found
 
     def __call__(self, prompts: Ids, new: int) -> tuple[float, Ids, float]:
+        """Generate ``new`` tokens for each prompt."""
         assert self._process.stdin is not None
         task = {"prompts": prompts, "new": new, "sampling": self._sampling}
         print(json.dumps(task), file=self._process.stdin, flush=True)

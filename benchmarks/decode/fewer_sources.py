@@ -6,6 +6,4 @@ from dataclasses import replace
 
 from wedlm_core.engine.drafting.constants import CONSTANTS
 
-__all__ = ["NO_MASKS"]
-
 NO_MASKS = replace(CONSTANTS, prior_hazard=0.0, near=2.0, trial_share=0.0)

@@ -39,8 +39,6 @@ from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.training.corpus import Problem, stream
 
-__all__ = ["main"]
-
 WORKLOADS: Mapping[str, Sequence[str]] = {
     "copying": ("copying",),
     "lists": ("bullets", "alphabet"),

@@ -22,8 +22,6 @@ from testing.engine.drafting_simulation import H200, FixedWindow, Planned, Scena
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.scheduling.slots import SlotTable
 
-__all__ = ["main"]
-
 MACHINES: Mapping[str, StepCost] = {
     "H200, 8B": H200,
     "2 CPU cores, 25M": StepCost.linear(fixed=5e-3, per_row=0.4e-3, floor_rows=12),

@@ -23,8 +23,6 @@ from wedlm_core import Strategy
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.training.corpus import REGIMES
 
-__all__ = ["load", "long_contexts", "mixed_batches"]
-
 WINDOWS = (1, 2, 4, 8, 16, 32)
 MIXED_BATCHES = (16, 32, 64)
 LONG_BATCHES = (1, 8, 32, 64)

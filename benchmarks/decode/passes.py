@@ -18,8 +18,6 @@ from wedlm_core import LLM, Generation, Request, SamplingParams
 from wedlm_core.seeds import row_seed
 from wedlm_core.statistics import tokens_per_forward
 
-__all__ = ["Budget", "Contender", "Pass", "Race", "Ratio", "Workload", "race", "run_pass"]
-
 _NUMBERS = itertools.count()  # request ids are unique over all passes of a process
 _HOPELESS = 0.75  # a fixed window below this share of the best one in the first round is not run again
 

@@ -20,8 +20,6 @@ from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
-__all__ = ["SHAPES", "main", "parameters", "random_decoder", "randomise"]
-
 SHAPES = {
     "25m": replace(WEDLM_8B, vocab_size=1024, hidden_size=384, intermediate_size=1792, num_hidden_layers=10,
                    num_attention_heads=6, num_key_value_heads=3, head_dim=64, tie_word_embeddings=True,

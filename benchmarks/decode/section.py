@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from benchmarks.common import table
 from benchmarks.decode.passes import Budget
 
-__all__ = ["Goal", "Section", "Settings", "goals_table", "lowest"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:

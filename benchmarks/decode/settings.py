@@ -26,8 +26,6 @@ from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["ENGINE_SETTINGS", "SETTINGS", "main"]
-
 _PROMPT, _LONGEST, _WINDOW = 64, 512, 8  # tokens of a prompt and of a sequence; masks of a window of ``verified``
 _PLAIN = "temperature"
 SETTINGS: Mapping[str, Mapping[str, Any]] = {

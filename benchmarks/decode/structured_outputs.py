@@ -56,8 +56,6 @@ from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.training.corpus import distinct
 from wedlm_core.types import FinishReason
 
-__all__ = ["main"]
-
 _TEXT: Mapping[str, Any] = {"type": "string", "maxLength": 20}
 PERSON: Mapping[str, Any] = {
     "type": "object",

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from wedlm_core import Generation, Request
 from wedlm_core.engine import Engine
 
-__all__ = ["Passage", "first_lengths", "old_objects_kept", "take_turns"]
-
 _TURN_SECONDS = 0.02
 
 

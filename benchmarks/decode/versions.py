@@ -40,8 +40,6 @@ from testing.repository import ROOT
 from wedlm_core import SamplingParams
 from wedlm_core.model.sources import resolve
 
-__all__ = ["main"]
-
 _CHILD = Path(__file__).with_name("versions_child.py")
 _CONFIG = {"max_num_seqs": MAX_SEQUENCES, "prefix_caching": False, "max_model_len": 1024}
 _NUMBERS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "int8": ("float32", "int8")}

@@ -17,8 +17,6 @@ from wedlm_core import ModelConfig
 from wedlm_core.model.decoder import Decoder, DecoderLayer
 from wedlm_core.model.placing import empty_decoder
 
-__all__ = ["widened"]
-
 
 @torch.no_grad()
 def widened(model: Decoder, shape: ModelConfig, *, seed: int = 0) -> Decoder:

@@ -14,20 +14,6 @@ from wedlm_core.model.sources import resolve
 from wedlm_core.training import corpus
 from wedlm_core.training.corpus import REGIMES
 
-__all__ = [
-    "LONG",
-    "MAX_SEQUENCES",
-    "MODELS",
-    "Subject",
-    "behind_long_prompts",
-    "held_out_problems",
-    "mixed",
-    "open_subject",
-    "prompts_of",
-    "regime",
-    "regimes_of",
-]  # fmt: skip
-
 MODELS = ("tiny", "random-25m")
 MAX_SEQUENCES = 64
 LONG = EngineConfig(max_num_seqs=MAX_SEQUENCES, max_model_len=2048, kv_cache_bytes=2 << 30)

@@ -14,8 +14,6 @@ from wedlm_core import EngineConfig
 from wedlm_core.attention import AttentionBackend, AttentionProblem, PackedRows, backend_names, resolve_backend
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["attention"]
-
 _SLOW = ("oracle", "sdpa", "tiled", "compiled")
 _TOO_SLOW = 0.05  # a backend's larger shapes are left out after a call of so many seconds
 _PAGE_SIZES = (EngineConfig().page_size, 256)

@@ -28,8 +28,6 @@ from wedlm_core.model.sources import resolve
 from wedlm_core.seeds import row_seed
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["AUTO", "AUTOREGRESSIVE", "Regime", "Slice", "Subject", "eagerly", "open_subject", "regimes"]
-
 Result = TypeVar("Result")
 
 AUTO: Mapping[str, Any] = {"strategy": Strategy.VERIFIED, "window_size": "auto"}

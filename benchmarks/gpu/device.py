@@ -12,8 +12,6 @@ from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.quantised import Fp8Linear
 
-__all__ = ["ceilings", "sampler"]
-
 _SHARE = 0.7
 
 

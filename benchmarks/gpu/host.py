@@ -14,8 +14,6 @@ from benchmarks.gpu.decoding import AUTO, AUTOREGRESSIVE, Subject, open_subject,
 from benchmarks.gpu.section import Report, Scene, goal, synchronise
 from wedlm_core.engine.forward.profile import NO_PROFILE, StepProfile
 
-__all__ = ["host", "idle_seconds"]
-
 _WITHIN = 1.05
 _STEPS = 30
 _GAP = 10e-6  # consecutive kernels are a few microseconds apart

@@ -14,8 +14,6 @@ from benchmarks.gpu.decoding import AUTO, AUTOREGRESSIVE, Subject, open_subject,
 from benchmarks.gpu.section import Report, Scene, synchronise
 from wedlm_core.engine.forward.profile import NO_PROFILE, StepProfile
 
-__all__ = ["kernels", "kind_of"]
-
 _STEPS = 20
 _KINDS = (
     ("products", re.compile(r"^multiply_|nvjet|gemm|gemv|cutlass|cublas|splitK|xmma", re.IGNORECASE)),

@@ -8,8 +8,6 @@ from typing import Any
 from benchmarks.gpu.decoding import AUTO, AUTOREGRESSIVE, Regime, Slice, Subject, open_subject, regimes
 from benchmarks.gpu.section import Clock, Report, Scene, Spread, goal
 
-__all__ = ["load"]
-
 _NEVER_BELOW = 1.0
 
 

@@ -16,22 +16,6 @@ from benchmarks.decode.section import Goal, goals_table
 from wedlm_core import ModelConfig
 from wedlm_core.model.shapes import WEDLM_8B
 
-__all__ = [
-    "FULL",
-    "TOY",
-    "Clock",
-    "Report",
-    "Scale",
-    "Scene",
-    "Spread",
-    "WeightDtype",
-    "device_seconds",
-    "goal",
-    "replayed",
-    "scale_of",
-    "synchronise",
-]
-
 WeightDtype = Literal["auto", "int8", "int4", "fp8_e4m3"]
 
 

@@ -7,8 +7,6 @@ from typing import Any
 from benchmarks.gpu.decoding import AUTOREGRESSIVE, Subject, eagerly, open_subject
 from benchmarks.gpu.section import Report, Scene, Spread, goal
 
-__all__ = ["steps"]
-
 _WITHIN = 1.25
 _FIRST_STEP_MS = 5.0
 

@@ -21,8 +21,6 @@ from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["structured"]
-
 _ROUNDS = 3
 _PROMPT = 64
 _LARGE = 100_000

@@ -32,8 +32,6 @@ from benchmarks.common import machine
 from wedlm_core.cache import writable_cache
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
-__all__ = ["SECTIONS", "main"]
-
 _GRACE = 8.0  # seconds that a process may run over its time before it is ended
 _NO_DEVICE = 2
 # The first of each is the default.

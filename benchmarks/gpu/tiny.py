@@ -13,8 +13,6 @@ from pipeline.commands.calibration_sample import wilson
 from wedlm_core import LLM, EngineConfig, Strategy
 from wedlm_core.training.corpus import REGIMES
 
-__all__ = ["Difference", "compare", "tiny"]
-
 _ALONE: tuple[int, Mapping[str, Any]] = (1, {"strategy": Strategy.AUTOREGRESSIVE})
 _VERIFIED: tuple[int, Mapping[str, Any]] = (64, {"strategy": Strategy.VERIFIED})
 _SHAPES: Mapping[str, tuple[int, Mapping[str, Any]]] = {

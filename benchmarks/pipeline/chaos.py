@@ -43,8 +43,6 @@ from testing.pipeline.chaos import Chaos, Outcome
 from testing.pipeline.ray_nodes import Cluster, serve_cluster
 from testing.pipeline.s3 import serve_s3
 
-__all__ = ["main"]
-
 EVENTS = {"driver": 3, "actor": 3, "raylet": 2, "sigterm": 1, "bit flip": 2, "deletion": 1, "zeros": 1, "cut": 1,
           "swap": 1, "state": 2, "frozen": 1, "edit": 1}  # fmt: skip
 """The events of a scene: see :mod:`testing.pipeline.chaos`."""

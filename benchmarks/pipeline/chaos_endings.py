@@ -18,8 +18,6 @@ from pipeline.commands.run import run_on
 from pipeline.storage.open import open_storage
 from testing.pipeline.faulty_engine import Fault, faulty_engine
 
-__all__ = ["measure_endings"]
-
 _POISON = "This row kills its process."
 _START_SECONDS = 5.0
 

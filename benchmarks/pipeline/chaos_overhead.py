@@ -19,8 +19,6 @@ from pipeline.sources import open_source
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 
-__all__ = ["measure_overhead"]
-
 _PAIRS = 4
 
 

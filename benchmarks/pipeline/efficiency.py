@@ -35,8 +35,6 @@ import pyarrow.parquet as pq
 from benchmarks.common import table, write_result
 from pipeline.codec import SamplingParams, make_requests
 
-__all__ = ["main"]
-
 _WAYS = ("bare", "piped", "shown")
 
 

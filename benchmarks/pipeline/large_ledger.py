@@ -30,8 +30,6 @@ from pipeline.config import RunConfig
 from pipeline.storage.open import open_storage
 from pipeline.types import CommitRecord, Unit
 
-__all__ = ["main"]
-
 _LEFT = 1_000
 _AT_ONCE = 500
 """Units that a commit has, as of a run of many actors."""

@@ -24,8 +24,6 @@ import pipeline
 from benchmarks.common import positive, table, write_result
 from wedlm_core import SamplingParams
 
-__all__ = ["SETTINGS", "main"]
-
 _PLAIN: Mapping[str, Any] = {"max_tokens": 64}
 _SAMPLING: Mapping[str, Mapping[str, Any]] = {
     "n 4": {"n": 4},

@@ -28,8 +28,6 @@ import pyarrow.parquet as pq
 from benchmarks.common import table, write_result
 from testing.repository import ROOT
 
-__all__ = ["main"]
-
 _READ = "import sys, pipeline; print(pipeline.read(sys.argv[1], format='arrow').num_rows)"
 _STAGE = re.compile(r"progress stage=(\w+) elapsed_s=([\d.]+)")
 

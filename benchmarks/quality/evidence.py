@@ -19,8 +19,6 @@ from benchmarks.common import positive, table, write_result
 from benchmarks.quality.tasks import FAMILIES, draw, is_right
 from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE
 
-__all__ = ["main"]
-
 _TEMPERATURES = (0.7, 1.0)
 _SAMPLES = 4
 _MAX_TOKENS = 256

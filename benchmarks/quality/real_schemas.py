@@ -28,8 +28,6 @@ from wedlm_core.model.sources import resolve
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["Case", "Outcome", "cases", "judge", "report"]
-
 _MOST_NAMES = 20
 _OLD = re.compile(r"draft-0[467]")  # drafts that ignore keywords next to $ref
 _WHOLE = re.compile(r"structured_outputs\.json#[^=]*?/([^/=]+)=", re.DOTALL)

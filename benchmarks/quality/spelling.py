@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["ORDER", "OTHER", "in_order", "reason_of_refusal", "takes", "without_siblings"]
-
 _MOST_TRIES = 10_000
 ORDER, OTHER = "order of fields", "other"
 _NUMBER, _CHARACTER = "spelling of a number", "control character"

@@ -16,8 +16,6 @@ from wedlm_core.training import corpus
 from wedlm_core.training.corpus.medium import add_steps, subtract_steps
 from wedlm_core.training.corpus.words import CATEGORIES, NAMES, PLACES, WORDS, with_article
 
-__all__ = ["FAMILIES", "HardProblem", "draw", "is_right"]
-
 _TRIES = 40
 
 

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-__all__ = ["SHARED_BYTES", "faults", "main"]
-
 SHARED_BYTES = {80: 163 << 10, 90: 227 << 10}
 """Most shared memory of a thread block in bytes, by compute capability."""
 

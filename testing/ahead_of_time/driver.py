@@ -14,8 +14,6 @@ import torch
 from testing import pretend
 from testing.pretend.guard import guard
 
-__all__ = ["Kernel", "install", "usage"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:

@@ -35,8 +35,6 @@ from wedlm_core.model.int8_gpu import multiply_int4_gpu, multiply_int8_gpu, roun
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.quantised import quantise, round_in_one_pass
 
-__all__ = ["Variant", "products", "variants"]
-
 _DEVICE = torch.device("cuda", 0)
 _FP8 = torch.float8_e4m3fn
 _PAGES, _DEEPEST = 256, 4096

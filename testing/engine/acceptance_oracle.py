@@ -8,8 +8,6 @@ import numpy as np
 
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["Counts"]
-
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 

@@ -7,8 +7,6 @@ import numpy as np
 from wedlm_core.engine.scheduling.slots import Emission, IntArray, SlotTable, StepOutcome
 from wedlm_core.statistics import ForwardFacts, accumulate, kept_places
 
-__all__ = ["emission", "keep"]
-
 
 def emission(table: SlotTable, slots_D: IntArray, outcome: StepOutcome) -> Emission:
     """See :meth:`SlotTable.emission`."""

@@ -12,8 +12,6 @@ from wedlm_core.attention import PackedRows
 from wedlm_core.config import ModelConfig
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["Case", "make_case", "model_shape"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:

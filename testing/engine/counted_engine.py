@@ -16,8 +16,6 @@ from pipeline.plan.job import Job
 from pipeline.worker.engine_thread import EngineLike
 from pipeline.worker.load_engine import load_engine
 
-__all__ = ["Work", "counted_engine", "work_done"]
-
 _LAYOUT = struct.Struct("qqd")
 _STEPS_BETWEEN_LOOKS = 8
 

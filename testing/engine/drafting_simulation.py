@@ -21,23 +21,6 @@ from wedlm_core.engine.drafting.drafting import Drafting
 from wedlm_core.engine.drafting.report import StepReport
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
 
-__all__ = [
-    "H200",
-    "KV_SECONDS",
-    "ROW_SECONDS",
-    "TOKENS",
-    "WEIGHTS_SECONDS",
-    "WIDEST",
-    "FixedWindow",
-    "Planned",
-    "Policy",
-    "Result",
-    "Scenario",
-    "Step",
-    "simulate",
-    "tokens_after",
-]
-
 WEIGHTS_SECONDS, ROW_SECONDS, KV_SECONDS = 3.2e-3, 19e-6, 31e-9
 H200 = StepCost.linear(
     fixed=WEIGHTS_SECONDS,

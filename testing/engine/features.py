@@ -7,8 +7,6 @@ from typing import Any
 
 from wedlm_core.decoding.parameters import OPTIONAL
 
-__all__ = ["FEATURES", "random_features", "uses_history"]
-
 FEATURES: dict[str, dict[str, Any]] = {
     "min_p": {"min_p": 0.2},
     "min_tokens": {"min_tokens": 6, "stop_token_ids": tuple(range(20, 200)), "stop": ("e", "a")},

@@ -11,8 +11,6 @@ from wedlm_core.engine.constrained.matching import Constraint
 from wedlm_core.fallback import Optimisations
 from wedlm_core.grammar import Grammar
 
-__all__ = ["allowed_bits", "allowed_by", "allowed_tokens", "grammar_masks"]
-
 
 def grammar_masks(
     places: Iterable[tuple[int, Constraint, int]], slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]

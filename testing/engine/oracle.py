@@ -18,19 +18,6 @@ from testing.engine.noise_oracle import gumbel_noise
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.types import FinishReason, SamplingParams
 
-__all__ = [
-    "History",
-    "OracleResult",
-    "adjusted",
-    "autoregressive",
-    "causal_logits",
-    "choose_token",
-    "kept",
-    "only",
-    "positions_to_fill",
-    "reference",
-]
-
 _UNITS = 2.0**44  # of the most likely token: 2 ** 18 tokens sum to less than 2 ** 63
 
 

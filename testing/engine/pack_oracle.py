@@ -17,8 +17,6 @@ from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray
 
-__all__ = ["Batch", "pack", "pick"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:

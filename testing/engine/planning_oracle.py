@@ -8,13 +8,6 @@ from wedlm_core.engine.drafting.acceptance import Acceptance
 from wedlm_core.engine.drafting.masks import LongRun
 from wedlm_core.engine.drafting.step_time import Load
 
-__all__ = [
-    "by_kind",
-    "forward_seconds",
-    "job_hazard",
-    "long_run",
-]
-
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 

@@ -38,8 +38,6 @@ from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams
 
-__all__ = ["SCENARIOS", "Found"]
-
 # Batch-invariant attention and a fixed step cost, so that engines differ only by a scenario's variable.
 CONFIG = EngineConfig(
     max_num_seqs=8, max_window=3, max_batch_rows=48, max_model_len=64, num_pages=120, page_size=4, attention="triton",

@@ -6,8 +6,6 @@ import torch
 
 from wedlm_core.decoding.allowed_tokens import AllowedRows, only, words_of_vocabulary
 
-__all__ = ["random_allowed"]
-
 
 def random_allowed(suppress_R: torch.Tensor, vocab: int, seed: int, lines: int = 3) -> AllowedRows:
     """For rows of ``vocab`` tokens: some rows are free, some share a line of bits, to some one token is allowed.

@@ -6,8 +6,6 @@ import torch
 
 from wedlm_core.decoding.adjustments import AdjustmentTables
 
-__all__ = ["LONGEST", "SLOTS", "random_tables"]
-
 SLOTS, LONGEST = 6, 40
 
 

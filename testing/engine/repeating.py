@@ -20,8 +20,6 @@ from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams
 
-__all__ = ["COST", "TIGHT", "Given", "engine_of", "new_engine", "requests", "tokens"]
-
 COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
 TIGHT = {"page_size": 4, "prefill_chunk": 5, "max_batch_rows": 99, "num_pages": 120}
 

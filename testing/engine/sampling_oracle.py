@@ -17,8 +17,6 @@ from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.tops import Tops
 from wedlm_core.types import SamplingParams
 
-__all__ = ["adjusted_row", "choose"]
-
 
 def choose(
     logits_RV: Tensor,

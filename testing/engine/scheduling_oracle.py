@@ -6,8 +6,6 @@ import numpy as np
 
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
-__all__ = ["spent_rows"]
-
 _LAST_GROUP = np.iinfo(np.int64).max
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from wedlm_core.structured_outputs import StructuredOutputs
 
-__all__ = ["LINK", "OTHERS", "SCHEMAS"]
-
 
 def _object(properties: Mapping[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": dict(properties), "additionalProperties": False,

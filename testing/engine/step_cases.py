@@ -18,25 +18,6 @@ from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import SlotTable
 
-__all__ = [
-    "FULL",
-    "MASK",
-    "PAGE",
-    "SLOTS",
-    "WIDEST",
-    "Case",
-    "any_step",
-    "cases",
-    "choices_of",
-    "place",
-    "prefills",
-    "restore",
-    "set_up",
-    "snapshot",
-    "spread",
-    "table_of",
-]  # fmt: skip
-
 SLOTS, WIDEST, PAGE, MASK = 6, 8, 4, 9
 DEEPEST = 40  # KV entries before a forward, at most
 

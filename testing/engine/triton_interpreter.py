@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["INTERPRETED", "set_up"]
-
 INTERPRETED = not torch.cuda.is_available()
 """Whether kernels are interpreted here: examples are few then, as each takes up to a second."""
 

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from testing.repository import ROOT
 
-__all__ = ["FILE", "Box", "Diagram", "draw", "places", "read_diagram"]
-
 FILE = ROOT / "docs" / "images" / "architecture.svg"
 PAGE = ROOT / "docs" / "design" / "packages.md"
 

@@ -24,8 +24,6 @@ from typing import Literal
 from sybil import Document, Region
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
-__all__ = ["Block", "blocks_of", "console_commands", "faults", "regions_of", "text_of"]
-
 Use = Literal["run", "file", "settings", "output", "shown"]
 
 RUN = ("bash", "python")

@@ -20,8 +20,6 @@ from testing.pages.notebook import notebook_page  # noqa: E402
 from testing.pages.places import RESULTS, outer_files, relink  # noqa: E402
 from testing.pages.reference import reference_pages  # noqa: E402
 
-__all__ = ["on_config", "on_files", "on_page_markdown"]
-
 _DRAWING = "[![The packages and who imports whom](../images/architecture.svg)](../images/architecture.svg)\n"
 
 _BOOSTS = {"concepts/faq": 2, "design/": 0.5, "CONTRIBUTING": 0.5, "CHANGELOG": 0.5}

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GUIDES", "completed", "named", "pages_in"]
-
 GUIDES = "Guides"
 """The section for pages of ``docs/`` without a place in ``mkdocs.yml``."""
 

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["notebook_page", "run_notebook"]
-
 Cell = Mapping[str, Any]
 Notebook = dict[str, Any]
 _METADATA = {

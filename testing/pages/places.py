@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["HOME", "RESULTS", "file_of", "outer_files", "page_of", "relink"]
-
 DOCS = "docs"
 HOME = "index.md"
 """The README's place on the site."""

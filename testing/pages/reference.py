@@ -10,8 +10,6 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["KINDS", "homes", "kind_of", "reference_pages"]
-
 KINDS: Mapping[str, str] = {
     "functions": "Functions: jobs over a table, and reading their outputs",
     "llm": "LLM: prompts in, text out, in this process",

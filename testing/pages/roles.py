@@ -7,8 +7,6 @@ from typing import Any
 
 import griffe
 
-__all__ = ["PlainRoles", "plain_roles"]
-
 _ROLE = re.compile(r":(?:py:)?(?:attr|class|data|exc|func|meth|mod):`(~?)([^`]+)`")
 
 

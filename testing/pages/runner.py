@@ -21,8 +21,6 @@ from testing.pages.blocks import Block, regions_of
 from testing.pages.settings import check_settings
 from testing.repository import ROOT
 
-__all__ = ["BlockFailed", "differences", "run_page"]
-
 _SHOWN = 3000
 _DONE = "runs as written"
 

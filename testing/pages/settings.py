@@ -8,8 +8,6 @@ from pipeline.commands.etl_config import EtlConfig
 from pipeline.config import RunConfig
 from pipeline.settings.plain_data import build
 
-__all__ = ["check_settings"]
-
 
 def check_settings(text: str) -> None:
     """Build the configuration of a job with these settings; input and output are filled in where they are left out.

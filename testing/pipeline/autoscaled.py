@@ -14,8 +14,6 @@ import psutil
 from testing.pipeline.loopback_provider import HEAD_TYPE, machines_in
 from testing.pipeline.ray_nodes import Cluster, Node
 
-__all__ = ["AutoscaledCluster", "serve_autoscaled"]
-
 _HEAD_ID = "ab" * 28
 _WORKER_TYPE = "spot-gpu"
 _UPDATE_SECONDS = 1

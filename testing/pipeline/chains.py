@@ -27,8 +27,6 @@ from pipeline.worker.engine_thread import EngineThread
 from pipeline.worker.unit_worker import UnitWorker
 from testing.pipeline.fakes import FakeEngine, InlineExecutor
 
-__all__ = ["NAMES", "ChainExecutor", "SmallChain"]
-
 NAMES = ("write", "judge")
 _FAILING = {3: "", 10: None}
 ROWS = [{"prompt": _FAILING.get(i, f"Count from {i} to {i + 4}."), "topic": f"t{i % 3}"} for i in range(22)]

@@ -20,8 +20,6 @@ from testing.pipeline.ray_nodes import Cluster
 from testing.pipeline.vandal import STAGING, Vandal
 from testing.repository import ROOT
 
-__all__ = ["DAMAGE", "KILLS", "Chaos", "Outcome"]
-
 KILLS = ("driver", "actor", "raylet", "sigterm")
 DAMAGE = (*STAGING, "swap", "state", "edit", "frozen")
 """Damage to staged units; state files emptied while no driver lives; the input edited while the job runs; a driver

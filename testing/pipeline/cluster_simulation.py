@@ -31,8 +31,6 @@ from pipeline.progress.monitor import Monitor
 from pipeline.storage.open import open_storage
 from pipeline.types import CommitRecord, Slice, Totals, Unit
 
-__all__ = ["Outcome", "Scenario", "simulate"]
-
 _POOL = ""
 _TOKENS = 300
 

@@ -10,8 +10,6 @@ from pipeline.errors import OutputError
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.protocol import Storage
 
-__all__ = ["ALTERED", "FAULTS", "make_unreadable", "message_of", "swap"]
-
 
 def _flipped(data: bytes) -> bytes:
     middle = len(data) // 2

@@ -14,20 +14,6 @@ from pipeline.codec import Generation, Request
 from pipeline.plan.job import Job
 from testing.pipeline.fakes import FakeEngine
 
-__all__ = [
-    "DEADLY_TOKEN",
-    "NINTH",
-    "deadly_row_engine",
-    "dies_at_start_engine",
-    "harmless_engine",
-    "ninth_row_engine",
-    "one_hangs_engine",
-    "one_is_slow_engine",
-    "slow_start_deadly_engine",
-    "steady_engine",
-    "threaded_engine",
-]
-
 DEADLY_TOKEN = 6
 """A step with a request whose prompt has this token id ends the process, as a segmentation fault would."""
 

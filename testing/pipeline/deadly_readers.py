@@ -6,8 +6,6 @@ import os
 import signal
 from typing import Any
 
-__all__ = ["POISON", "make_readers_mortal"]
-
 POISON = "this prompt kills whoever reads it"
 
 

@@ -17,8 +17,6 @@ from pipeline.sinks.delta_table import DeltaCommit, DeltaLake
 from pipeline.storage.open import open_storage
 from testing.pipeline.faults import FaultyStorage, Moment
 
-__all__ = ["FaultyLake", "export_with", "rows_of"]
-
 
 class FaultyLake(DeltaLake):
     """A table; before and after each operation that changes it, ``inject`` is asked."""

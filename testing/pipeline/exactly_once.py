@@ -28,8 +28,6 @@ from pipeline.storage.retry import RetryingStorage
 from pipeline.types import CommitRecord
 from testing.pipeline.fakes import FakeEngine, InlineExecutor
 
-__all__ = ["ROWS", "SmallJob", "Stopped", "StopsAfter", "Within"]
-
 FAILING = {3: "", 10: None}
 ROWS = [{"prompt": FAILING.get(i, f"Count from {i} to {i + 4}."), "topic": f"t{i % 3}"} for i in range(22)]
 """Two rows fail; the units of 4 rows are 6."""

@@ -14,19 +14,6 @@ from typing import BinaryIO
 from pipeline import layout
 from pipeline.storage.protocol import Storage
 
-__all__ = [
-    "BOUNDARIES",
-    "CrashAt",
-    "FailAtRandom",
-    "FaultyStorage",
-    "KillAt",
-    "Killed",
-    "Moment",
-    "Recorder",
-    "boundary",
-    "crash_points",
-]
-
 BOUNDARIES = {
     layout.LEASES: "lease",
     layout.RUN: "state",

@@ -15,8 +15,6 @@ from pipeline.plan.job import Job
 from pipeline.worker.engine_thread import EngineLike
 from pipeline.worker.load_engine import load_engine
 
-__all__ = ["Fault", "faulty_engine"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:

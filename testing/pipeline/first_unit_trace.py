@@ -15,8 +15,6 @@ from typing import Any, NoReturn
 
 from testing.repository import ROOT
 
-__all__ = ["trace"]
-
 _PRODUCT = ("wedlm_batch", "wedlm_base", "wedlm_core", "pipeline", "jobs")
 
 

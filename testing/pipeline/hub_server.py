@@ -22,8 +22,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
-__all__ = ["HubFile", "HubRepo", "HubServer", "serve_hub"]
-
 TOKEN = "hf_local_test_token"
 _LFS = (".parquet", ".arrow", ".bin")
 

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from testing.repository import ROOT
 
-__all__ = ["JobCluster", "serve_jobs"]
-
 _HOST = "127.0.0.1"
 # Ray's command, which would replace 127.0.0.1 by the interface's address, and listens on all interfaces for any other.
 _RAY = (

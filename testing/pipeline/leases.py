@@ -6,8 +6,6 @@ from pipeline import layout
 from pipeline.commit.sealed import seal, unseal
 from pipeline.storage.protocol import Storage
 
-__all__ = ["expire_leases"]
-
 
 def expire_leases(storage: Storage) -> None:
     """As if every holder had renewed nothing for longer than its term."""

@@ -22,8 +22,6 @@ from ray.autoscaler.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_
 from pipeline.worker.notice import SPOT_NOTICE
 from testing.pipeline.ray_nodes import SOCKETS, start_command
 
-__all__ = ["HEAD_TYPE", "LoopbackProvider", "machines_in"]
-
 HEAD_TYPE = "head"
 
 

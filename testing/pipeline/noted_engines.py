@@ -17,8 +17,6 @@ from pipeline.worker.engine_thread import EngineLike
 from pipeline.worker.load_engine import load_engine
 from testing.pipeline.fakes import FakeEngine
 
-__all__ = ["noted_engine", "noted_slow_engine", "notes_of"]
-
 _NOTES = "actors"
 _STEP_SECONDS = 0.05
 

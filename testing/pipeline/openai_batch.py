@@ -9,8 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["chat_line", "completion_line", "parsed_results", "write_batch"]
-
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from pipeline.schema import RESULT_FIELDS, output_schema
 
-__all__ = ["INPUTS", "output_table"]
-
 INPUTS = pa.schema([("prompt", pa.string()), ("k", pa.int64())])
 
 

@@ -10,8 +10,6 @@ import pytest
 from pipeline.commit import lease
 from pipeline.storage import retry
 
-__all__ = ["no_pauses"]
-
 
 @contextmanager
 def no_pauses() -> Iterator[None]:

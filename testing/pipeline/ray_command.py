@@ -15,8 +15,6 @@ from ray.scripts.scripts import main
 
 from testing.pipeline.ray_nodes import SOCKETS
 
-__all__: list[str] = []
-
 
 def _name_sockets(prefix: str) -> None:
     make = RayParams.__init__

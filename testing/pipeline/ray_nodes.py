@@ -23,8 +23,6 @@ import psutil
 
 from testing.repository import ROOT
 
-__all__ = ["SOCKETS", "Cluster", "Node", "free_port", "serve_cluster", "start_command"]
-
 SOCKETS = "TESTING_RAY_SOCKETS"
 """Name of the variable for the beginning of the paths of a node's sockets."""
 _RAY = [sys.executable, "-m", "testing.pipeline.ray_command"]

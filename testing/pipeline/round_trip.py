@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 import pipeline
 from testing.pipeline.s3 import S3Server
 
-__all__ = ["Outcome", "run_on_s3"]
-
 _ROWS_PER_FILE = 500
 
 

@@ -12,8 +12,6 @@ import botocore.utils
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import main
 
-__all__: list[str] = []
-
 if __name__ == "__main__":
     botocore.utils.parse_timestamp = functools.lru_cache(10_000)(botocore.utils.parse_timestamp)
     find = DomainDispatcherApplication.get_backend_for_host

@@ -25,8 +25,6 @@ from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import RetryingStorage
 from testing.pipeline.fakes import InlineExecutor
 
-__all__ = ["ScheduledTable", "prompts"]
-
 
 def prompts(first: int, count: int, **more: Any) -> list[dict[str, Any]]:
     """Rows with prompts of their own, each with the further columns."""

@@ -11,8 +11,6 @@ import time
 import urllib.request
 from dataclasses import dataclass, field
 
-__all__ = ["Scraped", "main", "read_metrics"]
-
 _ROWS = 300
 _SHARED = "Count from 3 to 9. " * 20
 _SECONDS_BETWEEN = 0.5

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import psutil
 
-__all__ = ["Listener", "listeners", "processes_with"]
-
 
 @dataclass(frozen=True)
 class Listener:

@@ -12,8 +12,6 @@ from pipeline.plan.units import plan_units, read_tasks, read_units
 from pipeline.sources import SlicedSource, open_source
 from pipeline.storage.local import LocalStorage
 
-__all__ = ["all_rows", "opened"]
-
 
 def opened(data: Any, folder: Path) -> SlicedSource:
     """The source of ``data``; rows in memory are kept below ``folder``."""

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Terminal"]
-
 _CHUNK = 65_536
 _INTERRUPT = b"\x03"
 

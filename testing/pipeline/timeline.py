@@ -16,8 +16,6 @@ import psutil
 from testing.pipeline.autoscaled import AutoscaledCluster
 from testing.pipeline.ray_nodes import Node
 
-__all__ = ["Event", "Sample", "Timeline"]
-
 _EVERY_SECONDS = 0.5
 
 

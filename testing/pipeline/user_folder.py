@@ -18,8 +18,6 @@ from pipeline.config import RunConfig
 from pipeline.storage.open import open_storage
 from testing.pipeline.fakes import InlineExecutor
 
-__all__ = ["make_folder"]
-
 _ROWS = [{"prompt": f"Count from {i} to {i + 3}.", "topic": f"t{i % 2}", "k": i} for i in range(4)]
 
 

@@ -14,8 +14,6 @@ from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from testing.pipeline.damage import FAULTS, swap
 
-__all__ = ["STAGING", "STATE_KINDS", "Vandal"]
-
 STAGING = {"bit flip": "a bit is flipped", "deletion": "deleted", "zeros": "zeros", "cut": "cut in the middle"}
 """Kind of damage to a staged object -> its fault."""
 STATE_KINDS = (layout.LEASES, layout.RUN, layout.LEDGER, layout.MANIFEST, layout.PUBLICATIONS)

@@ -14,8 +14,6 @@ from typing import Any
 from testing.pipeline.ray_nodes import Cluster
 from testing.repository import ROOT
 
-__all__ = ["WatchedDriver"]
-
 _GIVE_UP_SECONDS = 120.0
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Guard", "guard"]
-
 _SOURCE = Path(__file__).with_name("guard.cpp")
 
 

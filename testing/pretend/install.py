@@ -15,8 +15,6 @@ from testing.pretend.guard import guard
 from testing.pretend.launches import interpret_launches, record_launches
 from testing.pretend.state import LOG, STATE, waits
 
-__all__ = ["install"]
-
 _kept: list[Any] = []  # keeps the registrations alive
 
 # Multiprocessors, shared memory of one (bytes) and name by compute capability.

@@ -13,8 +13,6 @@ from testing.pretend.guard import guard
 from testing.pretend.state import LOG, STATE, Launch, MixError, place
 from testing.pretend.tensors import DeviceTensor
 
-__all__ = ["interpret_launches", "patch_language_once", "record_launches"]
-
 _running = threading.Lock()  # the interpreter runs one program at a time
 
 

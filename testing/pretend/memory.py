@@ -14,8 +14,6 @@ from torch import Tensor
 from testing.pretend.guard import guard
 from testing.pretend.state import LOG, STATE, waits
 
-__all__ = ["arrive", "is_pinned", "mark", "pinned_empty", "to_device", "to_host"]
-
 _POISON = 0x5A  # fills a host buffer until the copy into it was waited for
 _pinned: dict[int, int] = {}  # bytes by address
 

@@ -13,8 +13,6 @@ from testing.pretend import memory
 from testing.pretend.guard import guard
 from testing.pretend.state import LOG, STATE, waits
 
-__all__ = ["Event", "Graph", "Stream", "current_stream", "default_stream", "set_stream"]
-
 
 class Stream:
     """A stream of one device."""

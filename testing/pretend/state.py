@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LOG", "STATE", "Launch", "Log", "MixError", "State", "WaitError", "place", "strict", "waits"]
-
 
 class MixError(RuntimeError):
     """An operation got tensors of different devices, or a kernel was launched on a device that is not current."""

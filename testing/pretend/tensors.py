@@ -13,8 +13,6 @@ from testing.pretend import memory
 from testing.pretend.guard import guard
 from testing.pretend.state import STATE, MixError, place, waits
 
-__all__ = ["DeviceTensor", "register_factories", "run"]
-
 aten = torch.ops.aten
 _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CONVERSATIONS", "TEMPLATES", "TOOLS"]
-
 TEMPLATES: dict[str, str] = {
     "turns between markers": """{% for message in messages %}
 {{ '<|begin|>' + message['role'] + '\\n' + message['content'] + '<|end|>' + '\\n' }}
