@@ -123,11 +123,6 @@ class Dispatcher:
         return len(self._units) - len(self._waiting)
 
     @property
-    def input_ended(self) -> bool:
-        """Whether no more units will be offered."""
-        return self._ended
-
-    @property
     def unit_seconds(self) -> float | None:
         """Mean time that the actors there are hold a unit; None before the first one is done."""
         return self._speeds / self._measured if self._measured else None

@@ -147,15 +147,3 @@ METRICS: tuple[Metric, ...] = (
            help="Seconds that actor processes have lived, times the CPUs that each reserves."),
 )  # fmt: skip
 """Every metric, in the order of the dashboard and of the documentation."""
-
-
-def metric_of_source(source: str) -> Metric:
-    """The counter that is read at ``source``.
-
-    Raises:
-        KeyError: there is none.
-    """
-    for metric in METRICS:
-        if metric.kind == "counter" and metric.source == source:
-            return metric
-    raise KeyError(source)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipeline.cluster.metrics import METRICS, Metric, metric_of_source
+from pipeline.cluster.metrics import METRICS, Metric
 from testing.repository import ROOT
 
-__all__ = ["DASHBOARD", "DOCUMENT", "dashboard", "document", "expression", "files"]
+__all__ = ["DASHBOARD", "DOCUMENT", "dashboard", "document", "expression", "files", "metric_of_source"]
 
 DASHBOARD = ROOT / "infra" / "monitoring" / "grafana-dashboard.json"
 DOCUMENT = ROOT / "docs" / "reference" / "metrics.md"
@@ -45,6 +45,18 @@ def _selector(metric: Metric, suffix: str = "") -> str:
 def _by(metric: Metric) -> str:
     own = ["job"] if metric.reported_by == "driver" else ["job", "pool"]
     return ", ".join([*own, metric.label] if metric.label else own)
+
+
+def metric_of_source(source: str) -> Metric:
+    """The counter that is read at ``source``.
+
+    Raises:
+        KeyError: there is none.
+    """
+    for metric in METRICS:
+        if metric.kind == "counter" and metric.source == source:
+            return metric
+    raise KeyError(source)
 
 
 def _growth(metric: Metric) -> str:

@@ -216,6 +216,7 @@ class _Driver:
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.commits: Counter[str] = Counter()
         self._source: Iterator[Unit] = iter(())
+        self._ended = False
         self._records: list[CommitRecord] = []
         self._storing = False
         self._random = random.Random(scenario.seed + 1)
@@ -272,11 +273,12 @@ class _Driver:
         self._records.append(_record(given.unit_id, self.scenario))
 
     def _offer(self) -> None:
-        while self.dispatcher.waiting < self._room and not self.dispatcher.input_ended:
+        while self.dispatcher.waiting < self._room and not self._ended:
             with self.spending("index: work"):
                 unit = next(self._source, None)
             with self.spending("dispatcher"):
                 if unit is None:
+                    self._ended = True
                     self.dispatcher.end_input()
                 else:
                     own = self._random.randrange(1, 1 + self.scenario.prefixes)

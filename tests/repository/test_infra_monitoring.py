@@ -14,9 +14,9 @@ import promql_parser
 import pytest
 import yaml
 
-from pipeline.cluster.metrics import LABELS, METRICS, metric_of_source
+from pipeline.cluster.metrics import LABELS, METRICS
 from testing.infra import INFRA, load
-from testing.monitoring import DASHBOARD, DOCUMENT, dashboard, files
+from testing.monitoring import DASHBOARD, DOCUMENT, dashboard, files, metric_of_source
 from testing.repository import ROOT
 
 MONITORING = INFRA / "monitoring"

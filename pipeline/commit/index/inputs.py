@@ -102,11 +102,6 @@ class Inputs:
         row = self._scratch.one("SELECT count(*) FROM processed WHERE NOT removed")
         return 0 if row is None else int(row[0])
 
-    def processed(self) -> Iterator[ProcessedFile]:
-        """Every file whose rows are published, by key."""
-        query = f"SELECT {_P} FROM processed p WHERE NOT removed AND key > ? ORDER BY key LIMIT ?"
-        return map(_processed, self._scratch.stream(query, first=""))
-
     def get(self, key: str) -> ProcessedFile | None:
         """A file by key, a removed one too."""
         row = self._scratch.one(f"SELECT {_P} FROM processed p WHERE key = ?", (key,))

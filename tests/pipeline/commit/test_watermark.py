@@ -41,7 +41,8 @@ class Table:
     def load(self) -> list[ProcessedFile]:
         with Inputs() as inputs:
             load_watermark(self.storage, self.manifest, inputs)
-            return list(inputs.processed())
+            files = (file for own in self.manifest.publications for file in inputs.at(own.position))
+            return sorted(files, key=lambda file: file.key)
 
 
 def processed(key: int, position: int, *, removed: bool = False, version: int = 0) -> ProcessedFile:
