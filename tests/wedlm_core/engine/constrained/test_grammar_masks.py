@@ -91,6 +91,25 @@ def test_lines_of_sequences_stand_behind_each_other_and_equal_those_of_each_alon
         np.testing.assert_array_equal(allowed_bits(lines), np.concatenate(alone))
 
 
+class _Broken:
+    """Threads whose library raises."""
+
+    def unsafe_compute_mask_ptr(self, *given: Any) -> None:
+        raise ValueError("it is broken")
+
+    unsafe_compute_mask_ptr_with_draft_token = unsafe_compute_mask_ptr
+
+
+def test_where_threads_raise_each_sequence_asks_a_new_matcher() -> None:
+    found = [next(outputs(compiler().compile(WANTED[name]), random.Random(name)))[0] for name in list(WANTED)[:12]]
+    places = [(slot, one, 0) for slot, one in enumerate(found)]
+    expected, lines = (grammar_masks(places, len(found), VOCABULARY, ENDS) for _ in range(2))
+    expected.fill(None)
+    lines.fill(_Broken())
+    np.testing.assert_array_equal(allowed_bits(lines), allowed_bits(expected))
+    assert not any(one.failure for one in found)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_beside_a_device_they_are_computed_in_the_background(threads: int) -> None:
     found = [next(outputs(compiler().compile(WANTED[name]), random.Random(name)))[0] for name in list(WANTED)[:8]]
