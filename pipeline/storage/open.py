@@ -103,10 +103,12 @@ def open_storage(
         options: keyword arguments of the URL's file system.
 
     Raises:
-        ConfigError: nothing can be written to such a URL, or it is a file.
+        ConfigError: it names no folder, nothing can be written to such a URL, or it is a file.
         OutputError: its store does not answer.
     """
-    name = plain_name(url)
+    name = plain_name(url) if isinstance(url, (str, os.PathLike)) else ""
+    if not name or name.endswith("://") or "\0" in name:
+        raise ConfigError(f"output={url!r}: names no folder. {_NAME_A_FOLDER}")
     if not is_url(name):
         path = local_path(name)
         file = next((part for part in (path, *path.parents) if part.is_file()), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -24,6 +25,13 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr("pipeline.storage.retry._FIRST_WAIT_SECONDS", 5.0)
+
+
+@pytest.mark.parametrize("output", ["", "file://", "s3://", "a\0b", None, 5])
+@pytest.mark.parametrize("command", [pipeline.read, pipeline.status, pipeline.verify, pipeline.report])
+def test_an_output_that_names_no_folder_is_refused(command: Any, output: Any) -> None:
+    with pytest.raises(ConfigError, match=r"output=.*: names no folder\. Name a folder"):
+        command(output)
 
 
 @pytest.mark.parametrize("below", ["", "/sub/folder"])
