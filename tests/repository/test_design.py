@@ -121,6 +121,13 @@ def test_a_contract_names_tests_that_exist(name: str) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_a_contract_names_modules_that_exist(name: str) -> None:
+    modules = [path.relative_to(ROOT).as_posix() for top in CODE for path in (ROOT / top).rglob("*.py")]
+    named = re.findall(r"`([\w/]+\.py)`", CONTRACTS[name])
+    assert not [one for one in named if not any(f"/{path}".endswith(f"/{one}") for path in modules)]
+
+
 def test_every_citation_of_a_contract_names_one() -> None:
     paths = [path for top in CODE for path in sorted((ROOT / top).rglob("*.py"))]
     cited = [(path, name) for path in paths
