@@ -83,7 +83,7 @@ def _no_stale_drafts(drafting: Drafting) -> None:
         admit(slots_S, *others)
         table.keep_stale[slots_S] = 0
 
-    def planned(slots_R: IntArray, spare_tokens: int) -> bool:
+    def planned(slots_R: IntArray, spare_tokens: Callable[[], int]) -> bool:
         found = plan(slots_R, spare_tokens)
         table.keep_stale[slots_R] = 0
         return found

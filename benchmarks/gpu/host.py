@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.decoding import AUTO, AUTOREGRESSIVE, Subject, open_subject, regimes
 from benchmarks.gpu.section import Report, Scene, goal, synchronise
-from wedlm_core.engine.forward.profile import NO_PROFILE, StepProfile
+from wedlm_core.engine.forward.profile import StepProfile
 
 _WITHIN = 1.05
 _STEPS = 30
@@ -92,5 +92,5 @@ def _with_stopwatch(subject: Subject) -> tuple[float, float]:
         engine.step()
     seconds = time.perf_counter() - begin
     forward = sum(engine.profile.seconds.get(phase, 0.0) for phase in _FORWARD)  # some engines choose in the model
-    engine.profile = NO_PROFILE
+    engine.profile = None
     return seconds / _STEPS, forward / _STEPS

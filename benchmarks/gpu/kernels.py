@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.decoding import AUTO, AUTOREGRESSIVE, Subject, open_subject, regimes
 from benchmarks.gpu.section import Report, Scene, synchronise
-from wedlm_core.engine.forward.profile import NO_PROFILE, StepProfile
+from wedlm_core.engine.forward.profile import StepProfile
 
 _STEPS = 20
 _KINDS = (
@@ -78,7 +78,7 @@ def _host_micros(subject: Subject) -> Mapping[str, float]:
     for _ in range(_STEPS):
         engine.step()
     found = {phase: 1e6 * seconds / _STEPS for phase, seconds in engine.profile.seconds.items()}
-    engine.profile = NO_PROFILE
+    engine.profile = None
     return found
 
 

@@ -141,7 +141,7 @@ class Planned:
 
     def plan(self) -> None:
         """Plan where it is time to."""
-        self.drafting.plan(self._every, 1 << 30)
+        self.drafting.plan(self._every, lambda: 1 << 30)
 
     def observe(self, step: Step) -> None:
         """Learn how drafts fared."""

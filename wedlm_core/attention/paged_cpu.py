@@ -6,7 +6,6 @@ Keys and values are float32, bfloat16 or int8, in a KV pool with transposed keys
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -89,8 +88,6 @@ class PagedCpuAttention:
             return f"it reads keys and values in float32, bfloat16 and int8 only, not in {problem.kv_dtype}"
         if problem.weight_dtype not in ("auto", "int8"):
             return f"the CPU decoder that it is part of needs float32 or int8 weights, not {problem.weight_dtype}"
-        if importlib.util.find_spec("numba") is None:
-            return "the package numba is not installed"
         return None
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> PagedCpuPlan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 
 import torch
@@ -66,11 +65,11 @@ def _why_no_kernels(config: EngineConfig) -> str | None:
         return f'kv_cache_dtype="{config.kv_cache_dtype}" rules out the kernels that it needs'
     if config.weight_dtype == "fp8_e4m3":
         return "weights of 8-bit floats are converted in every product"
-    return "the package numba is not installed" if importlib.util.find_spec("numba") is None else None
+    return None
 
 
 def _why_no_products(model: Decoder) -> str | None:
     """Why products of bfloat16 would be slow; None if own ones work, or a library's, which it tries."""
-    from wedlm_core.model.decoder_team import why_no_team  # with kernels, which need numba
+    from wedlm_core.model.decoder_team import why_no_team
 
     return why_no_bfloat16(model) if why_no_team(model) else None

@@ -89,13 +89,14 @@ class Engine:
         self._optimisations = parts.optimisations
         self._attempted = parts.optimisations.drafting
         self._attempted.turn_off = self._leave_out_drafting
-        self._opening = Opening(parts, self._plan_windows)
+        self._opening = Opening(parts, lambda: self._plan_windows(self._scheduler.running_slots()))
         self._generations = Generations(self._table, self.tokenizer, model.config.vocab_size)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
         self._done: list[Generation] = []
         self._arrivals = 0
+        self._clock = step_clock(self.device)
         self._rest_seconds = 0.0  # of the last step, after drafting observed its forward
         self._loop: OverlapLoop | None = None
         if self._overlapping_launch is not None:
@@ -220,12 +221,12 @@ class Engine:
         yield Engine(self._runner.model_runner.model, self.tokenizer, small)
 
     @property
-    def profile(self) -> StepProfile:
-        """Where steps spend their time; assign a fresh :class:`StepProfile` to start measuring."""
+    def profile(self) -> StepProfile | None:
+        """Where steps spend their time; assign a fresh :class:`StepProfile` to start measuring, None to end it."""
         return self._runner.profile
 
     @profile.setter
-    def profile(self, profile: StepProfile) -> None:
+    def profile(self, profile: StepProfile | None) -> None:
         self._runner.profile = profile
 
     # ---- the step -------------------------------------------------------------------------------------
@@ -239,21 +240,23 @@ class Engine:
         Raises:
             IntegrityError: requests wait but none can run, which admission rules out.
         """
-        if self._sequences:
-            self.profile.start()
-            if self._loop is None:
-                self._step_and_wait()
-            else:
-                self._loop.step()
-                if not self._sequences:
-                    self._loop.forget()
-            self.profile.lap("consume")
+        profile = self._runner.profile
+        if profile is not None:
+            profile.start()
+        if self._sequences and self._loop is None:
+            self._step_and_wait()
+        elif self._sequences and self._loop is not None:
+            self._loop.step()
+            if not self._sequences:
+                self._loop.forget()
+        if profile is not None:
+            profile.lap("consume")
         done, self._done = self._done, []
         return done
 
     def _step_and_wait(self) -> None:
         """Plan, run and account one forward."""
-        clock = step_clock(self.device)
+        clock = self._clock
         begin = clock()
         plan = self._next_plan()
         if plan is None or not plan.sequences:
@@ -261,6 +264,8 @@ class Engine:
         forward = clock()
         outcome, details = self._runner.forward(plan, self._table)
         back = clock()
+        if self._runner.profile is not None and self.device.type == "cpu":
+            self._runner.profile.lap("model")
         unread = self._runner.unread_rows
         rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
         weighed = rows - unread + self._runner.model_runner.unread_row * unread
@@ -269,12 +274,16 @@ class Engine:
 
     def _next_plan(self, may_preempt: bool = True) -> ForwardPlan | None:
         """The next forward, its pages and windows in place; None where it would have to preempt and may not."""
-        plan = self._scheduler.schedule(may_preempt=may_preempt)
+        scheduler = self._scheduler
+        plan = scheduler.schedule(may_preempt=may_preempt)
         if plan is not None:
-            self._sync_pages()
-            self._plan_windows()
-            self._constraints.begin(plan, self._runner.state)
-        self.profile.lap("schedule")
+            if scheduler.changed:
+                self._sync_pages()
+            self._plan_windows(scheduler.running_slots())
+            if self._constraints.are_used:
+                self._constraints.begin(plan, self._runner.state)
+        if self._runner.profile is not None:
+            self._runner.profile.lap("schedule")
         return plan
 
     def _consume_completed(self, completed: CompletedForward) -> None:
@@ -297,11 +306,14 @@ class Engine:
         table.make_windows_plain()
         self._runner.state.set_windows(table)
 
-    def _plan_windows(self) -> None:
-        """Let drafting set the windows of adaptive sequences."""
-        spare = self.pages.num_free * self.config.page_size
-        if self._attempted.attempt(self._drafting.plan, self._scheduler.running_slots(), spare):
+    def _plan_windows(self, slots_R: IntArray) -> None:
+        """Let drafting set the windows of adaptive sequences among the running ones."""
+        if self._attempted.attempt(self._drafting.plan, slots_R, self._spare_tokens):
             self._runner.state.set_windows(self._table)
+
+    def _spare_tokens(self) -> int:
+        """KV entries of free pages."""
+        return self.pages.num_free * self.config.page_size
 
     @on_own_device
     def measure_step_cost(self) -> StepCost:
@@ -331,19 +343,28 @@ class Engine:
         context_S = plan.cached_S + plan.prefill_S
         context_D, table.cached[plan.slots_S] = context_S[:decoding], context_S
         emission = table.emission(slots_D, outcome)
-        emit_D, stopping = self._stop_strings(plan.sequences, slots_D, outcome, emission)
+        emit_D, stopping = emission.emit_D, list[int]()
+        if np.count_nonzero(table.watched[slots_D]):
+            emit_D, stopping = self._stop_strings(plan.sequences, slots_D, outcome, emission)
         prefill, rows_D = int(np.add.reduce(plan.prefill_S)), plan.decode_S[:decoding]
         kept = table.keep(slots_D, rows_D, outcome, emit_D)
-        self._scheduler.counters.add_forward(
-            prompt_rows=prefill, decode_rows=int(np.add.reduce(rows_D)), decoding=decoding, kept=kept
-        )
+        counters = self._scheduler.counters
+        counters.forwards += 1
+        counters.decode_forwards += decoding
+        counters.prompt_rows += prefill
+        counters.decode_rows += int(np.add.reduce(rows_D))
+        counters.masks += kept.masks
+        counters.tokens += kept.tokens
         table.context[slots_D] = table.cached[slots_D] = context_D + outcome.context_D
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
         if self.config.trace:
             self._trace(plan, details, context_D, emit_D, emission)
-        self._seal(plan, context_D, decoding)
-        unsound_D = table.unsound(slots_D)
+        final_S, size = table.cached[plan.slots_S], self.config.page_size
+        crossed_S = final_S // size > plan.cached_S // size
+        if self.config.prefix_caching and np.count_nonzero(crossed_S):
+            self._seal(plan, final_S, crossed_S)
+        unsound_D = kept.unsound_D
         over_D = ended_D | unsound_D
         over_D[stopping] = True
         report = StepReport(
@@ -351,7 +372,9 @@ class Engine:
             can_draft=self._loop is None or not self._loop.is_ahead, prefill_rows=prefill, forward_rows=forward_rows,
             kv_tokens=int(plan.cached_S.sum()), seconds=seconds, forward_seconds=forward_seconds,
         )  # fmt: skip
-        self._draft(plan, report, over_D)
+        found: Suggestions | None = self._attempted.attempt(self._drafting.observe, report)
+        if self._constraints.are_used:
+            self._constrain(plan, report, over_D, found)
         if not np.count_nonzero(over_D):
             return
         for i in np.flatnonzero(over_D).tolist():
@@ -363,17 +386,15 @@ class Engine:
                 sequence.finish = FinishReason.STOP if emission.stopped_D[i] else FinishReason.LENGTH
             self._finish(sequence)
 
-    def _draft(self, plan: ForwardPlan, report: StepReport, over_D: BoolArray) -> None:
-        """Let drafting learn from a forward, and draft the next windows.
+    def _constrain(self, plan: ForwardPlan, report: StepReport, over_D: BoolArray, found: Suggestions | None) -> None:
+        """Draft the next windows of sequences with a grammar.
 
-        ``over_D`` says which of the decoding sequences go on no longer; those whose grammar refuses a committed token
-        are added to them.
+        ``over_D`` marks the decoding sequences that have ended; those whose grammar refuses a commit are added.
         """
-        state = self._runner.state
-        found: Suggestions | None = self._attempted.attempt(self._drafting.observe, report)
         failed = self._constraints.accept(
-            plan.sequences, report.slots_D, report.rows_D, report.outcome, report.emit_D, over_D, found, state
-        )
+            plan.sequences, report.slots_D, report.rows_D, report.outcome, report.emit_D, over_D, found,
+            self._runner.state,
+        )  # fmt: skip
         for i, reason in failed.items():
             plan.sequences[i].finish, plan.sequences[i].error = FinishReason.ERROR, reason
             over_D[i] = True
@@ -387,12 +408,7 @@ class Engine:
     def _stop_strings(
         self, sequences: Seq[Sequence], slots_D: IntArray, outcome: StepOutcome, emission: Emission
     ) -> tuple[IntArray, list[int]]:
-        """Emissions cut at stop strings, and the places of sequences that these ended.
-
-        Only sequences that have some are looked at one by one.
-        """
-        if not np.count_nonzero(self._table.watched[slots_D]):
-            return emission.emit_D, []
+        """Emissions cut at stop strings, and the places of sequences that these ended."""
         emit_D, ended = emission.emit_D.copy(), []
         for i in np.flatnonzero(self._table.watched[slots_D] & (emit_D > 0)).tolist():
             sequence = sequences[i]
@@ -404,16 +420,9 @@ class Engine:
                     ended.append(i)
         return emit_D, ended
 
-    def _seal(self, plan: ForwardPlan, context_D: IntArray, decoding: int) -> None:
-        """Index pages whose KV became final, where a page boundary was crossed."""
-        if not self.config.prefix_caching:
-            return
-        size = self.config.page_size
-        final_S = self._table.cached[plan.slots_S]
-        crossed_S = final_S // size > plan.cached_S // size
-        if not np.count_nonzero(crossed_S):
-            return
-        for i in np.flatnonzero(crossed_S):
+    def _seal(self, plan: ForwardPlan, final_S: IntArray, crossed_S: BoolArray) -> None:
+        """Index pages whose KV became final, of sequences that crossed a page boundary."""
+        for i in np.flatnonzero(crossed_S).tolist():
             sequence = plan.sequences[i]
             if sequence.pages is not None:
                 # A commit may run past the output's end; tokens after it are in no prefix.

@@ -18,7 +18,6 @@ for the forward in flight and plans exactly, which is also when sequences are pr
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,13 +33,13 @@ from wedlm_core.engine.forward.graph_policy import GraphBook
 from wedlm_core.engine.forward.joining import join_arrays
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import take
-from wedlm_core.engine.forward.runner import Launch, Runner
+from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.forward.step_graphs import StepGraphs
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import BoolArray, SlotTable, StepOutcome
 from wedlm_core.errors import IntegrityError
 
-__all__ = ["CompletedForward", "OverlapLoop", "async_launch", "overlaps", "plain_launch"]
+__all__ = ["CompletedForward", "OverlapLoop", "async_launch", "overlaps"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,15 +55,6 @@ def overlaps(config: EngineConfig, device: torch.device, backend: AttentionBacke
     if config.overlap and device.type == "cuda" and not backend.on_device:
         logger.warning("attention %r plans on the host: forwards wait for the device, overlap or not", backend.name)
     return bool(config.overlap)
-
-
-def plain_launch(model_runner: ModelRunner) -> Launch:
-    """The launch strategy of an engine that waits for every forward, with the packer of the device's family."""
-    if model_runner.device.type == "cpu" and importlib.util.find_spec("numba") is not None:
-        from wedlm_core.engine.forward.plain_launch import PlainLaunch
-
-        return PlainLaunch()
-    return AsyncLaunch(model_runner)
 
 
 def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) -> AsyncLaunch:
@@ -223,7 +213,7 @@ class OverlapLoop:
         if launched is self._in_flight:
             self._in_flight = None
         outcome = launched.forward.wait()
-        self._runner.profile.lap("wait")
+        self._runner.lap("wait")
         seconds = None
         if self._before is not None and launched.is_timed:
             seconds = launched.forward.copy.seconds_since(self._before.copy)

@@ -22,7 +22,7 @@ from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.overlap import async_launch, overlaps, plain_launch
+from wedlm_core.engine.overlap import async_launch, overlaps
 from wedlm_core.engine.pool_size import count_pages, say_shortfall
 from wedlm_core.engine.room import check_room
 from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS, Limits
@@ -101,7 +101,7 @@ def parts_of(
         logger.warning("the model %s", WITHOUT_MASKS)
     runner = Runner(
         model_runner=model_runner,
-        launch=overlapping_launch or plain_launch(model_runner),
+        launch=overlapping_launch or (None if device.type == "cpu" else AsyncLaunch(model_runner)),
         config=config,
         mask_token_id=mask if mask is not None else 0,
         vocab_limit=min(max(tokenizer.vocab_size, (mask or 0) + 1), model.config.vocab_size),

@@ -225,7 +225,7 @@ class DecoderTeam:
         del kept
         return self._team.tensor("normed", count, self._config.hidden_size)
 
-    def draw(self, rows: StepRows, pool: KVPool, draw: Draw) -> Drawn:
+    def draw(self, rows: StepRows, draw: Draw, pool: KVPool) -> Drawn:
         """A call, the head and the choice of tokens at once: threads start once, and share the choice as well.
 
         Oracle: :meth:`__call__`, :meth:`head` and :func:`wedlm_core.decoding.sampling_cpu.choose_cpu` one after the
@@ -360,7 +360,7 @@ class DecoderTeam:
 
     def _tables(self) -> tuple[Tensor, Tensor]:
         """The rotary tables in float32, as long as the decoder's."""
-        if self._model.dtype == torch.float32:
+        if self._model.cos.dtype == torch.float32:
             return self._model.cos, self._model.sin
         if len(self._cos) != len(self._model.cos) or self._cos.dtype != torch.float32:
             self._cos, self._sin = rope_tables(self._config, len(self._model.cos))

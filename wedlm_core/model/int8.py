@@ -9,7 +9,6 @@ is in ``benchmarks/results``.
 from __future__ import annotations
 
 import functools
-import importlib.util
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +106,7 @@ def why_not_exact(device: torch.device) -> str | None:
 
 def has_cpu_kernels(device: torch.device) -> bool:
     """Whether rows can be rounded by Numba kernels: in one pass over them, several times as fast as by torch."""
-    return device.type == "cpu" and importlib.util.find_spec("numba") is not None
+    return device.type == "cpu"
 
 
 def put_rounded(weight_OI: Tensor, scale_O: Tensor, start: int, weight_RI: Tensor) -> None:

@@ -6,7 +6,6 @@ dtype, on the target device. The mapped pages belong to the system's page cache.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,9 +100,7 @@ def empty_decoder(
 
 def _use_panels(model: Decoder) -> bool:
     """Replace the layers of a model on the meta device by layers in panels, if this CPU has products for them."""
-    if importlib.util.find_spec("numba") is None:
-        return False
-    from wedlm_core.model.decoder_team import numbers_of, why_no_team  # with kernels, which need numba
+    from wedlm_core.model.decoder_team import numbers_of, why_no_team
     from wedlm_core.model.panel_layers import use_panels
 
     if why_no_team(model) is not None:

@@ -79,6 +79,9 @@ class Constraints:
         device: of the logits.
         threads: that compute which tokens are allowed.
         guard: counts exceptions of grammars. A row whose grammar raises goes on with a new matcher, or fails alone.
+
+    Attributes:
+        are_used: whether any request had a grammar.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Constraints:
         self._background = device.type != "cpu"
         self._threads = threads if self._background or vocab_size >= _LARGE_VOCABULARY else 1
         self._compiler: GrammarCompiler | None = None
+        self.are_used = False
         self._executor: Executor = None
         self._waiter: ThreadPoolExecutor | None = None  # waits for masks in place of the engine's thread
 
@@ -108,6 +112,7 @@ class Constraints:
         Raises:
             RequestError: it cannot be compiled, or allows nothing.
         """
+        self.are_used = True
         if self._compiler is None:
             self._compiler = GrammarCompiler(
                 self._tokenizer.to_json(), self._vocab_size, self._eos, origins=self._threads
@@ -204,8 +209,6 @@ class Constraints:
     def begin(self, plan: ForwardPlan, state: DeviceState) -> None:
         """Begin to compute the allowed tokens of a forward's rows; ``DeviceState.allowed_tokens`` waits for them."""
         state.allowed = None
-        if self._compiler is None:
-            return
         decoding = int(np.count_nonzero(plan.decode_S))
         own_G = np.flatnonzero(self._table.constrained[plan.slots_S[:decoding]])
         if not len(own_G):

@@ -94,12 +94,12 @@ class Drafting:
             for slot, prompt in prompts.items():
                 self._history.open(slot, prompt)
 
-    def plan(self, slots_R: IntArray, spare_tokens: int) -> bool:
+    def plan(self, slots_R: IntArray, spare_tokens: Callable[[], int]) -> bool:
         """Plan the windows of running slots, if a plan is due.
 
         Args:
             slots_R: int64, all running slots.
-            spare_tokens: free KV entries.
+            spare_tokens: returns the free KV entries; called if a plan is due.
 
         Returns:
             Whether the table's windows were rewritten.
@@ -110,7 +110,7 @@ class Drafting:
             return False
         before = self._table.masks[slots_S]
         self._since, self._planned_for = 0, len(slots_R)
-        self._write(slots_S, self._load(slots_R, slots_S, spare_tokens))
+        self._write(slots_S, self._load(slots_R, slots_S, spare_tokens()))
         constants = self._constants
         least = constants.plan_forwards + len(slots_S) // 64
         same = np.array_equal(before, self._table.masks[slots_S]) and not self.controller.in_trial

@@ -91,7 +91,7 @@ class AsyncLaunch:
         """:meth:`start`, and wait for the outcome."""
         in_flight = self.start(runner, plan, table)
         outcome = in_flight.wait()
-        runner.profile.lap("wait")
+        runner.lap("wait")
         return outcome, list(in_flight.details)
 
     @torch.inference_mode()
@@ -125,15 +125,16 @@ class AsyncLaunch:
         facts_3S = around.facts(plan_facts(plan))
         windows = self._windows(runner, runs)
         made = around.before(lambda: windows.prepare(runner, facts_3S, around.runs, around.shape))
-        runner.profile.lap("pack")
+        runner.lap("pack")
         hidden_TD = self._run_model(made.batch)
-        runner.profile.lap("model")
+        runner.lap("model")
         if made.picks is None:
             nothing = AsyncCopy(facts_3S[0, :1])
             return InFlightForward(
                 copy=nothing, shapes=[], details=[], bounds=bounds, captured=self._captured() > before
             )
-        state.note_drafts(slots_D, made.context_S)
+        if np.count_nonzero(state.reads_history):
+            state.note_drafts(slots_D, made.context_S)
         kept_TD = around.hidden(hidden_TD)
         done = around.after(state, lambda: windows.finish(runner, made, kept_TD, plan.slots_S))
         in_flight = InFlightForward(
@@ -144,7 +145,7 @@ class AsyncLaunch:
             captured=self._captured() > before,
             tops=TopWords.of(state, plan.slots_S, len(slots_D)),
         )
-        runner.profile.lap("fetch")
+        runner.lap("fetch")
         return in_flight
 
     def _windows(self, runner: Runner, runs: tuple[WideRun, ...]) -> WindowWork[Any]:

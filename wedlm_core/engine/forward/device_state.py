@@ -67,6 +67,7 @@ class DeviceState:
         sampled: host bool ``[S]``, slots with a temperature.
         optional: host bool ``[S, O]``, which of :data:`OPTIONAL` a slot uses: filters and adjustments.
         tops: host int64 ``[S]``, how many of the most likely tokens a slot reports; ``tops_S`` on the device.
+        reads_history: host bool ``[S]``, slots with adjustments that read drafts (:meth:`note_drafts`).
         suppresses: host bool ``[S]``, slots that never choose the mask id; ``suppress_S`` on the device.
         allowed: gives the tokens that grammars allow in the rows of the next forward; None where no row has a grammar.
     """
@@ -99,7 +100,7 @@ class DeviceState:
             self._windows_3S = torch.from_numpy(self._host_windows_3S)
         self.uses = np.zeros((slots, 2 + len(OPTIONAL)), dtype=np.bool_)
         self.sampled, self.suppresses, self.optional = self.uses[:, 0], self.uses[:, 1], self.uses[:, 2:]
-        self._reads_history = np.zeros(slots, dtype=np.bool_)
+        self.reads_history = np.zeros(slots, dtype=np.bool_)
         self.tops = np.zeros(slots, dtype=np.int64)
         self.tops_S = torch.zeros(slots, dtype=torch.int64, device=device)
         self._set: list[_Set | None] = [None] * slots  # the last parameters written to each
@@ -211,9 +212,7 @@ class DeviceState:
             slots_D: decoding sequences.
             context_D: tokens whose KV precedes their decode rows; a tensor where only the device knows.
         """
-        if not self._reads_history.any():
-            return
-        readers = np.flatnonzero(self._reads_history[slots_D])
+        readers = np.flatnonzero(self.reads_history[slots_D])
         if not len(readers):
             return
         slots_H = to_device(slots_D[readers], self.device)
@@ -292,7 +291,7 @@ class DeviceState:
         )
         touched = np.logical_or.reduce(uses | self.optional[slots_S], axis=0)  # the others are off, before and after
         self.optional[slots_S] = uses
-        self._reads_history[slots_S] = np.logical_or.reduce(uses[:, _READS_HISTORY], axis=1)
+        self.reads_history[slots_S] = np.logical_or.reduce(uses[:, _READS_HISTORY], axis=1)
         for p in PARAMETERS:
             if not p.own and (p.field not in _PLACE_OF or touched[_PLACE_OF[p.field]]):
                 values = np.array([p.of(request) for request in requests], dtype=_NUMPY[p.dtype])

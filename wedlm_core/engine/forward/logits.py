@@ -173,10 +173,8 @@ class Chooser:
             **self._limits,
         )
 
-    def tops(self, draw: Draw, drawn: Drawn) -> Tops | None:
-        """The likely tokens that the decoder reported; None where no row reports any."""
-        if not draw.most:
-            return None
+    def tops(self, draw: Draw, drawn: Drawn) -> Tops:
+        """The likely tokens that the decoder reported, where rows report any."""
         tops = Tops(token_RK=drawn.top_token_RK, logprob_RK=drawn.top_logprob_RK)
         return tops if draw.allowed is None else tops.restricted(drawn.line_R[: draw.picks.total])
 

@@ -51,7 +51,8 @@ class ModelRunner:
         head: hidden states ``[R, D]`` to logits ``[R, V]``.
         padding: of the rows of a forward, and of those of the head.
         device: of the model.
-        draws: whether :meth:`draw` is to be called where it can be.
+        draw: :meth:`run`, the head and the choice of tokens in one call; None where no decoder has that.
+        draws: whether :attr:`draw` is to be called where it can be.
         skips: whether rows that are not read are left out after the last layer's keys and values.
         unread_row: cost of a row that is not read after the last layer, as a share of the cost of a row that chooses a
             token; 1 where that saves nothing, or little.
@@ -72,6 +73,9 @@ class ModelRunner:
             check_not_packed(model)
         self.skips = self._decoder_cpu is not None
         self.draws: bool = getattr(self._decoder_cpu, "draws", False)
+        self.draw: Callable[[StepRows, Draw], Drawn] | None = None
+        if self.draws:
+            self.draw = partial(cast("DecoderTeam", self._decoder_cpu).draw, pool=pool)
         self.unread_row: float = getattr(self._decoder_cpu, "unread_row", 1.0)
 
     def run(
@@ -110,10 +114,6 @@ class ModelRunner:
         with self._products:
             hidden_TD = self.model(F.pad(id_T, padding), F.pad(position_T, padding), attend)
         return hidden_TD if read_R is None else hidden_TD.index_select(0, read_R)
-
-    def draw(self, rows: StepRows, draw: Draw) -> Drawn:
-        """:meth:`run`, the head and the choice of tokens in one call."""
-        return cast("DecoderTeam", self._decoder_cpu).draw(rows, self.pool, draw)
 
     def run_device_rows(self, id_T: Tensor, position_T: Tensor, kv_entry_T: Tensor, rows: DeviceRows) -> Tensor:
         """:meth:`run` without host work, for backends that plan on the device; padding rows have slot -1."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["NO_PROFILE", "StepProfile"]
+__all__ = ["StepProfile"]
 
 
 class StepProfile:
     """A stopwatch with laps; set it as ``Engine.profile`` to fill it.
 
     Phases, in order: ``schedule`` (queues, pages, windows of the plan), ``pack`` (rows of the forward as
-    tensors), ``model`` (the decoder; where it chooses tokens itself, the next two as well), ``choose`` (logits
-    and sampling), ``advance`` (commits and the next window), ``fetch`` (copy to the host; none where CPU kernels
-    advance), ``wait`` (for a forward in flight), ``consume`` (bookkeeping, finished generations). ``model`` and
-    ``choose`` are the forward; the rest is host time. On a GPU phases overlap: synchronise to read them.
+    tensors), ``model`` (the decoder; on a CPU the whole forward), ``choose`` (logits and sampling), ``advance``
+    (commits and the next window), ``fetch`` (copy to the host), ``wait`` (for a forward in flight), ``consume``
+    (bookkeeping, finished generations). ``model`` and ``choose`` are the forward; the rest is host time. On a GPU
+    phases overlap: synchronise to read them.
 
     Attributes:
         seconds: per phase.
@@ -36,16 +36,3 @@ class StepProfile:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
         self.steps += phase == "consume"
         self._last = now
-
-
-class _NoProfile(StepProfile):
-    """Costs next to nothing."""
-
-    def start(self) -> None:
-        pass
-
-    def lap(self, phase: str) -> None:
-        pass
-
-
-NO_PROFILE = _NoProfile()

@@ -2,7 +2,7 @@
 
 Per step: pack the rows of every decoding sequence's window after prefill chunks, run the decoder once, choose tokens
 on the rows that need logits, advance the windows, and bring one small result to the host. Nothing here loops over
-sequences. The launch strategy, which the runner is handed, decides how rows are packed and whether the host waits.
+sequences. On a CPU kernels pack, and the outcome is on the host at once; elsewhere a launch strategy does that.
 """
 
 from __future__ import annotations
@@ -13,21 +13,27 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.sampling import Choice
 from wedlm_core.decoding.strategies import Commit, Decoding, RowChoices
+from wedlm_core.decoding.tops import Tops
 from wedlm_core.decoding.window_state import RowLayout, Window
 from wedlm_core.engine.forward.bounds import RowBounds
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.groups import Group
-from wedlm_core.engine.forward.logits import Chooser
+from wedlm_core.engine.forward.groups import Group, gather_groups, wide_runs
+from wedlm_core.engine.forward.logits import AnyPicks, Chooser
 from wedlm_core.engine.forward.model_runner import ModelRunner
-from wedlm_core.engine.forward.profile import NO_PROFILE, StepProfile
+from wedlm_core.engine.forward.outcome import fetch, join
+from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput, choices_of
+from wedlm_core.engine.forward.profile import StepProfile
+from wedlm_core.engine.forward.tops import TopWords, rows_of, top_words
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
+from wedlm_core.statistics import TopTokens
 
 __all__ = ["Advance", "Launch", "Runner", "StepDetail"]
 
@@ -51,7 +57,7 @@ class Advance:
 
 
 class Launch(Protocol):
-    """How a runner's forwards are packed, run and brought to the host."""
+    """How forwards are packed on a device, run and brought to the host."""
 
     def forward(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
         """See :meth:`Runner.forward`."""
@@ -63,7 +69,7 @@ class Runner:
 
     Args:
         model_runner: the decoder over packed rows.
-        launch: how forwards are launched.
+        launch: how forwards are launched; None on a CPU that waits for each.
         config: engine configuration.
         mask_token_id: token fed for a mask.
         vocab_limit: ids from here on are vocabulary padding.
@@ -73,7 +79,7 @@ class Runner:
     Attributes:
         model, pool, backend, device: of the model runner.
         state: of each slot on the device.
-        profile: stopwatch of the phases; does nothing unless replaced.
+        profile: stopwatch of the phases; None where they are not measured.
         choose: logits and choices of picked rows.
         unread_rows: rows of the last forward that were not read after the last layer, and cost less for that
             (``ModelRunner.unread_row``).
@@ -83,7 +89,7 @@ class Runner:
         self,
         *,
         model_runner: ModelRunner,
-        launch: Launch,
+        launch: Launch | None,
         config: EngineConfig,
         mask_token_id: int,
         vocab_limit: int,
@@ -103,14 +109,25 @@ class Runner:
             vocab_limit=vocab_limit,
         )
         self.state = DeviceState(config, self.decodings, mask_token_id, max_positions, self.device)
-        self.profile: StepProfile = NO_PROFILE
+        self.profile: StepProfile | None = None
         self.unread_rows = 0
+        self._use_step()
+
+    def _use_step(self) -> None:
+        """Let the CPU kernels work on the state."""
+        self._step = None if self.launch is not None else CpuStep(self.state, self.pool.page_size)
 
     def over(self, state: DeviceState, config: EngineConfig) -> Runner:
         """A runner over other state, without a profile, that shares everything else with this one."""
         other = copy.copy(self)
-        other.state, other.config, other.profile = state, config, NO_PROFILE
+        other.state, other.config, other.profile = state, config, None
+        other._use_step()
         return other
+
+    def lap(self, phase: str) -> None:
+        """End a phase of the profile, if there is one."""
+        if self.profile is not None:
+            self.profile.lap(phase)
 
     @torch.inference_mode()
     def forward(self, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
@@ -124,7 +141,11 @@ class Runner:
             The outcome of the D decoding sequences in plan order, and details of its groups: always with
             ``EngineConfig.trace``, else where the launch strategy has them anyway.
         """
-        return self.launch.forward(self, plan, table)
+        if self._step is None:
+            assert self.launch is not None
+            return self.launch.forward(self, plan, table)
+        outcome = None if self.config.trace else _by_kernels(self, self._step, plan, table)
+        return _by_groups(self, self._step, plan, table) if outcome is None else (outcome, [])
 
     def bounds(self, table: SlotTable, slots_D: IntArray) -> RowBounds:
         """Bounds of the rows of a forward that is about to run, and of those of the next one."""
@@ -147,7 +168,7 @@ class Runner:
             group.decoding.refill(group.window, group.params, self.mask_token_id)
             self.state.windows.scatter(group.slots_S, group.window)
             self._remember(group, commit)
-            self.profile.lap("advance")
+            self.lap("advance")
             detail = StepDetail(window=before, layout=group.layout, choices=choices, commit=commit)
             yield Advance(detail=detail, next_rows_S=group.window.length_S + group.layout.has_head_S)
 
@@ -164,3 +185,85 @@ class Runner:
 
 def _copy(window: Window) -> Window:
     return Window(**{f.name: getattr(window, f.name).clone() for f in fields(window)})
+
+
+def _by_kernels(runner: Runner, step: CpuStep, plan: ForwardPlan, table: SlotTable) -> StepOutcome | None:
+    """Without small tensor operations around model and choices; None where windows have no kernels."""
+    if not step.takes(plan, table):
+        return None
+    packed = step.pack(plan)
+    if np.count_nonzero(runner.state.reads_history):
+        _note_drafts(runner, plan)
+    if not packed.picks.total:
+        _run_model(runner, packed.input(), torch.empty(0, dtype=torch.int64))
+        return join([])
+    draw, advancing, by_model = None, step.advancing(plan), runner.model_runner.draw
+    if by_model is not None and runner.model_runner.draws:
+        draw = runner.choose.draw(packed.picks, runner.state, plan.slots_S, advancing[0])
+    if by_model is not None and draw is not None:
+        drawn = by_model(packed.rows, draw)
+        runner.unread_rows = packed.rows.total - drawn.logit_rows
+        outcome, tops = advancing[1], runner.choose.tops(draw, drawn) if draw.most else None
+    else:
+        picks = _asking(runner, packed.picked())
+        hidden_RD = _run_model(runner, packed.input(), picks.read_rows)
+        choice = runner.choose.by_row(hidden_RD, picks.alone(), runner.state, plan.slots_S)
+        outcome, tops = step.advance(plan, choices_of(choice)), choice.tops
+    if tops is None:
+        return outcome
+    rows_D = torch.from_numpy(plan.decode_S[: np.count_nonzero(plan.decode_S)])
+    last_D1 = rows_D.cumsum(0)[:, None] - 1
+    row_DC = (last_D1 + 1 - rows_D[:, None] + torch.arange(int(rows_D.max()))).minimum(last_D1)
+    return replace(outcome, tops=_reported(runner, tops, row_DC, plan))
+
+
+def _by_groups(
+    runner: Runner, step: CpuStep, plan: ForwardPlan, table: SlotTable
+) -> tuple[StepOutcome, list[StepDetail]]:
+    """Any strategies: the groups' windows are laid out and advanced as tensors."""
+    slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
+    rows_D = runner.bounds(table, slots_D).next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
+    context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
+    runs = wide_runs(plan, table, runner.decodings, rows_D)
+    groups = gather_groups(runs, runner.state, torch.from_numpy(plan.slots_S), context_S)
+    if not groups and (outcome := _by_kernels(runner, step, plan, table)) is not None:
+        return outcome, []
+    packed, picks = step.pack_groups(plan, groups)
+    _note_drafts(runner, plan)
+    picks = _asking(runner, picks)
+    hidden_RD = _run_model(runner, packed, picks.read_rows)
+    choice_F = runner.choose(hidden_RD, picks.alone(), runner.state, plan.slots_S)
+    parts, details = [], []
+    for advance in runner.advance_groups(groups, choice_F):
+        parts.append(fetch(advance.detail.commit, advance.next_rows_S))
+        details.append(advance.detail)
+    tops = None if choice_F.tops is None else _reported(runner, choice_F.tops, rows_of(groups), plan)
+    return join(parts, tops), details
+
+
+def _reported(runner: Runner, tops: Tops, row_DC: torch.Tensor, plan: ForwardPlan) -> TopTokens | None:
+    """The most likely tokens of the rows at the places of commits, of sequences that report them."""
+    words = TopWords.of(runner.state, plan.slots_S, len(row_DC))
+    return None if words is None else words.read(top_words(tops, row_DC).numpy())
+
+
+def _note_drafts(runner: Runner, plan: ForwardPlan) -> None:
+    """Store the drafts of this forward where adjustments look for them."""
+    slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
+    runner.state.note_drafts(slots_D, (plan.cached_S + plan.prefill_S)[: len(slots_D)])
+
+
+def _asking(runner: Runner, picks: AnyPicks) -> AnyPicks:
+    """The picks, and which of them need logits.
+
+    Where all states are computed anyway, all rows get logits: they show keys and values that are no numbers; those must
+    not stay in a page, since other sequences mask its entries.
+    """
+    return runner.choose.asking(picks, runner.state) if runner.model_runner.skips else picks
+
+
+def _run_model(runner: Runner, packed: PackedInput, read_R: torch.Tensor) -> torch.Tensor:
+    """Hidden states of the rows that are read."""
+    hidden_RD = runner.model_runner.run(packed.id_T, packed.position_T, packed.kv_entry_T, packed.rows, read_R)
+    runner.unread_rows = packed.id_T.shape[0] - read_R.shape[0]
+    return hidden_RD

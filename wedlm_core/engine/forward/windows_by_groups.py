@@ -45,7 +45,7 @@ class WindowsByGroups(WindowWork[GroupsPrepared]):
         assert made.picks is not None
         state, groups = runner.state, made.groups
         choice_F = runner.choose(hidden_TD, made.picks, state, slots_S)
-        runner.profile.lap("choose")
+        runner.lap("choose")
         words, details = [], []
         for group, advance in zip(groups, runner.advance_groups(groups, choice_F), strict=True):
             commit = advance.detail.commit

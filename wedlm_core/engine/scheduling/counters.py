@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wedlm_core.engine.scheduling.slots import Kept
-
 __all__ = ["EngineCounters", "EngineSnapshot"]
 
 
@@ -46,22 +44,6 @@ class EngineCounters:
     fallbacks: int = 0
     decode_seconds: float = 0.0
     autoregressive_seconds: float = 0.0
-
-    def add_forward(self, *, prompt_rows: int, decode_rows: int, decoding: int, kept: Kept) -> None:
-        """Count one forward.
-
-        Args:
-            prompt_rows: rows of prefill.
-            decode_rows: the others.
-            decoding: its decoding sequences.
-            kept: of these.
-        """
-        self.forwards += 1
-        self.decode_forwards += decoding
-        self.prompt_rows += prompt_rows
-        self.decode_rows += decode_rows
-        self.masks += kept.masks
-        self.tokens += kept.tokens
 
 
 @dataclass(frozen=True, kw_only=True)

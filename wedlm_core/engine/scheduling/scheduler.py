@@ -50,6 +50,7 @@ class Scheduler:
 
     Attributes:
         counters: the engine's; preemptions and prompts are counted here, forwards by the engine.
+        changed: sequences whose page list changed since :meth:`take_changed`.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # by arrival
         self._running_slots: IntArray | None = None  # None: to be made again
-        self._changed: list[Sequence] = []  # got pages since take_changed
+        self.changed: list[Sequence] = []
         self.counters = EngineCounters()
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
 
@@ -133,11 +134,11 @@ class Scheduler:
     def _note_capacity(self, sequence: Sequence) -> None:
         if sequence.pages is not None:
             self.table.capacity[sequence.slot] = len(sequence.pages.pages) * self.config.page_size
-            self._changed.append(sequence)
+            self.changed.append(sequence)
 
     def take_changed(self) -> list[Sequence]:
         """Sequences whose page list changed since the last call (to be copied to the device)."""
-        changed, self._changed = self._changed, []
+        changed, self.changed = self.changed, []
         return changed
 
     def _admit(self) -> None:

@@ -43,10 +43,12 @@ class Kept:
     Attributes:
         masks: of the windows.
         tokens: that are output.
+        unsound_D: bool, output was chosen from logits that are not all numbers: their entropy is none either.
     """
 
     masks: int
     tokens: int
+    unsound_D: BoolArray
 
 
 class SlotTable:
@@ -90,6 +92,7 @@ class SlotTable:
         self.logprob = np.zeros((slots, 0), dtype=np.float32)
         self.tops = TopTokenTable(slots)
         self.totals = Totals(slots, widest + 1)
+        self._entropy = self.totals["entropy"]
 
     def clear(self, slot: int) -> None:
         """Reset a slot for a new sequence."""
@@ -153,11 +156,7 @@ class SlotTable:
             slots_D, rows_D, emit_D, observed, self.masks, self.generated, self.source, self.output,
             self.logprob, totals.counts, totals.nats, totals.emitted,
         )  # fmt: skip
-        return Kept(masks=masks, tokens=tokens)
-
-    def unsound(self, slots_S: IntArray) -> BoolArray:
-        """Slots with output that was chosen from logits that are not all numbers: their entropy is none either."""
-        return ~np.isfinite(self.totals["entropy"][slots_S])
+        return Kept(masks=masks, tokens=tokens, unsound_D=~np.isfinite(self._entropy[slots_D]))
 
     def stats(self, slot: int, *, tokens: int, host: HostCounts) -> CommitStats:
         """The finished sequence's statistics; ``tokens`` is N_gen after any cut by a stop string."""
