@@ -127,8 +127,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             rows += [(strategy, batch, *row) for row in found]
     header = ("strategy", "sequences", "setting", "ms a step", "over plain temperature")
     command = " ".join(["python -m benchmarks.decode.settings", *(sys.argv[1:] if argv is None else argv)])
-    slug, title = ("engine-settings", "Engine") if args.engine_settings is not None else ("settings", "Sampling")
-    write_result(slug, f"{title} settings at a vocabulary of 151,936", command, table(header, rows),
+    title = "Sampling" if args.engine_settings is None else "Engine"
+    # A run of other strategies or batches on the same day has another name, so none replaces another.
+    name = "-".join(["settings", title.lower(), *args.strategies, *map(str, args.batches)])
+    write_result(name, f"{title} settings at a vocabulary of 151,936", command, table(header, rows),
                  threads=args.threads)  # fmt: skip
 
 
