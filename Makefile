@@ -11,7 +11,7 @@ venv: $(STAMP)
 
 # The packages that running needs.
 $(RUNNING): pyproject.toml constraints.txt
-	@echo "installing into $(VENV): 1.7 GB, one or two minutes"
+	@echo "installing into $(VENV): 2.2 GB, two minutes or more"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
