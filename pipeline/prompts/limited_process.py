@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,6 +27,7 @@ from pipeline.errors import ResourceError
 
 _IDLE_SECONDS = 60.0  # the process ends then
 _TRIES = 3
+_PAUSES_SECONDS = (1.0, 5.0)  # between attempts to start a process
 _ENDED = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 """Statuses of a process that no request has ended: it was idle, or others killed it."""
 _OUT_OF_MEMORY = 77
@@ -83,7 +85,7 @@ class LimitedProcess:
         with self._lock:
             status = 0
             for _ in range(_TRIES):
-                process, connection = self._running or self._start()
+                process, connection = self._running or self._started()
                 try:
                     return _answer(connection, message)
                 except (EOFError, OSError):
@@ -110,6 +112,14 @@ class LimitedProcess:
             f"{self._server}: the process that works for rows under limits cannot be started ({why}). Check that "
             f"{sys.executable} runs, that memory is free, and the limit of processes (ulimit -u)."
         )
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        """A new process; where none starts, other attempts follow, as the machine may lack memory for a while only."""
+        for pause in _PAUSES_SECONDS:
+            with suppress(UnstartedError):
+                return self._start()
+            time.sleep(pause)
+        return self._start()
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
         ours, theirs = Pipe()

@@ -189,10 +189,23 @@ def test_a_process_that_cannot_be_started_ends_the_job_with_one_error(
     start = Mock(wraps=limited_process.start_child)
     monkeypatch.setattr(limited_process, "start_child", start)
     monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(limited_process, "_PAUSES_SECONDS", (0.0, 0.0))
     structures._compiler.cache_clear()
     with pytest.raises(pipeline.ResourceError, match=r"cannot be started \(exit code 1\). Check that /bin/false runs"):
         wb.preview(config, rows=3)
-    assert start.call_count == 1
+    assert start.call_count == 3, "not for each row"
+
+
+def test_a_process_that_starts_at_another_attempt_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, start = limited_process.start_child, Mock(side_effect=OSError("no memory"))
+    monkeypatch.setattr(limited_process, "start_child", start)
+
+    def free_memory(seconds: float) -> None:
+        start.side_effect = real
+
+    monkeypatch.setattr(limited_process.time, "sleep", free_memory)
+    assert outcome("{{ a }}", a="x") == "x"
+    assert start.call_count == 2
 
 
 INTERVAL = pa.array([(1, 2, 3), None], pa.month_day_nano_interval())
