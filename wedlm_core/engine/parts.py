@@ -23,10 +23,9 @@ from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.overlap import async_launch, overlaps
-from wedlm_core.engine.pool_size import count_pages, say_shortfall
-from wedlm_core.engine.room import check_room
 from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS, Limits
 from wedlm_core.engine.scheduling.slots import SlotTable
+from wedlm_core.engine.sizing import check_room, count_pages, say_shortfall
 from wedlm_core.fallback import Optimisation, Optimisations
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.kv.pool import KVPool, kv_dtype_of

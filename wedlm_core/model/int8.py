@@ -104,15 +104,10 @@ def why_not_exact(device: torch.device) -> str | None:
     return None
 
 
-def has_cpu_kernels(device: torch.device) -> bool:
-    """Whether rows can be rounded by Numba kernels: in one pass over them, several times as fast as by torch."""
-    return device.type == "cpu"
-
-
 def put_rounded(weight_OI: Tensor, scale_O: Tensor, start: int, weight_RI: Tensor) -> None:
     """Round rows and store them, and their scales, from row ``start`` on."""
     own, scale_R = weight_OI[start : start + len(weight_RI)], scale_O[start : start + len(weight_RI)]
-    if has_cpu_kernels(weight_OI.device):
+    if weight_OI.device.type == "cpu":  # in one pass, several times as fast as by torch
         from wedlm_core.kernels.cpu.eight_bits import round_rows
 
         round_rows(weight_RI.float().contiguous().numpy(), own.numpy(), scale_R.numpy(), 0, len(scale_R))

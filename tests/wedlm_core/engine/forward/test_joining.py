@@ -18,7 +18,7 @@ from wedlm_core.statistics import OUTCOME_KINDS, StepOutcome
 
 ENGINE = Path(joining.__file__).parent
 # These put columns of one table side by side, or add a place for a sequence without a past: there are no groups here.
-OTHERS = {"joining.py", "acceptance.py", "drafting.py", "masks.py", "step_cost.py", "pool_size.py"}
+OTHERS = {"joining.py", "acceptance.py", "drafting.py", "masks.py", "step_cost.py", "sizing.py"}
 JOINS = {"cat", "concat", "concatenate", "hstack", "vstack", "append"}
 
 

@@ -1,4 +1,6 @@
-"""Number of pages of the KV pool: on CUDA, the memory that a real forward of the largest shape leaves free.
+"""Memory of an engine: whether its pool and slots fit in the device at all, and the number of pages of the pool.
+
+On CUDA that is the memory that a real forward of the largest shape leaves free.
 
 The forward is run before the pool exists, with a single page for all sequences: results are worthless, allocations are
 as in any forward. The arithmetic is plain logic over a :class:`MemoryReading`.
@@ -7,6 +9,7 @@ as in any forward. The arithmetic is plain logic over a :class:`MemoryReading`.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,18 +24,30 @@ from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.logits import Chooser, Picks
-from wedlm_core.errors import CapacityError, explain
+from wedlm_core.errors import CapacityError, ConfigError, explain
 from wedlm_core.host_memory import available_memory, pool_bytes
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import RowPadding
 from wedlm_core.types import Request, SamplingParams, Strategy
 
-__all__ = ["MemoryReading", "count_pages", "pages_that_fit", "peak_forward", "say_shortfall"]
+__all__ = [
+    "MemoryReading",
+    "check_room",
+    "count_pages",
+    "pages_that_fit",
+    "peak_forward",
+    "say_shortfall",
+    "state_bytes",
+]
 
 _LOG = logging.getLogger(__name__)
 
 _RESERVE_SHARE, _RESERVE_BYTES = 0.02, 256 << 20  # for libraries' workspaces and fragmentation
+_GIB = 2.0**30
+_ENTRY_BYTES = 8  # of a token id
+_PAGE_BYTES = 12  # of an entry of the page tables, on the host and on the device
+_PLACE_BYTES = 14  # of a place of a window: token, entropy, two flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,3 +243,51 @@ def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Te
         places=hidden_TD.shape[0],
     )
     choose(hidden_TD, picks, state, np.zeros(1, dtype=np.int64))
+
+
+def state_bytes(config: EngineConfig, reach: int) -> int:
+    """Bytes that are kept of all slots besides keys and values: tokens, page tables and windows.
+
+    Args:
+        config: ``max_num_seqs``, ``max_window`` and ``page_size`` are read.
+        reach: positions a sequence can have.
+    """
+    pages = -(-reach // config.page_size)
+    of_slot = _ENTRY_BYTES * (reach + 1) + _PAGE_BYTES * pages + _PLACE_BYTES * 2 * config.max_window
+    return config.max_num_seqs * of_slot
+
+
+def check_room(config: EngineConfig, pool_bytes: int, reach: int, device: torch.device) -> None:
+    """Refuse a KV pool, or slots, that are larger than the device's memory.
+
+    Args:
+        config: of the engine.
+        pool_bytes: of the KV pool.
+        reach: positions a sequence can have.
+        device: where both live.
+
+    Raises:
+        ConfigError: they do not fit; the message names the field that asks for them.
+    """
+    total, state = _memory(device), state_bytes(config, reach)
+    if total is None or pool_bytes + state <= total:
+        return
+    if pool_bytes >= state:
+        name = "num_pages" if config.num_pages is not None else "kv_cache_bytes"
+        value, what, needed = getattr(config, name), "the KV pool", pool_bytes
+    else:
+        name, value = "max_num_seqs, positions", f"{config.max_num_seqs}, {reach}"
+        what, needed = "the state of so many sequences", state
+    rule = f"{what} takes {needed / _GIB:.1f} GiB, and {device} has {total / _GIB:.1f} GiB in all"
+    remedy = f"Lower {'max_num_seqs or max_model_len' if needed == state else 'it, or drop it to use the default'}."
+    raise ConfigError(explain(name, value, rule, remedy))
+
+
+def _memory(device: torch.device) -> int | None:
+    """Bytes of the device, in use or not; None where the system does not tell."""
+    if device.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return None

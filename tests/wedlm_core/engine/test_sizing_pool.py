@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from testing.engine.models import random_decoder
 from wedlm_core.attention import AttentionBackend, AttentionProblem, resolve_backend
 from wedlm_core.config import EngineConfig
-from wedlm_core.engine import pool_size
-from wedlm_core.engine.pool_size import MemoryReading, count_pages, pages_that_fit, peak_forward, say_shortfall
+from wedlm_core.engine import sizing
+from wedlm_core.engine.sizing import MemoryReading, count_pages, pages_that_fit, peak_forward, say_shortfall
 from wedlm_core.errors import CapacityError
 from wedlm_core.kv.pool import KVPool
 
@@ -119,7 +119,7 @@ def test_what_is_configured_wins_and_the_rest_is_what_sequences_could_use() -> N
 def test_on_a_cpu_the_pool_follows_the_sequences_and_a_share_of_the_free_memory(
     free: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_size, "available_memory", lambda: free)
+    monkeypatch.setattr(sizing, "available_memory", lambda: free)
     config = EngineConfig(page_size=16, max_num_seqs=64)
     model = random_decoder(qwen3=True, seed=0)
     assert count_pages(model, backend_of("sdpa"), config, 1000, 1 << 20, lambda _: pytest.fail("none")) == expected

@@ -12,7 +12,7 @@ from testing.engine.refusals import assert_refused
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.room import check_room, state_bytes
+from wedlm_core.engine.sizing import check_room, state_bytes
 from wedlm_core.errors import ConfigError
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
