@@ -24,6 +24,7 @@ from testing.pipeline.s3 import S3Server, serve_s3
 from testing.sweeps import mark_rest_as_slow
 from wedlm_core import redaction
 from wedlm_core.engine.drafting import measure
+from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
 # Modules are compiled, and assertions rewritten, once: not by each of the processes that tests start.
@@ -66,7 +67,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _short_measurements() -> Iterator[None]:
     """The cost of forwards decides which windows pay, and no output: a few of each kind are enough here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "_TABLE", replace(measure._TABLE, rounds=1, seconds=(0.2, 0.2)))
+        patch.setattr(measure, "CONSTANTS", replace(CONSTANTS, measured_seconds=(0.2, 0.2)))
+        patch.setattr(measure, "_ROUNDS", 1)
         yield
 
 

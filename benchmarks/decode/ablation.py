@@ -44,26 +44,20 @@ def _nothing(drafting: Drafting) -> None:
 
 
 def _no_corrections(drafting: Drafting) -> None:
-    controller = drafting.controller
-    controller.rate_of = lambda arm: controller._expected.get(arm, 0.0)  # type: ignore[method-assign]
-
-
-def _no_knots(drafting: Drafting) -> None:
-    drafting._step_time.correct = lambda rows, off: False  # type: ignore[method-assign]
-
-
-def _no_speed(drafting: Drafting) -> None:
-    time, record = drafting._step_time, drafting._step_time.record
-
-    def recorded(rows: float, off: float) -> None:
-        record(rows, off)
-        time._speed = 0.0
-
-    time.record = recorded  # type: ignore[method-assign]
+    controller, arms = drafting.controller, drafting.controller._records
+    controller._corrected = lambda expected: {  # type: ignore[method-assign]
+        arm: rate for arm, rate in expected.items() if arm in arms and rate > 0
+    }
 
 
 def _no_host_seconds(drafting: Drafting) -> None:
-    drafting._step_time.record_host = lambda *args, **kinds: None  # type: ignore[method-assign]
+    drafting._host_time.record = lambda *args, **kinds: None  # type: ignore[method-assign]
+
+
+def _no_classes(drafting: Drafting) -> None:
+    if drafting._history is not None:
+        history = drafting._history._history
+        history._memory = history._memory._replace(prior=_ALL)
 
 
 def _no_prefill(drafting: Drafting) -> None:
@@ -115,8 +109,6 @@ PARTS: Mapping[str, Part] = {
     "acceptance: a sequence's own counts by offset": Part(constants={"sequence_prior": _ALL}),
     "acceptance: the failure ratio of a sequence": Part(constants={"failure_prior": _ALL}),
     "stale drafts": Part(change=_no_stale_drafts),
-    "step time: speed of the machine": Part(change=_no_speed),
-    "step time: knots corrected by trials": Part(change=_no_knots),
     "step time: seconds of the host": Part(change=_no_host_seconds),
     "step time: the host's seconds apart without drafts": Part(change=_one_host_time),
     "step time: prefill": Part(change=_no_prefill),
@@ -126,13 +118,15 @@ PARTS: Mapping[str, Part] = {
     "controller: later trials": Part(constants={"trial_share": 0.0}),
     "controller: uncounted forwards": Part(constants={"uncounted": 0}),
     "controller: least gain to switch": Part(constants={"least_gain": 0.0}),
-    "plans: rarer while they change nothing": Part(constants={"most_plan_forwards": CONSTANTS.plan_forwards}),
+    "plans: rarer while they change nothing": Part(constants={"plan_forwards": (CONSTANTS.plan_forwards[0],) * 2}),
+    "plans: the fewest rows near the best rate": Part(constants={"near_best": 1.0}),
+    "steps that something disturbed": Part(constants={"disturbed": _ALL}),
 }
 """The part left out, by name."""
 HISTORY_PARTS: Mapping[str, Part] = {
-    "history: n-grams of several lengths": Part(constants={"orders": (3,)}),
+    "history: n-grams of several lengths": Part(constants={"orders": (1,)}),
     "history: votes of several occurrences": Part(constants={"walk": 1}),
-    "history: learned acceptance": Part(constants={"class_prior": _ALL}),
+    "history: learned acceptance": Part(change=_no_classes),
 }
 """The same for parts that the simulation does not have."""
 
@@ -176,6 +170,18 @@ def _cases() -> dict[str, Case]:
     for batch, hidden in itertools.product((8, 64), ((0.0, 0.3), (0.3, 0.0))):
         found[f"batch {batch}, {hidden[1]} of steps with drafts and {hidden[0]} of others hidden"] = Case(
             scenario=Scenario(batch=batch, context=1024, acceptance=_MEDIUM, stale=0.7, hidden=hidden, noise=0.1)
+        )
+    slow, dear = (
+        StepCost.linear(fixed=fixed, per_row=row, floor_rows=32) for fixed, row in ((6e-3, 4e-5), (3e-3, 2e-4))
+    )
+    for batch, (name, later) in itertools.product((8, 32), (("the machine", slow), ("a row", dear))):
+        found[f"batch {batch}, {name} turns slow"] = Case(
+            scenario=Scenario(batch=batch, context=1024, acceptance=_MEDIUM, stale=0.7, host_seconds=(2e-3, 4e-3),
+                              later_cost=later)
+        )  # fmt: skip
+    for batch in (8, 32):
+        found[f"batch {batch}, one step of 200 takes 50 times as long"] = Case(
+            scenario=Scenario(batch=batch, context=1024, acceptance=_MEDIUM, stale=0.7, disturbed=0.005)
         )
     for (batch, own), (name, believed) in itertools.product(((8, 0.5), (8, 0.7), (32, 0.5)), _BELIEVED.items()):
         scenario = Scenario(batch=batch, context=64, acceptance=(own,), stale=0.8, host_seconds=(0.3e-3, 0.46e-3))

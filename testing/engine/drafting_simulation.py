@@ -46,6 +46,8 @@ class Scenario:
         host_seconds: of a step besides its forward, without drafts and with some.
         hidden: seconds of a step beyond the forward's, as a share; only whole steps show them.
         noise: relative spread of the seconds of a step.
+        later_cost: seconds of forwards in every other ``period`` of forwards: the machine changes; None: it does not.
+        disturbed: share of the steps that take 50 times as long.
         overlap: whether forwards are padded to the rows that they have at most, as a host knows these that overlaps.
     """
 
@@ -60,6 +62,8 @@ class Scenario:
     host_seconds: tuple[float, float] = (0.0, 0.0)
     hidden: tuple[float, float] = (0.0, 0.0)
     noise: float = 0.0
+    later_cost: StepCost | None = None
+    disturbed: float = 0.0
     overlap: bool = False
 
 
@@ -203,7 +207,11 @@ class _Machine:
         padded = self._padded(masks, left) if scenario.overlap else rows
         factor = float(np.exp(self._random.normal(0.0, scenario.noise))) if scenario.noise else 1.0
         host = factor * scenario.host_seconds[int(rows > count)]
-        seconds = factor * float(self._cost(np.array([padded + prefill]), float(slots.cached.sum()), count)[0])
+        if scenario.disturbed and self._random.random() < scenario.disturbed:
+            factor *= 50
+        turned = self._forwards // scenario.period % 2
+        cost = scenario.later_cost if turned and scenario.later_cost is not None else self._cost
+        seconds = factor * float(cost(np.array([padded + prefill]), float(slots.cached.sum()), count)[0])
         hidden = seconds * scenario.hidden[int(rows > count)]
         agreed = np.minimum(self._run_of_hits(np.where(self._valid, 1.0, scenario.stale)), drafts)
         commits = agreed + 1

@@ -6,18 +6,9 @@ import numpy as np
 
 from wedlm_core.engine.drafting.acceptance import Acceptance
 from wedlm_core.engine.drafting.masks import LongRun
-from wedlm_core.engine.drafting.step_time import Load
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-
-
-def forward_seconds(load: Load, rows: FloatArray, sequences: int) -> FloatArray:
-    """Seconds of steps of these rows in the mean: they vary, so padding costs half a quantum more."""
-    place = rows / load.cost.quantum + 0.5
-    below = np.floor(place)
-    low, high = (load.cost((below + up) * load.cost.quantum, load.kv_tokens, sequences) for up in (0, 1))
-    return load.host_seconds + low + (place - below) * (high - low)
 
 
 def job_hazard(acceptance: Acceptance, family: int = 0) -> FloatArray:
@@ -56,7 +47,7 @@ def by_kind(acceptance: Acceptance, slots_S: IntArray) -> FloatArray:
     return ((right + weight * prior) / (tested + weight)).cumprod(axis=-1)
 
 
-def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float) -> LongRun:
+def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray) -> LongRun:
     """See :func:`wedlm_core.engine.drafting.masks.long_run`."""
     count, width = valid_SW.shape
     one_S1, all_S1 = np.ones((count, 1)), np.full((count, 1), width)
@@ -73,7 +64,7 @@ def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, r
     commits_SWK = share_SWK * valid_commits_SW[:, :-1, None] + (1 - share_SWK) * stale_commits_SW[:, kept_WK]
     rows_SWK = share_SWK * (2 * masks_W1) + (1 - share_SWK) * (1 + kept_WK + masks_W1)
 
-    best_SW1 = (commits_SWK - row_price * rows_SWK).argmax(axis=-1)[..., None]
+    best_SW1 = commits_SWK.argmax(axis=-1)[..., None]
     kept_SW, commits_SW, rows_SW = (
         np.take_along_axis(found, best_SW1, axis=-1)[..., 0] for found in (kept_WK[None], commits_SWK, rows_SWK)
     )

@@ -29,6 +29,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting import measure
+from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.engine.forward import step_graphs
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
 from wedlm_core.engine.forward.step_graphs import AllowedBuffers, StepGraphs
@@ -175,7 +176,7 @@ def tight(folder: Path) -> Found:
 
 def one_slot_elsewhere(folder: Path) -> Found:
     """The second device, driven by a thread that never set a device; measured step cost; one sequence at a time."""
-    measure._TABLE = replace(measure._TABLE, seconds=(0.05, 0.05))
+    measure.CONSTANTS = replace(CONSTANTS, measured_seconds=(0.05, 0.05))
     config = replace(CONFIG, max_num_seqs=1, step_cost=None, graph_rows=8)
     requests = requests_of([[7, 8, 9], [20]], SamplingParams(max_tokens=5, ignore_eos=True))
     plain = replace(config, attention="auto", step_cost=CONFIG.step_cost)
@@ -191,7 +192,7 @@ def one_slot_elsewhere(folder: Path) -> Found:
 
 def defaults(folder: Path) -> Found:
     """Default settings: bfloat16, ``attention="auto"``, a pool sized by the device's memory."""
-    measure._TABLE = replace(measure._TABLE, seconds=(0.05, 0.05))
+    measure.CONSTANTS = replace(CONSTANTS, measured_seconds=(0.05, 0.05))
     sizes = EngineConfig(max_num_seqs=2, max_window=3, max_batch_rows=16, max_model_len=32, page_size=16, graph_rows=8)
     llm = LLM(str(folder), config=sizes, device="cuda:1")
     assert llm.engine._runner.backend.name == "triton"

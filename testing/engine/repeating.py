@@ -12,8 +12,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting.constants import CONSTANTS
-from wedlm_core.engine.drafting.controller import Arm, Controller, Measured
-from wedlm_core.engine.drafting.step_time import StepTime
+from wedlm_core.engine.drafting.controller import Arm, Controller
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.structured_outputs import StructuredOutputs
@@ -70,14 +69,24 @@ class Given(Controller):
     """Runs the arm that it is given."""
 
     def __init__(self, arm: Arm = Arm.HISTORY_AND_MASKS) -> None:
-        super().__init__(CONSTANTS, frozenset(Arm), StepTime(CONSTANTS))
+        super().__init__(CONSTANTS, frozenset(Arm))
         self.arm = arm
+
+    @property
+    def arm(self) -> Arm:
+        """The given arm."""
+        return self._usual
+
+    @arm.setter
+    def arm(self, arm: Arm) -> None:
+        self._usual = arm
 
     def choose(self, expected: Mapping[Arm, float], sequences: int) -> Arm:
         """The given arm."""
         del expected, sequences
-        self.is_due = False
         return self.arm
 
-    def record(self, step: Measured) -> None:
+    def record(self, tokens: float, seconds: float) -> bool:
         """Nothing changes."""
+        del tokens, seconds
+        return False

@@ -110,7 +110,7 @@ def _switches(given: Mapping[str, Any]) -> StreamingSwitches:
 
 HISTORY_TOKENS = 64
 """Tokens of a sequence that its drafts from history can always go by, a power of two."""
-_HISTORY_TOKEN_BYTES = 28  # with the orders of :class:`wedlm_core.engine.drafting.constants.DraftingConstants`
+_HISTORY_TOKEN_BYTES = 20  # with the orders of :class:`wedlm_core.engine.drafting.constants.DraftingConstants`
 
 
 def least_history_bytes(sequences: int, token_bytes: int = _HISTORY_TOKEN_BYTES) -> int:

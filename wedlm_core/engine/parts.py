@@ -110,7 +110,7 @@ def parts_of(
     drafting = Drafting(
         table, config.max_window, config.max_batch_rows,
         lambda: config.step_cost or cached_or_measured_cost(runner, pages, overlapping_launch),
-        is_given=config.step_cost is not None, overlap=overlapping, masks=mask is not None,
+        overlap=overlapping, masks=mask is not None,
         history=_history(config, table, runner.state, constants), constants=constants,
     )  # fmt: skip
     return Parts(

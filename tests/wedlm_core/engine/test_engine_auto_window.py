@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from testing.engine.engines import requests_of, run
@@ -14,7 +12,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting import measure
-from wedlm_core.engine.drafting.cost_table import CostSample, save_cached
+from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -69,7 +67,7 @@ def test_the_cost_is_measured_once_per_model_and_machine(
     parts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.3, 0.3)))
+    monkeypatch.setattr(measure, "CONSTANTS", replace(CONSTANTS, measured_seconds=(0.3, 0.3)))
     first = Engine(*parts).measure_step_cost()
     assert len(list(tmp_path.glob("*.json"))) == 1
     assert first.seconds[0] > 0
@@ -78,51 +76,17 @@ def test_the_cost_is_measured_once_per_model_and_machine(
     def never(*_: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(measure, "_measure", never)
-    monkeypatch.setattr(measure, "_check", never)  # this process measured it
-    assert Engine(*parts, EngineConfig(max_num_seqs=100)).measure_step_cost() == first
+    monkeypatch.setattr(measure, "_measured", never)
+    assert Engine(*parts, EngineConfig(max_num_seqs=64)).measure_step_cost() == first
     with pytest.raises(AssertionError, match="measured again"):  # smaller engines run fewer sequences at once
         Engine(*parts, EngineConfig(max_num_seqs=3)).measure_step_cost()
-
-
-def test_a_kept_table_is_checked_once_and_measured_anew_if_forwards_are_of_another_shape(
-    parts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.3, 0.3)))
-    good = Engine(*parts).measure_step_cost()
-    (path,) = tmp_path.glob("*.json")
-    checks, plain = [], measure._check
-
-    def quiet(*given: Any) -> list[CostSample]:
-        """The check's result on an idle machine: the table's times."""
-        checks.append(plain(*given))
-        assert checks[-1]
-        return [
-            replace(one, seconds=float(good(np.array([one.rows]), one.sequences * one.context, one.sequences)[0]))
-            for one in checks[-1]
-        ]
-
-    monkeypatch.setattr(measure, "_check", quiet)
-    # As of an engine that compiled its kernels, or shared its CPU, while it measured.
-    flat = replace(good, seconds=(good.seconds[-1],) * len(good.seconds))
-    dear_sequences = replace(good, per_sequence=30 * good.per_sequence + 1e-3)
-    for wrong in (flat, dear_sequences):
-        save_cached(path.stem.removeprefix("step-cost-"), wrong)
-        assert Engine(*parts).measure_step_cost() != wrong
-
-    twice_as_slow = replace(good, seconds=tuple(2 * s for s in good.seconds), per_sequence=2 * good.per_sequence)
-    save_cached(path.stem.removeprefix("step-cost-"), twice_as_slow)
-    checks.clear()
-    assert Engine(*parts).measure_step_cost() == Engine(*parts).measure_step_cost() == twice_as_slow
-    assert len(checks) == 1
 
 
 def test_measuring_in_the_middle_of_a_run_changes_nothing(
     parts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.1, 0.1)))
+    monkeypatch.setattr(measure, "CONSTANTS", replace(CONSTANTS, measured_seconds=(0.1, 0.1)))
     params = SamplingParams(max_tokens=40, window_size=8)
     want = generate(parts, params, EngineConfig())
     engine = Engine(*parts, EngineConfig())

@@ -23,6 +23,7 @@ from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting import measure
 from wedlm_core.engine.drafting.bench import IN_FLIGHT
+from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.engine.overlap import CompletedForward
@@ -233,7 +234,7 @@ def test_costs_of_an_overlapping_engine_are_of_forwards_that_do_not_wait_for_eac
 ) -> None:
     """Else the host's work between two forwards, which the device hides, would make rows look cheap."""
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.1, 0.1)))
+    monkeypatch.setattr(measure, "CONSTANTS", replace(CONSTANTS, measured_seconds=(0.1, 0.1)))
     flying = most = 0
     start, wait = AsyncLaunch.start, InFlightForward.wait
 

@@ -16,7 +16,7 @@ from testing.engine.engines import run
 from testing.engine.repeating import COST, TIGHT, Given, engine_of, new_engine, requests, tokens
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.drafting.controller import Arm, Measured
+from wedlm_core.engine.drafting.controller import Arm
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.model.weights import load_model
@@ -35,12 +35,14 @@ class Turns(Given):
         super().__init__(Arm.MASKS)
         self._rng, self._longest, self._turn = random.Random(seed), longest, 2
 
-    def record(self, step: Measured) -> None:
+    def record(self, tokens: float, seconds: float) -> bool:
         """Count it, whatever it took."""
         self._turn -= 1
-        if self._turn <= 0:
-            other = Arm.MASKS if self.arm.has_history else Arm.HISTORY_AND_MASKS
-            self.arm, self._turn, self.is_due = other, self._rng.randint(1, self._longest), True
+        if self._turn > 0:
+            return False
+        self.arm = Arm.MASKS if self.arm.has_history else Arm.HISTORY_AND_MASKS
+        self._turn = self._rng.randint(1, self._longest)
+        return True
 
 
 def overlapping(controller: Given, **settings: Any) -> Engine:

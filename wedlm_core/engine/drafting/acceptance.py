@@ -49,16 +49,9 @@ class Acceptance:
         self._family_S[slots_S] = family_S
 
     def observe(
-        self,
-        slots_D: IntArray,
-        valid_D: BoolArray,
-        drafts_D: IntArray,
-        agreed_D: IntArray,
-        next_valid_D: BoolArray,
-        continues_D: BoolArray,
-        source_DC: np.ndarray | None = None,
-        own_D: BoolArray | None = None,
-    ) -> None:
+        self, slots_D: IntArray, valid_D: BoolArray, drafts_D: IntArray, agreed_D: IntArray, next_valid_D: BoolArray,
+        continues_D: BoolArray, source_DC: np.ndarray | None = None, own_D: BoolArray | None = None,
+    ) -> None:  # fmt: skip
         """Count the outcome of a forward with masks or drafts.
 
         Drafts of other sources are not counted. If the first wrong draft is one of these, the drafts after it were not
@@ -76,19 +69,10 @@ class Acceptance:
         """
         count = len(slots_D)
         learn(
-            slots_D,
-            np.ones(count, dtype=np.bool_) if own_D is None else own_D,
-            valid_D,
-            drafts_D,
-            agreed_D,
-            next_valid_D,
-            continues_D,
-            np.zeros((count, 0), dtype=np.int8) if source_DC is None else source_DC,
-            self._family_S,
-            self._counts,
-            self._job,
-            self._constants.counts_kept,
-        )
+            slots_D, np.ones(count, dtype=np.bool_) if own_D is None else own_D, valid_D, drafts_D, agreed_D,
+            next_valid_D, continues_D, np.zeros((count, 0), dtype=np.int8) if source_DC is None else source_DC,
+            self._family_S, self._counts, self._job, self._constants.counts_kept,
+        )  # fmt: skip
 
     def job_hazard(self, family: int = 0) -> FloatArray:
         """``[2, W]`` (stale, valid): hazard of one family over the whole job.

@@ -8,19 +8,13 @@ is within its budget.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from wedlm_core.engine.drafting.constants import DraftingConstants
-from wedlm_core.engine.drafting.step_time import StepTime
 
-__all__ = ["Arm", "Controller", "Measured"]
-
-_LEAST_LOSS = 0.1  # least expected loss of a trial, as a share of its time: it disturbs plans, too
-_FIRST_TRIALS = 2  # of each arm that is near the best at the start of a job
-_TOO_LONG = 3.0  # a trial ends after its expected seconds times this
+__all__ = ["Arm", "Controller"]
 
 
 class Arm(IntEnum):
@@ -42,48 +36,28 @@ class Arm(IntEnum):
         return bool(self & 2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The measurement of a step.
-
-    Attributes:
-        tokens: output tokens.
-        seconds: seconds of the step, the share of its prefill left out.
-        rows: rows of the forward.
-        expected: expected seconds of the forward by the corrected table; 0 if not known.
-        off: natural logarithm of measured over expected seconds of the forward; 0 if not known.
-    """
-
-    tokens: float
-    seconds: float
-    rows: float = 0.0
-    expected: float = 0.0
-    off: float = 0.0
-
-
 @dataclass(slots=True)
 class _Record:
-    """Results of an arm in an octave: tokens (decayed), measured and expected; trials, and the seconds at the last."""
+    """Results of an arm: tokens (decayed), measured and expected, and the job's seconds when it was last measured."""
 
     tokens: float = 0.0
     promised: float = 0.0
-    trials: int = 0
-    tried_at: float | None = None
+    known_at: float | None = None
+
+    def correction(self, prior: float) -> float:
+        """Measured over expected tokens, with 1 as prior."""
+        return (self.tokens + prior) / (self.promised + prior)
 
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial in progress: sums over its counted forwards."""
+    """A trial of ``goal`` tokens in progress: its forwards, and the tokens and seconds of those that count."""
 
     arm: Arm
-    tokens_left: float
-    seconds_left: float
+    goal: float
     forwards: int = 0
     tokens: float = 0.0
     seconds: float = 0.0
-    rows: float = 0.0
-    expected: float = 0.0
-    off: float = 0.0
 
 
 class Controller:
@@ -92,36 +66,29 @@ class Controller:
     Args:
         constants: of drafting.
         arms: the arms to choose from; one of them is ``NONE``.
-        step_time: owner of the table that a trial may correct.
-
-    Attributes:
-        arm: the arm that is on; during a trial, the one that is tried.
-        is_due: a trial has ended, so windows have to be planned at once.
     """
 
-    def __init__(self, constants: DraftingConstants, arms: frozenset[Arm], step_time: StepTime) -> None:
-        self._constants, self._arms, self._step_time = constants, arms, step_time
-        self._records: dict[tuple[int, Arm], _Record] = {}
-        self._expected: Mapping[Arm, float] = {}
-        self._octave, self._sequences = 0, 1
+    def __init__(self, constants: DraftingConstants, arms: frozenset[Arm]) -> None:
+        self._constants = constants
+        self._records = {arm: _Record() for arm in arms}
+        self._expected: Mapping[Arm, float] = {}  # of the last plan; empty while too few forwards have been seen
         self._seconds, self._forwards = 0.0, 0
-        self._is_known = False  # the last plan had seen enough forwards to know the step time
         self._usual = Arm.NONE
         self._trial: _Trial | None = None
-        self.arm, self.is_due = Arm.NONE, False
 
     @property
-    def in_trial(self) -> bool:
-        """Whether the arm that is on is being tried."""
-        return self._trial is not None
+    def arm(self) -> Arm:
+        """The arm that is on; during a trial, the one that is tried."""
+        return self._usual if self._trial is None else self._trial.arm
+
+    @property
+    def correction(self) -> float:
+        """Measured over expected rate of the arm that is on."""
+        return self._records[self.arm].correction(self._constants.trial_tokens)
 
     def rate_of(self, arm: Arm) -> float:
-        """Corrected tokens per second of an arm at the load of the last choice; 0 before the first choice."""
-        record, expected = self._record(arm), self._expected.get(arm, 0.0)
-        if record.tried_at is None and arm == Arm.HISTORY and self._usual == Arm.HISTORY_AND_MASKS:
-            return self.rate_of(self._usual)  # it pays together with masks, so it may pay alone
-        prior = self._constants.trial_tokens
-        return expected * (record.tokens + prior) / (record.promised + prior)
+        """Corrected tokens per second of an arm at the load of the last plan; 0 while it is not known."""
+        return self._corrected(self._expected).get(arm, 0.0)
 
     def choose(self, expected: Mapping[Arm, float], sequences: int) -> Arm:
         """Choose the arm by expected tokens per second, or begin a trial.
@@ -130,88 +97,73 @@ class Controller:
             expected: arm -> expected tokens per second, uncorrected.
             sequences: number of running sequences.
         """
-        self._expected, self._sequences, self.is_due = expected, max(1, sequences), False
-        self._is_known = self._forwards >= 2 * self._constants.uncounted
-        octave = max(0, sequences).bit_length()
-        if octave != self._octave:
-            self._octave, self._trial = octave, None
+        self._expected = expected if self._forwards >= 2 * self._constants.uncounted else {}
         if self._trial is not None:
             return self.arm
-        rates = {arm: self.rate_of(arm) for arm in self._arms if expected.get(arm, 0.0) > 0}
-        best = max(rates, key=rates.__getitem__, default=Arm.NONE)
+        rates = self._corrected(expected)
         usual = self._usual if self._usual in rates else Arm.NONE
-        if best != usual and rates[best] > (1 + self._constants.least_gain) * rates.get(usual, 0.0):
+        best = max(rates, key=rates.__getitem__, default=usual)
+        if rates.get(best, 0.0) > (1 + self._constants.least_gain) * rates.get(usual, 0.0):
             usual = best
-        self._usual = self.arm = usual
-        self._record(usual).trials = _FIRST_TRIALS  # a usual arm needs no first trials
-        self._begin_trial(rates)
+        self._usual = usual
+        if self._expected:
+            self._begin_trial(rates, self._constants.trial_tokens * sequences)
         return self.arm
 
-    def record(self, step: Measured) -> None:
-        """Count a step of the arm that is on."""
-        self._seconds += step.seconds
+    def record(self, tokens: float, seconds: float) -> bool:
+        """Count a step of the arm that is on.
+
+        Args:
+            tokens: output tokens.
+            seconds: of the step, the share of its prefill left out.
+
+        Returns:
+            Whether it ended a trial, so that windows have to be planned at once.
+        """
+        self._seconds += seconds
         self._forwards += 1
-        trial, promised = self._trial, step.seconds * self._expected.get(self.arm, 0.0)
+        trial, record = self._trial, self._records[self.arm]
         if trial is None:
-            if not self._is_known:
-                return
-            record, kept = self._record(self.arm), self._constants.counts_kept
-            record.tokens = kept * record.tokens + step.tokens
-            record.promised = kept * record.promised + promised
-            return
+            if self._expected:
+                self._add(record, tokens, seconds, self._constants.counts_kept)
+            return False
         trial.forwards += 1
         if trial.forwards > self._constants.uncounted:
-            trial.seconds_left -= step.seconds
-            trial.tokens_left -= step.tokens
-            trial.tokens, trial.seconds = trial.tokens + step.tokens, trial.seconds + step.seconds
-            trial.rows, trial.expected = trial.rows + step.rows, trial.expected + step.expected
-            trial.off += step.off * step.expected
-        if trial.tokens_left <= 0 or trial.seconds_left <= 0:
-            self._end_trial(trial)
+            trial.tokens, trial.seconds = trial.tokens + tokens, trial.seconds + seconds
+        if trial.tokens < trial.goal:
+            return False
+        self._add(record, trial.tokens, trial.seconds, 0.5)
+        self._trial = None
+        return True
 
-    def _begin_trial(self, rates: Mapping[Arm, float]) -> None:
+    def _add(self, record: _Record, tokens: float, seconds: float, kept: float) -> None:
+        """Add tokens in so many seconds of the arm that is on, and keep a share of the earlier ones."""
+        record.known_at, record.tokens = self._seconds, kept * record.tokens + tokens
+        record.promised = kept * record.promised + seconds * self._expected.get(self.arm, 0.0)
+
+    def _corrected(self, expected: Mapping[Arm, float]) -> dict[Arm, float]:
+        """Corrected tokens per second of the arms that can run."""
+        prior, usual = self._constants.trial_tokens, self._usual
+        rates = {
+            arm: expected[arm] * record.correction(prior)
+            for arm, record in self._records.items()
+            if expected.get(arm, 0.0) > 0
+        }
+        if Arm.HISTORY in rates and self._records[Arm.HISTORY].known_at is None and usual == Arm.HISTORY_AND_MASKS:
+            rates[Arm.HISTORY] = rates[usual]  # it pays together with masks, so it may pay alone
+        return rates
+
+    def _begin_trial(self, rates: Mapping[Arm, float], goal: float) -> None:
         """Begin the trial of the arm that has waited longest, among those within their budgets."""
-        constants, usual = self._constants, self._usual
-        if not self._is_known:
-            return
-        best, tokens = rates[usual], float(constants.trial_tokens * self._sequences)
+        constants, best = self._constants, rates[self._usual]
         waits = dict[Arm, float]()
         for arm, rate in rates.items():
-            record = self._record(arm)
-            lost = tokens / rate * max(_LEAST_LOSS, 1 - rate / best)
-            since = self._seconds - (record.tried_at or 0.0)
-            # The first trial also loads code, so its rate is too low.
-            thought = rate if record.tried_at is None else self._expected[arm]
-            new = record.trials < _FIRST_TRIALS and thought >= constants.near * best
-            if arm != usual and (new or lost <= constants.trial_share * since):
-                waits[arm] = float("inf") if new else since
-        if not waits:
-            return
-        arm = max(waits, key=waits.__getitem__)
-        self._trial = _Trial(arm=arm, tokens_left=tokens, seconds_left=_TOO_LONG * tokens / rates[arm])
-        self.arm = arm
-
-    def _end_trial(self, trial: _Trial) -> None:
-        """Correct the table at the rows of the trial, then the arm by the remaining difference; a plan is due."""
-        self._trial, self.is_due = None, True
-        record = self._record(trial.arm)
-        record.tried_at, record.trials = self._seconds, record.trials + 1
-        if not trial.seconds:
-            return
-        promised = trial.seconds * self._expected.get(trial.arm, 0.0)
-        if trial.expected:
-            off, rows = trial.off / trial.expected, trial.rows / (trial.forwards - self._constants.uncounted)
-            if self._step_time.correct(rows, off):  # the table now explains this part of the difference
-                promised *= max(0.0, 1 - trial.expected * (math.exp(off) - 1) / trial.seconds)
-        kept = 0.5 if record.trials > _FIRST_TRIALS else 0.0  # the second replaces the first
-        record.tokens, record.promised = kept * record.tokens + trial.tokens, kept * record.promised + promised
-
-    def _record(self, arm: Arm) -> _Record:
-        """The record of an arm in the present octave; a new one begins as a copy of the nearest octave's."""
-        found = self._records.get((self._octave, arm))
-        if found is None:
-            near = min((key for key in self._records if key[1] == arm), key=lambda k: abs(k[0] - self._octave),
-                       default=None)  # fmt: skip
-            found = _Record() if near is None else replace(self._records[near])
-            self._records[self._octave, arm] = found
-        return found
+            known_at = self._records[arm].known_at
+            # Even an equal arm costs a little, since windows change.
+            lost = goal / rate * max(constants.least_gain, 1 - rate / best)
+            waited = self._seconds - (known_at or 0.0)
+            is_new = known_at is None and rate >= constants.near * best
+            if arm != self._usual and (is_new or lost <= constants.trial_share * waited):
+                waits[arm] = float("inf") if is_new else waited
+        if waits:
+            self._trial = _Trial(arm=max(waits, key=waits.__getitem__), goal=goal)

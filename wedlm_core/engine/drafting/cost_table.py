@@ -18,15 +18,7 @@ import numpy as np
 from wedlm_core.cache import cache_folder, temporary_folder, writable_cache
 from wedlm_core.config.step_cost import FloatArray, StepCost, why_not
 
-__all__ = [
-    "CostSample",
-    "cache_key",
-    "fit",
-    "load_cached",
-    "misfit",
-    "monotone",
-    "save_cached",
-]
+__all__ = ["CostSample", "cache_key", "fit", "load_cached", "monotone", "save_cached"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,18 +70,6 @@ def fit(samples: Sequence[CostSample]) -> StepCost:
         per_kv=slope.get(1, 0.0),
         per_row_kv=slope.get(2, 0.0),
     )
-
-
-def misfit(cost: StepCost, samples: Sequence[CostSample]) -> float:
-    """Largest over smallest ratio of measured to tabulated seconds of the samples; 1 without samples.
-
-    A table that is twice too high everywhere has a misfit of 1: windows depend on relative costs alone.
-    """
-    ratios = [
-        sample.seconds / float(cost(np.array([sample.rows]), sample.sequences * sample.context, sample.sequences)[0])
-        for sample in samples
-    ]
-    return max(ratios) / min(ratios) if ratios else 1.0
 
 
 def monotone(values: Sequence[float]) -> FloatArray:

@@ -7,24 +7,22 @@ table: ``masks``, ``keep_valid``, ``keep_stale``, and with drafts from history `
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.drafting.acceptance import Acceptance
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
-from wedlm_core.engine.drafting.controller import Arm, Controller, Measured
+from wedlm_core.engine.drafting.controller import Arm, Controller
 from wedlm_core.engine.drafting.masks import allocate, long_run
 from wedlm_core.engine.drafting.report import StepReport
-from wedlm_core.engine.drafting.step_time import MOST_OFF, Load, StepTime
+from wedlm_core.engine.drafting.step_time import HostTime, Load
 from wedlm_core.engine.drafting.windows import HistoryWindows, Suggestions
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
 __all__ = ["Drafting"]
-
-_PRIOR_COMMITS = 500.0  # commits that the counts of prefill begin with: a job begins with many prompts
 
 
 class Drafting:
@@ -35,7 +33,6 @@ class Drafting:
         widest: most masks of any request's window.
         most_rows: the engine's budget of rows in a forward.
         cost: returns the step cost; called when the first plan needs it.
-        is_given: the user gave the step cost.
         overlap: a forward is launched before the outcome of the one before is known, so its rows are an upper bound.
         masks: whether the model has a mask token.
         history: writes drafts from history; None where they are not wanted.
@@ -47,25 +44,25 @@ class Drafting:
     """
 
     def __init__(
-        self, table: SlotTable, widest: int, most_rows: int, cost: Callable[[], StepCost], *, is_given: bool = False,
-        overlap: bool = False, masks: bool = True,
-        history: HistoryWindows | None = None, constants: DraftingConstants = CONSTANTS,
+        self, table: SlotTable, widest: int, most_rows: int, cost: Callable[[], StepCost], *,
+        overlap: bool = False, masks: bool = True, history: HistoryWindows | None = None,
+        constants: DraftingConstants = CONSTANTS,
     ) -> None:  # fmt: skip
         self._table, self._most_rows, self._measure, self._constants = table, most_rows, cost, constants
-        self._table_of_forwards: StepCost | None = None
         self._overlap, self._masks, self._history = overlap, masks and widest > 0, history
         self._acceptance = Acceptance(len(table.limit), max(1, widest), constants)
         self._accepted_2SW = np.zeros((2, len(table.limit), max(1, widest)))  # drafts of masks, as the last plan saw it
-        self._step_time = StepTime(constants, is_given=is_given)
+        self._host_time = HostTime(constants.counts_kept)
         arms = frozenset(
             arm for arm in Arm if (self._masks or not arm.has_masks) and (history is not None or not arm.has_history)
         )
-        self.controller = Controller(constants, arms, self._step_time)
-        self._commits, self._prefill_rows, self._prefills = _PRIOR_COMMITS, 0.0, 0.0
+        self.controller = Controller(constants, arms)
+        # Decayed: tokens (a job begins with many prompts), rows of prompts, forwards with any.
+        self._commits, self._prefill_rows, self._prefills = 1 / (1 - constants.slow_kept), 0.0, 0.0
         self._since, self._interval = 0, 1  # forwards since the last plan, and between it and the next
         self._planned_for = 0  # sequences
         self._new_masks, self._new_stale = 0, 0  # of new sequences: the mean of those that ran
-        self._row_price, self._draft_price = 0.0, 0.0
+        self._draft_price = 0.0
         self.decode_seconds, self.autoregressive_seconds = 0.0, 0.0
 
     @property
@@ -104,7 +101,7 @@ class Drafting:
         Returns:
             Whether the table's windows were rewritten.
         """
-        due = self._since >= self._interval or self.controller.is_due or 2 * len(slots_R) <= self._planned_for
+        due = self._since >= self._interval or 2 * len(slots_R) <= self._planned_for
         slots_S = slots_R[self._table.adaptive[slots_R]] if due else slots_R[:0]
         if not len(slots_S):
             return False
@@ -112,17 +109,16 @@ class Drafting:
         self._since, self._planned_for = 0, len(slots_R)
         self._write(slots_S, self._load(slots_R, slots_S, spare_tokens()))
         constants = self._constants
-        least = constants.plan_forwards + len(slots_S) // 64
-        same = np.array_equal(before, self._table.masks[slots_S]) and not self.controller.in_trial
-        self._interval = min(2 * max(least, self._interval), constants.most_plan_forwards) if same else least
+        least, most = constants.plan_forwards
+        least += len(slots_S) // 64
+        same = np.array_equal(before, self._table.masks[slots_S])
+        self._interval = min(2 * max(least, self._interval), most) if same else least
         return True
 
-    @property
+    @cached_property
     def cost(self) -> StepCost:
         """The step cost; the first call measures it."""
-        if self._table_of_forwards is None:
-            self._table_of_forwards = self._measure()
-        return self._table_of_forwards
+        return self._measure()
 
     def close(self, slot: int, *, keep: bool) -> None:
         """Forget a sequence; with ``keep`` its text stays in history for later ones."""
@@ -143,10 +139,10 @@ class Drafting:
         return self._history.draft(report, self._accepted_2SW, self._draft_price)
 
     def _learn(self, report: StepReport) -> None:
-        kept = self._constants.prefill_kept
+        kept = self._constants.slow_kept
         tokens = float(np.add.reduce(report.emit_D))
         self._since += 1
-        self._commits = self._commits * kept + tokens + (1 - kept) * _PRIOR_COMMITS
+        self._commits = self._commits * kept + tokens + 1
         self._prefill_rows = self._prefill_rows * kept + report.prefill_rows
         self._prefills = self._prefills * kept + (report.prefill_rows > 0)
         slots_D, outcome = report.slots_D, report.outcome
@@ -164,34 +160,29 @@ class Drafting:
         """Count the seconds of a step, without the share of its prefill."""
         rows, sequences, forward = report.forward_rows, len(report.slots_D), report.forward_seconds
         assert report.seconds is not None
-        seconds, expected, off = report.seconds, 0.0, 0.0
+        seconds, host = report.seconds, self._host_time
         if rows is not None and forward is not None and forward > 0:
-            cost, decoding = self.cost, rows - report.prefill_rows
-            every = self._step_time.expected(cost, rows, report.kv_tokens, sequences)
-            expected = every
-            if report.prefill_rows:
-                expected = self._step_time.expected(cost, decoding, report.kv_tokens, sequences)
-                seconds *= 1 - forward / report.seconds * (1 - expected / every)
-            off = math.log(forward / every)
-            usual = expected + self._step_time.host_seconds(drafts=drafts)
-            seconds = min(seconds, math.exp(MOST_OFF) * usual)  # a longer step was disturbed
-            if not self.controller.in_trial:
-                self._step_time.record(rows, off)
-            if not self._step_time.is_given:
-                is_usual = not (report.prefill_rows or np.count_nonzero(report.ended_D))
-                self._step_time.record_host(report.seconds - forward, drafts=drafts, is_usual=is_usual)
+            every, decoding = (
+                float(self.cost(np.array([some]), report.kv_tokens, sequences)[0])
+                for some in (rows, rows - report.prefill_rows)
+            )
+            host.record(report.seconds - forward, drafts=drafts)
+            seconds -= forward * (1 - decoding / every)
+            usual = (decoding + host.seconds(drafts=drafts)) / self.controller.correction
+            seconds = min(seconds, self._constants.disturbed * usual)
         alone = self.controller.rate_of(Arm.NONE)
         if alone > 0 and not np.count_nonzero(self._table.constrained[report.slots_D]):
             self.decode_seconds += seconds
             self.autoregressive_seconds += tokens / alone
-        self.controller.record(Measured(tokens=tokens, seconds=seconds, rows=rows or 0.0, expected=expected, off=off))
+        if self.controller.record(tokens, seconds):
+            self._interval = 0
 
     def _load(self, slots_R: IntArray, slots_S: IntArray, spare_tokens: int) -> Load:
-        table, time = self._table, self._step_time
+        table = self._table
         every = float(table.rows[slots_R].sum())
+        host, alone = (self._host_time.seconds(drafts=drafts) for drafts in (True, False))
         return Load(
-            cost=time.corrected(self.cost), host_seconds=time.host_seconds(drafts=True),
-            spared_alone=max(0.0, time.host_seconds(drafts=True) - time.host_seconds(drafts=False)),
+            cost=self.cost, host_seconds=host, spared_alone=max(0.0, host - alone),
             kv_tokens=float(table.cached[slots_R].sum()), other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens), prefill_rows=self._prefill_rows / self._commits,
             burst_rows=self._prefill_rows / self._prefills if self._prefills else 1.0, are_bounds=self._overlap,
@@ -201,17 +192,16 @@ class Drafting:
         """Allocate masks, choose the arm, and write its windows to the table."""
         table, acceptance, overlap = self._table, self._acceptance, self._overlap
         stale_SW, valid_SW = self._accepted_2SW[:, slots_S] = acceptance.by_kind(slots_S)
-        run = long_run(valid_SW, stale_SW, acceptance.agreement(slots_S), self._row_price, bounds=overlap)
+        run = long_run(valid_SW, stale_SW, acceptance.agreement(slots_S), bounds=overlap)
         widest_S = table.widest[slots_S] if self._masks else np.zeros(len(slots_S), dtype=np.int64)
-        none, masked = allocate(run, widest_S, load)
+        none, masked = allocate(run, widest_S, load, self._constants)
         # Without prefill, as steps are measured: it takes as long for each commit of any arm.
         expected = {arm: none.commits_per_second for arm in Arm if not arm.has_masks}
         if masked is not None:
             expected |= {arm: masked.commits_per_second for arm in Arm if arm.has_masks}
         arm = self.controller.choose(expected, len(slots_S))
         chosen = masked if arm.has_masks and masked is not None else none
-        self._row_price = 0.0 if overlap else chosen.row_price
-        rows = max(chosen.rows, self._step_time.usual_rows)
+        rows = max(chosen.rows, load.other_rows + float(table.rows[slots_S].sum()))
         rate = max(chosen.commits_per_second, self.controller.rate_of(arm))
         self._draft_price = rate * load.slope(rows, len(slots_S))
         masks_S = chosen.masks_S

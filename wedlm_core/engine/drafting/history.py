@@ -65,14 +65,11 @@ class History:
         self._memory = kernels.Memory(
             rings=self._rings,
             tests=np.zeros((kernels.CLASSES, 2)),
-            fail=np.zeros((slots, 2)),
             token=np.zeros((slots, most_drafts), np.int32),
             drafts=np.zeros(slots, np.int64),
             cell=np.zeros((slots, most_drafts), np.int64),
-            hazard=np.zeros((slots, most_drafts)),
-            class_kept=constants.class_kept,
-            slot_kept=constants.speed_kept,
-            prior=constants.class_prior,
+            class_kept=constants.slow_kept,
+            prior=constants.job_prior,
         )
         self._prompt = np.zeros(slots, np.int64)  # tokens of each slot's prompt
         self._constants = constants
@@ -91,7 +88,7 @@ class History:
             prompt: ``[N]``, any integers.
         """
         self._start(slot)
-        self._prompt[slot], self._memory.fail[slot], self._memory.drafts[slot] = len(prompt), 0, 0
+        self._prompt[slot], self._memory.drafts[slot] = len(prompt), 0
         extend(self._rings, slot, np.ascontiguousarray(prompt, dtype=np.int32))
 
     def append(self, slots_D: IntArray, token_DC: TokenArray, count_D: IntArray) -> None:

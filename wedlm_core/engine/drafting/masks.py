@@ -13,15 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from wedlm_core.config.step_cost import FloatArray
+from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.step_time import Load
-from wedlm_core.kernels.cpu.planning import hull_density, long_runs, order_by_rows
+from wedlm_core.kernels.cpu.planning import hull_density, long_runs
 
 __all__ = ["Allocation", "LongRun", "allocate", "long_run"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-
-_NEAR_BEST = 0.999  # the fewest rows with this share of the best rate are chosen
-_TELLING = 1.5  # least rows of a trial over the rows without masks: fewer would not measure the cost of rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +40,16 @@ class Allocation:
 
     Attributes:
         masks_S: int64, masks of each sequence.
-        rate: expected commits per second, prefill included.
-        commits_per_second: the same without prefill, whose time does not depend on drafts.
+        commits_per_second: expected, without prefill, whose time for each commit does not depend on drafts.
         rows: expected rows of a forward.
-        row_price: commits that one more row has to gain to be worth its time.
     """
 
     masks_S: IntArray
-    rate: float
     commits_per_second: float
     rows: float
-    row_price: float
 
 
-def long_run(
-    valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, row_price: float, *, bounds: bool = False
-) -> LongRun:
+def long_run(valid_SW: FloatArray, stale_SW: FloatArray, agree_2S: FloatArray, *, bounds: bool = False) -> LongRun:
     """Solve a two-state chain per sequence and window: the drafts of a forward are valid or stale.
 
     With w masks, valid drafts are the w - 1 proposals after the one that the verifier decided. They stay valid if all
@@ -69,25 +61,27 @@ def long_run(
         valid_SW: float64, probability that valid drafts up to offset 1 .. W are all accepted.
         stale_SW: float64, the same for stale drafts.
         agree_2S: float64, probability that the first mask agrees after all (stale, valid) drafts were accepted.
-        row_price: commits that a row has to gain; decides the number of stale drafts.
         bounds: forwards are padded to the most rows that they may have: a head, w drafts and w masks.
     """
     count, width = valid_SW.shape
     commits_SW, rows_SW = np.empty((2, count, width + 1))
     kept_SW = np.empty((count, width + 1), dtype=np.int64)
-    long_runs(valid_SW, stale_SW, agree_2S, row_price, commits_SW, rows_SW, kept_SW)
+    long_runs(valid_SW, stale_SW, agree_2S, commits_SW, rows_SW, kept_SW)
     if bounds:
         rows_SW[:] = np.append(1.0, 2.0 * np.arange(1, width + 1) + 1.0)
     return LongRun(commits_SW=commits_SW, rows_SW=rows_SW, kept_SW=kept_SW)
 
 
-def allocate(run: LongRun, widest_S: IntArray, load: Load) -> tuple[Allocation, Allocation | None]:
+def allocate(
+    run: LongRun, widest_S: IntArray, load: Load, constants: DraftingConstants = CONSTANTS
+) -> tuple[Allocation, Allocation | None]:  # fmt: skip
     """Find the rates without masks and with the best masks; among about equal masks, the fewest rows win.
 
     Args:
         run: commits and rows of each window.
         widest_S: int64, most masks of each sequence (0 .. W).
         load: the other work of the step, and its seconds.
+        constants: of drafting.
 
     Returns:
         The allocation without masks, and the best one with masks; None where no sequence may have any.
@@ -112,23 +106,25 @@ def allocate(run: LongRun, widest_S: IntArray, load: Load) -> tuple[Allocation, 
     def at(link: int) -> Allocation:
         place_S = np.zeros(count, dtype=np.int64)
         np.maximum.at(place_S, own_N[:link], place_N[:link])
-        rows, commits_per_second = float(rows_N[link]), float(commits_N[link] / seconds_N[link])
+        commits_per_second = float(commits_N[link] / seconds_N[link])
         return Allocation(
-            masks_S=masks_SW[np.arange(count), place_S], rate=float(rate_N[link]), rows=rows,
-            commits_per_second=commits_per_second, row_price=load.slope(rows, count) * commits_per_second,
-        )  # fmt: skip
+            masks_S=masks_SW[np.arange(count), place_S], rows=float(rows_N[link]), commits_per_second=commits_per_second
+        )
 
     if len(rate_N) < 2 or rate_N[1:].max() <= 0:
         return at(0), None
-    if rate_N[1:].max() < rate_N[0]:  # masks lose: try them with enough rows to measure the cost of rows
-        telling_N = rows_N >= load.other_rows + _TELLING * (rows_N[0] - load.other_rows)
-        rate_N[1:][~telling_N[1:] & telling_N.any()] = -np.inf
-    return at(0), at(1 + int((rate_N[1:] >= _NEAR_BEST * rate_N[1:].max()).argmax()))
+    return at(0), at(1 + int((rate_N[1:] >= constants.near_best * rate_N[1:].max()).argmax()))
 
 
 def _by_rows(run: LongRun, widest_S: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Masks, rows and commits, each sequence's windows ordered by rows; a wider window may take fewer rows."""
-    masks_SW = np.empty(run.rows_SW.shape, dtype=np.int64)
-    rows_SW, commits_SW = np.empty((2, *run.rows_SW.shape))
-    order_by_rows(run.rows_SW, run.commits_SW, widest_S, masks_SW, rows_SW, commits_SW)
+    """Masks, rows and commits, each sequence's windows ordered by rows; a wider window may take fewer rows.
+
+    Windows that are too wide stand last and bring nothing for their rows.
+    """
+    fits_SW = np.arange(run.rows_SW.shape[1]) <= widest_S[:, None]
+    rows_SW = np.where(fits_SW, run.rows_SW, run.rows_SW.max() + 1)
+    masks_SW = rows_SW.argsort(axis=1, kind="stable")
+    rows_SW, commits_SW = (
+        np.take_along_axis(found_SW, masks_SW, axis=1) for found_SW in (rows_SW, fits_SW * run.commits_SW)
+    )
     return masks_SW, rows_SW, commits_SW

@@ -17,7 +17,8 @@ from wedlm_core.cache import one_at_a_time
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.drafting.bench import Bench
-from wedlm_core.engine.drafting.cost_table import CostSample, cache_key, fit, load_cached, misfit, save_cached
+from wedlm_core.engine.drafting.constants import CONSTANTS
+from wedlm_core.engine.drafting.cost_table import CostSample, cache_key, fit, load_cached, save_cached
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.kv.pages import PageManager, SequencePages
@@ -25,55 +26,21 @@ from wedlm_core.kv.pages import PageManager, SequencePages
 __all__ = ["cached_or_measured_cost"]
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 18  # of the measurement: raise it when steps change so much that kept tables mislead
-_CONTEXTS = {"cpu": (64, 512), "cuda": (64, 1024)}  # on a GPU, the time to read shallow KV is too short to measure
-_FIRST_JUMP = 64  # rows of a tile of products on a GPU
-_LARGE = 1024  # rows of forwards that are measured last
-_CPU = torch.device("cpu")
-_SEQUENCES = {"cpu": 64, "cuda": 256}  # at most: engines of that size and above share a table
-_SHORT, _BEFORE = 2e-3, 2  # seconds of forwards after so many of their kind, which are not timed
-_OFF = 4.0  # misfit of a table to its own samples above which a warning is logged: the machine was busy
-_WARP = 2.0  # misfit of a kept table to forwards of today above which it is measured again
+_VERSION = 19  # of the measurement: raise it when steps change so much that kept tables mislead
+_ROUNDS = 5  # of a measurement, at most
+_TILE = 64  # rows of a tile of products on a GPU
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Effort:
-    """The limits of a measurement.
-
-    Attributes:
-        rounds: most rounds over all points.
-        seconds: least and most seconds of its time limit; one forward may exceed the limit.
-        forwards: between these two, the limit is the time of this number of the smallest forwards.
-        points: number of points that are measured whatever their time.
-    """
-
-    rounds: int
-    seconds: tuple[float, float]
-    forwards: int
-    points: int
-
-
-_TABLE = _Effort(rounds=5, seconds=(2.5, 10.0), forwards=400, points=4)  # with fewer points there is no table
-_CHECK = _Effort(rounds=3, seconds=(0.2, 1.0), forwards=40, points=1)
-_proven: set[tuple[str, StepCost]] = set()
-"""Tables that this process measured or checked, with their keys."""
-
-
-def _most_sequences(config: EngineConfig, device: torch.device) -> int:
+def _most_sequences(config: EngineConfig) -> int:
     """Sequences that are measured with at most: the engine's buffers hold no more than its own number."""
-    return min(_SEQUENCES.get(device.type, _SEQUENCES["cuda"]), config.max_num_seqs)
-
-
-def _contexts(device: torch.device) -> tuple[int, ...]:
-    return _CONTEXTS.get(device.type, _CONTEXTS["cuda"])
+    return min(CONSTANTS.measured_sequences, config.max_num_seqs)
 
 
 def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None = None) -> StepCost:
     """Load the cost of this engine's forwards from the cache, or measure it now.
 
     Measuring takes 3 seconds if forwards take a few milliseconds, and about 10 if they are slow; compilation of kernels
-    is not included. Each process checks a table from the cache against a few forwards, since it may have been measured
-    on a busy machine. It is safe in the middle of a run: it uses free pages (and measures fewer points if few are
+    is not included. It is safe in the middle of a run: it uses free pages (and measures fewer points if few are
     free), and does not touch the engine's windows.
 
     Args:
@@ -84,37 +51,24 @@ def cached_or_measured_cost(runner: Runner, pages: PageManager, overlapping: Asy
     """
     key = _key(runner)
     cost = load_cached(key)
-    if cost is not None and ((key, cost) in _proven or misfit(cost, _check(runner, pages, overlapping)) <= _WARP):
-        _proven.add((key, cost))
-        return cost
-    # Several engines that start on one machine at once would measure each other's noise.
-    with one_at_a_time(f"step-cost-{key}"):
-        other = load_cached(key)
-        if other is not None and other != cost:  # measured while this process waited
-            _proven.add((key, other))
-            return other
-        return _measured(runner, pages, overlapping, key)
+    if cost is None:
+        # Several engines that start on one machine at once would measure each other's noise.
+        with one_at_a_time(f"step-cost-{key}"):
+            cost = load_cached(key) or _measured(runner, pages, overlapping, key)
+    return cost
 
 
 def _measured(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None, key: str) -> StepCost:
     """The cost, measured now and kept under ``key``."""
     begin = time.perf_counter()
-    samples = _measure(runner, pages, overlapping)
-    if not samples:
-        return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
+    with _scratch(runner, pages, overlapping) as scratch:
+        if scratch is None:
+            return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
+        samples = _timed(scratch.bench, _points(runner.padding.few, runner.config, scratch.deepest))
     # Beyond 64 rows padding may be coarser; that is a few of many rows, and the table's knots have it in them.
     cost = replace(fit(samples), quantum=runner.padding.few)
     save_cached(key, cost)
-    _proven.add((key, cost))
-    off = misfit(cost, samples)
-    _LOG.info(
-        "measured %d kinds of forwards in %.1f s, off by %.2f: %s", len(samples), time.perf_counter() - begin, off, cost
-    )
-    if off > _OFF:
-        _LOG.warning(
-            "forwards are off from the table of their costs by up to %.1f times, so windows may have the wrong "
-            "sizes: was this machine busy? The next start checks the table, and measures again if it is wrong", off
-        )  # fmt: skip
+    _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
     return cost
 
 
@@ -135,7 +89,7 @@ def _key(runner: Runner) -> str:
         graphs=str(runner.config.cuda_graphs),
         page_size=runner.pool.page_size,
         most_rows=runner.config.max_batch_rows,
-        most_sequences=_most_sequences(runner.config, device),
+        most_sequences=_most_sequences(runner.config),
         widest=runner.config.max_window,
         padding=runner.padding,
         torch=torch.__version__,
@@ -148,28 +102,6 @@ def _cpu_name() -> str:
             return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "cpu")
     except OSError:
         return "cpu"
-
-
-def _measure(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) -> list[CostSample]:
-    """Medians over rounds of all points that fit in the time and the free pages."""
-    with _scratch(runner, pages, overlapping) as scratch:
-        if scratch is None:
-            return []
-        points = list(_points(runner.padding.few, runner.config, scratch.deepest, runner.device))
-        return _timed(scratch.bench, points, _TABLE)
-
-
-def _check(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None) -> list[CostSample]:
-    """The same of a few points in a tenth of the time: the fewest rows; a row, and eight, for each of all sequences."""
-    with _scratch(runner, pages, overlapping) as scratch:
-        if scratch is None:
-            return []
-        points = list(_points(runner.padding.few, runner.config, scratch.deepest, runner.device))
-        points = [point for point in points if point[2] == points[0][2]]
-        most = _most_sequences(runner.config, runner.device)
-        wanted = (points[0][0], most, 8 * most)
-        chosen = dict.fromkeys(min(points, key=lambda point: (abs(point[0] - rows), -point[1])) for rows in wanted)
-        return _timed(scratch.bench, list(chosen), _CHECK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,10 +117,10 @@ def _scratch(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | None
     """A bench for the duration of the block; None where no pages are free."""
     config = runner.config
     reach = 2 * config.max_window + 1
-    deepest = min(runner.state.tokens_SL.shape[1] - reach - 1, max(_contexts(runner.device)))
+    deepest = min(runner.state.tokens_SL.shape[1] - reach - 1, max(CONSTANTS.measured_contexts))
     own: list[SequencePages] = []
     try:
-        most = _most_sequences(config, runner.device)
+        most = _most_sequences(config)
         while deepest > 0 and not (own := _open(pages, deepest + reach, most)):
             deepest //= 2
         if deepest > 0 and runner.device.type == "cpu":
@@ -215,9 +147,7 @@ def _open(pages: PageManager, tokens: int, most: int) -> list[SequencePages]:
     return found
 
 
-def _points(
-    quantum: int, config: EngineConfig, deepest: int, device: torch.device = _CPU
-) -> Iterator[tuple[int, int, int]]:
+def _points(quantum: int, config: EngineConfig, deepest: int) -> list[tuple[int, int, int]]:
     """``(rows, sequences, context)``, the most important first: all row counts, then more sequences, then depth.
 
     All are forwards that the engine itself could run: no more sequences, rows, and rows of a sequence than it allows.
@@ -226,70 +156,49 @@ def _points(
         quantum: fewer rows are padded to this many.
         config: the engine's.
         deepest: context at most.
-        device: of the engine.
     """
-    points = list(_all_points(quantum, config, deepest, device))
-    yield from sorted(points, key=lambda point: point[0] > _LARGE)  # these take long, and windows seldom have so many
-
-
-def _all_points(
-    quantum: int, config: EngineConfig, deepest: int, device: torch.device
-) -> Iterator[tuple[int, int, int]]:
-    """:func:`_points`, large ones among the others."""
-    contexts = sorted({min(c, deepest) for c in _contexts(device)})
-    most, widest = _most_sequences(config, device), 2 * config.max_window + 1
+    contexts = sorted({min(context, deepest) for context in CONSTANTS.measured_contexts})
+    most, widest = _most_sequences(config), 2 * config.max_window + 1
     reachable = min(config.max_batch_rows, most * widest)
     counts = [min(quantum, reachable)]
     while counts[-1] * 2 <= reachable:
         counts.append(counts[-1] * 2)
-    few = {rows: -(-rows // min(16, widest)) for rows in counts}
-    many = {rows: min(rows, most) for rows in counts}
-    for context in contexts:
-        for sequences in (few, many):
-            for rows in counts:
-                own = sequences[rows]
-                if own > most or -(-rows // own) > widest or (sequences is many and own == few[rows]):
-                    continue
-                yield rows, own, context
-        if context == contexts[0]:
-            beyond = ((rows, -(-rows // min(16, widest)), context) for rows in _beyond(quantum, counts, reachable))
-            yield from (point for point in beyond if point[1] <= most)
+    # After a full tile of rows a product has another one: a jump in the cost, which a line would hide.
+    jumps = [rows + quantum for rows in counts if quantum > 1 and _TILE <= rows <= reachable - quantum]
+    found = dict.fromkeys(
+        (rows, sequences, context)
+        for context in contexts
+        for of_few in (True, False)
+        for rows in (counts + jumps if of_few and context == contexts[0] else counts)
+        for sequences in (-(-rows // min(16, widest)) if of_few else min(rows, most),)
+        if sequences <= most and -(-rows // sequences) <= widest
+    )
+    return list(found)
 
 
-def _beyond(quantum: int, counts: list[int], most: int) -> list[int]:
-    """The first rows beyond each large count, where rows are padded.
-
-    There a product has another tile of rows: a jump in the cost, which a line between the counts would hide.
-    """
-    beyond = (rows + quantum for rows in counts if quantum > 1 and rows >= _FIRST_JUMP)
-    return [rows for rows in beyond if rows <= most and rows not in counts]
-
-
-def _timed(bench: Bench, points: list[tuple[int, int, int]], effort: _Effort) -> list[CostSample]:
+def _timed(bench: Bench, points: list[tuple[int, int, int]]) -> list[CostSample]:
     """Rounds over the points until the time is up; points that would take too much of it are left out.
 
-    Compilation in the first forward of a process counts neither as its time nor for the limit: it may take longer than
-    all the others.
+    The limit is the time of some of the smallest forwards. Compilation in the first forward of a process counts neither
+    as its time nor for the limit: it may take longer than all the others.
     """
     seconds: dict[tuple[int, int, int], list[float]] = {}
     bench.run(*points[0])
     first = bench.forwards * bench.run(*points[0])
-    limit = min(max(effort.forwards * first, effort.seconds[0]), effort.seconds[1])
+    least, most = CONSTANTS.measured_seconds
+    limit = min(max(400 * first, least), most)
     begin = bench.clock()
     slowest = 0.0  # seconds per row so far, to guess the time of a larger forward
-    for turn in range(effort.rounds):
-        for point in points:
-            spent = bench.clock() - begin
-            known = seconds.get(point)
-            guess = bench.forwards * (statistics.median(known) if known else slowest * point[0])
-            if spent + guess > limit and len(seconds) >= effort.points:
-                continue
-            if turn == 0 and guess < limit / 50:
-                bench.run(*point)  # steps do not pay for first touches of memory
-            # In a job, short forwards follow others of their kind, with warm caches and threads.
-            before = _BEFORE if guess < _SHORT else 0
-            seconds.setdefault(point, []).append(bench.run(*point, before=before))
-            slowest = statistics.median(seconds[point]) / point[0]
+    for point in points * _ROUNDS:
+        known = seconds.get(point)
+        guess = bench.forwards * (statistics.median(known) if known else slowest * point[0])
+        left = limit - (bench.clock() - begin)
+        if guess > min(left, limit / 8) and len(seconds) >= 4:  # with fewer points there is no table
+            continue
+        # In a job, short forwards follow others of their kind, with warm caches and threads.
+        before = 2 if guess < 2e-3 else 0
+        seconds.setdefault(point, []).append(bench.run(*point, before=before))
+        slowest = statistics.median(seconds[point]) / point[0]
     return [
         CostSample(rows=rows, sequences=sequences, context=context, seconds=statistics.median(times))
         for (rows, sequences, context), times in seconds.items()

@@ -16,8 +16,6 @@ from wedlm_core.statistics import DraftSource
 
 __all__ = ["HistoryWindows", "Suggestions", "WindowState"]
 
-_MOST_DRAFTS = 32  # of a sequence in a forward
-
 
 class WindowState(Protocol):
     """The windows on the device; :class:`wedlm_core.engine.forward.device_state.DeviceState` implements it."""
@@ -65,8 +63,7 @@ class HistoryWindows:
         self, table: SlotTable, state: WindowState, max_window: int, max_bytes: int, constants: DraftingConstants
     ) -> None:
         self._table, self._state, self._constants = table, state, constants
-        drafts = min(_MOST_DRAFTS, 2 * max_window)
-        self._history = History(len(table.limit), drafts, max_bytes=max_bytes, constants=constants)
+        self._history = History(len(table.limit), 2 * max_window, max_bytes=max_bytes, constants=constants)
         self.is_on, self.placed = False, False
 
     def open(self, slot: int, prompt: tuple[int, ...]) -> None:

@@ -27,25 +27,19 @@ class Memory(NamedTuple):
     Attributes:
         rings: the texts.
         tests: float64 ``[CLASSES, (tested, right)]``, decayed.
-        fail: float64 ``[slots, (failed, expected)]``, decayed.
         token: int32 ``[slots, P]``, the last drafts of each slot.
         drafts: int64 ``[slots]``, how many there are, until tokens are appended.
         cell: int64 ``[slots, P]``, their classes.
-        hazard: float64 ``[slots, P]``, probability by its class that a draft is right.
         class_kept: share of a class's counts kept per test.
-        slot_kept: share of a slot's counts kept per test.
-        prior: weight of the votes in tests, and of the classes in failures of a slot.
+        prior: weight of the votes in tests.
     """
 
     rings: Rings
     tests: Array
-    fail: Array
     token: Array
     drafts: Array
     cell: Array
-    hazard: Array
     class_kept: float
-    slot_kept: float
     prior: float
 
 
@@ -63,21 +57,14 @@ def append(memory, slots, committed, counts):  # type: ignore[no-untyped-def]
         slot = slots[d]
         for j in range(min(memory.drafts[slot], counts[d])):  # whether or not they were verified
             right = memory.token[slot, j] == committed[d, j]
-            _learn(memory, slot, j, right)
+            tests = memory.tests[memory.cell[slot, j]]
+            tests[0] = tests[0] * memory.class_kept + 1.0
+            tests[1] = tests[1] * memory.class_kept + (1.0 if right else 0.0)
             if not right:
                 break
         memory.drafts[slot] = 0
         for j in range(counts[d]):
             write(memory.rings, slot, committed[d, j])
-
-
-@kernel
-def _learn(memory, slot, j, right):  # type: ignore[no-untyped-def]
-    counts, fail = memory.tests[memory.cell[slot, j]], memory.fail[slot]
-    counts[0] = counts[0] * memory.class_kept + 1.0
-    counts[1] = counts[1] * memory.class_kept + (1.0 if right else 0.0)
-    fail[0] = fail[0] * memory.slot_kept + (0.0 if right else 1.0)
-    fail[1] = fail[1] * memory.slot_kept + (1.0 - memory.hazard[slot, j])
 
 
 @kernel
@@ -122,20 +109,17 @@ def propose(memory, slots, most, walk, least, token, acceptance):  # type: ignor
 def _follow(memory, slot, source, found, number, length, follows, most, least, token, acceptance):  # type: ignore[no-untyped-def]
     """Propose the tokens after the ``number`` places ``found`` of a source, after a match of so many tokens."""
     ring = slot if source == 0 else len(memory.rings.end) - 1
-    failed, expected = memory.fail[slot]
-    ratio = (failed + memory.prior) / (expected + memory.prior)  # a sequence fails in proportion to its classes
     sure = 1.0
     for j in range(min(most, len(token))):
         draft, votes, voters = _vote(memory, slot, ring, found, number, j, follows)
         if voters == 0:
             return
         cell = _cell(source, length + j, votes, voters)
-        hazard = _hazard(memory, cell, length + j, votes, voters)
-        sure *= 1.0 - min(1.0, (1.0 - hazard) * ratio)
+        sure *= _hazard(memory, cell, length + j, votes, voters)
         if sure < least:
             return
         token[j], acceptance[j] = draft, sure
-        memory.token[slot, j], memory.cell[slot, j], memory.hazard[slot, j] = draft, cell, hazard
+        memory.token[slot, j], memory.cell[slot, j] = draft, cell
         memory.drafts[slot] = j + 1
         kept = 0
         for a in range(number):

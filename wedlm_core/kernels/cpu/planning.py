@@ -10,48 +10,7 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = [
-    "acceptances", "forward_seconds", "hull_density", "job_hazards", "long_runs", "order_by_rows",
-]  # fmt: skip
-
-
-@kernel
-def forward_seconds(rows, knots, seconds, quantum, fixed, per_row, out):  # type: ignore[no-untyped-def]
-    """Mean seconds of forwards whose rows vary about these (:meth:`wedlm_core.engine.drafting.step_time.Load.seconds`).
-
-    Args:
-        rows: float64 ``[N]``.
-        knots: float64 ``[K]``, rows of the table, ascending.
-        seconds: float64 ``[K]``.
-        quantum: rows are rounded up to a multiple of it.
-        fixed: seconds of each forward besides its rows.
-        per_row: seconds of each row besides those of the table.
-        out: float64 ``[N]``, written.
-    """
-    for n in range(len(rows)):
-        out[n] = seconds_at(rows[n], knots, seconds, quantum, fixed, per_row)
-
-
-@kernel
-def seconds_at(rows, knots, seconds, quantum, fixed, per_row):  # type: ignore[no-untyped-def]
-    """:func:`forward_seconds` of one number of rows."""
-    place = rows / quantum + 0.5
-    below = np.floor(place)
-    low, high = below * quantum, (below + 1.0) * quantum
-    low, high = _table(low, knots, seconds) + per_row * low, _table(high, knots, seconds) + per_row * high
-    return fixed + low + (place - below) * (high - low)
-
-
-@kernel
-def _table(rows, knots, seconds):  # type: ignore[no-untyped-def]
-    """The table between its knots, and beyond them with the last slope; as it begins before the first."""
-    last = len(knots) - 1
-    if rows <= knots[0] or last == 0:
-        return seconds[0]
-    at = 0
-    while at + 1 < last and rows > knots[at + 1]:
-        at += 1
-    return seconds[at] + (seconds[at + 1] - seconds[at]) / (knots[at + 1] - knots[at]) * (rows - knots[at])
+__all__ = ["acceptances", "hull_density", "job_hazards", "long_runs"]
 
 
 @kernel
@@ -113,14 +72,13 @@ def acceptances(slots, families, counts, job, priors, out):  # type: ignore[no-u
 
 
 @kernel
-def long_runs(valid, stale, agree, row_price, commits, rows, kept):  # type: ignore[no-untyped-def]
+def long_runs(valid, stale, agree, commits, rows, kept):  # type: ignore[no-untyped-def]
     """See :func:`wedlm_core.engine.drafting.masks.long_run`.
 
     Args:
         valid: float64 ``[S, W]``.
         stale: float64 ``[S, W]``.
         agree: float64 ``[2, S]``.
-        row_price: commits.
         commits: float64 ``[S, W + 1]``, written.
         rows: float64 ``[S, W + 1]``, written.
         kept: int64 ``[S, W + 1]``, written.
@@ -142,40 +100,12 @@ def long_runs(valid, stale, agree, row_price, commits, rows, kept):  # type: ign
                 share = recover / max(recover + 1.0 - stay, 1e-9)  # of forwards whose drafts are valid
                 found = share * of_valid[masks - 1] + (1.0 - share) * of_stale[keep]
                 taken = share * (2.0 * masks) + (1.0 - share) * (1.0 + keep + masks)
-                if found - row_price * taken > best:
-                    best = found - row_price * taken
+                if found > best:
+                    best = found
                     commits[s, masks], rows[s, masks], kept[s, masks] = found, taken, keep
                 candidate = 2 * candidate if candidate else 1
                 if candidate > width or candidate >= 2 * masks:
                     break
-
-
-@kernel
-def order_by_rows(rows, commits, widest, masks, out_rows, out_commits):  # type: ignore[no-untyped-def]
-    """Windows of each sequence by their rows; those that are too wide stand last and bring nothing for their rows.
-
-    Args:
-        rows: float64 ``[S, W + 1]``.
-        commits: float64 ``[S, W + 1]``.
-        widest: int64 ``[S]``.
-        masks: int64 ``[S, W + 1]``, written: masks of the window at each place.
-        out_rows: float64 ``[S, W + 1]``, written.
-        out_commits: float64 ``[S, W + 1]``, written.
-    """
-    most = 0.0
-    for s in range(rows.shape[0]):
-        for w in range(rows.shape[1]):
-            most = max(most, rows[s, w])
-    for s in range(rows.shape[0]):
-        for w in range(rows.shape[1]):
-            fits = w <= widest[s]
-            own, brings = (rows[s, w], commits[s, w]) if fits else (most + 1.0, 0.0)
-            place = w
-            while place > 0 and out_rows[s, place - 1] > own:
-                masks[s, place] = masks[s, place - 1]
-                out_rows[s, place], out_commits[s, place] = out_rows[s, place - 1], out_commits[s, place - 1]
-                place -= 1
-            masks[s, place], out_rows[s, place], out_commits[s, place] = w, own, brings
 
 
 @kernel

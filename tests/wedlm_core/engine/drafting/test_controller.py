@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from wedlm_core.engine.drafting.constants import CONSTANTS
-from wedlm_core.engine.drafting.controller import Arm, Controller, Measured
-from wedlm_core.engine.drafting.step_time import StepTime
+from wedlm_core.engine.drafting.controller import Arm, Controller
+from wedlm_core.engine.drafting.step_time import HostTime
 
 EXPECTED = dict.fromkeys(Arm, 1000.0)
 
@@ -17,23 +17,25 @@ class Machine:
     """Steps of a tenth of a second per hundred tokens, at the rates that arms have in fact."""
 
     def __init__(self, rates: Mapping[Arm, float], sequences: int = 8) -> None:
-        self.controller = Controller(CONSTANTS, frozenset(rates), StepTime(CONSTANTS))
+        self.controller = Controller(CONSTANTS, frozenset(rates))
         self.rates, self.sequences = rates, sequences
         self.seconds, self.tokens = 0.0, 0.0
         self.spent = dict.fromkeys(Arm, 0.0)
+        self.arms: list[Arm] = []
 
     def run(self, steps: int, expected: Mapping[Arm, float] = EXPECTED) -> float:
         """Tokens per second of so many steps."""
-        seconds, tokens = self.seconds, self.tokens
+        seconds, tokens, is_due = self.seconds, self.tokens, True
         for step in range(steps):
-            if step % 8 == 0 or self.controller.is_due:
+            if step % 8 == 0 or is_due:
                 self.controller.choose({arm: expected[arm] for arm in self.rates}, self.sequences)
             arm = self.controller.arm
             made = float(self.sequences * (3 if arm.has_masks else 1))
             took = made / self.rates[arm]
-            self.controller.record(Measured(tokens=made, seconds=took))
+            is_due = self.controller.record(made, took)
             self.seconds, self.tokens = self.seconds + took, self.tokens + made
             self.spent[arm] += took
+            self.arms.append(arm)
         return (self.tokens - tokens) / (self.seconds - seconds)
 
 
@@ -61,26 +63,78 @@ def test_an_arm_is_left_when_the_job_changes_and_another_one_is_better() -> None
     assert machine.run(500) >= 0.95 * 1000
 
 
-def test_a_first_trial_that_loads_code_does_not_leave_the_best_arm_out() -> None:
-    machine = Machine({Arm.MASKS: 1000.0, Arm.NONE: 500.0, Arm.HISTORY_AND_MASKS: 300.0})
-    while machine.controller.arm != Arm.HISTORY_AND_MASKS:
+def test_the_first_forwards_of_a_trial_do_not_count() -> None:
+    """They load code, and their windows are those of the arm before."""
+    machine = Machine({Arm.NONE: 1000.0, Arm.HISTORY: 1.0})
+    while machine.controller.arm != Arm.HISTORY:
         machine.run(1)
-    while not machine.controller.is_due:
-        machine.run(1)
-    machine.rates = {**machine.rates, Arm.HISTORY_AND_MASKS: 1500.0}
+    machine.run(CONSTANTS.uncounted - 1)  # one has run already
+    machine.rates = {Arm.NONE: 1000.0, Arm.HISTORY: 1500.0}
     machine.run(200)
     assert machine.run(200) >= 0.95 * 1500
 
 
-@pytest.mark.parametrize("is_usual", [True, False])
-def test_a_slow_first_step_is_soon_no_measure_of_the_host(is_usual: bool) -> None:
-    time = StepTime(CONSTANTS)
-    time.record_host(15e-3, drafts=True, is_usual=True)
+def test_no_trial_begins_before_the_usual_arm_is_known() -> None:
+    machine = Machine(dict.fromkeys(Arm, 1000.0))
+    machine.run(2 * CONSTANTS.uncounted)
+    assert set(machine.arms) == {machine.arms[0]}
+
+
+def test_a_usual_arm_that_was_never_measured_is_tried_before_it_is_given_up() -> None:
+    """The table promises it less than it brings; the other arm brings more than that, and less than it."""
+    expected = {Arm.NONE: 800.0, Arm.MASKS: 780.0}
+    machine = Machine({Arm.NONE: 1000.0, Arm.MASKS: 900.0})
+    machine.run(400, expected)
+    assert machine.run(2000, expected) >= 0.98 * 1000
+
+
+def test_an_arm_far_from_the_best_is_tried_only_when_its_budget_allows() -> None:
+    expected = {Arm.NONE: 1000.0, Arm.MASKS: 0.9 * CONSTANTS.near * 1000.0}
+    machine = Machine({Arm.NONE: 1000.0, Arm.MASKS: 500.0})
+    machine.run(200, expected)
+    assert machine.spent[Arm.MASKS] == 0
+    machine.run(20_000, expected)
+    assert 0 < machine.spent[Arm.MASKS] <= 0.01 * machine.seconds
+
+
+def test_history_alone_is_tried_soon_after_it_paid_together_with_masks() -> None:
+    expected = {Arm.NONE: 500.0, Arm.HISTORY: 500.0, Arm.MASKS: 1000.0, Arm.HISTORY_AND_MASKS: 1000.0}
+    machine = Machine({Arm.NONE: 500.0, Arm.MASKS: 1000.0, Arm.HISTORY_AND_MASKS: 2000.0, Arm.HISTORY: 3000.0})
+    machine.run(400, expected)
+    assert machine.run(400, expected) >= 0.95 * 3000
+
+
+def test_the_controller_follows_a_machine_whose_speed_table_and_acceptance_change() -> None:
+    """Each change lasts some seconds; the loss to an oracle that knows the best arm of each is bounded."""
+    phases = [
+        ({Arm.NONE: 1000.0, Arm.MASKS: 2000.0, Arm.HISTORY: 900.0, Arm.HISTORY_AND_MASKS: 1900.0}, EXPECTED),
+        ({Arm.NONE: 500.0, Arm.MASKS: 1000.0, Arm.HISTORY: 450.0, Arm.HISTORY_AND_MASKS: 950.0}, EXPECTED),  # speed
+        ({Arm.NONE: 1000.0, Arm.MASKS: 600.0, Arm.HISTORY: 800.0, Arm.HISTORY_AND_MASKS: 500.0}, EXPECTED),  # table
+        (
+            {Arm.NONE: 1000.0, Arm.MASKS: 3000.0, Arm.HISTORY: 800.0, Arm.HISTORY_AND_MASKS: 2000.0},
+            {Arm.NONE: 1000.0, Arm.MASKS: 3000.0, Arm.HISTORY: 1000.0, Arm.HISTORY_AND_MASKS: 3000.0},  # acceptance
+        ),
+    ]
+    machine = Machine(phases[0][0])
+    for rates, expected in phases:
+        machine.rates = rates
+        machine.run(2000, expected)
+        assert machine.run(4000, expected) >= 0.95 * max(rates.values())
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_a_slow_step_is_soon_no_measure_of_the_host(drafts: bool) -> None:
+    time = HostTime(CONSTANTS.counts_kept)
+    time.record(15e-3, drafts=drafts)
     for _ in range(40):
-        time.record_host(2e-4, drafts=True, is_usual=is_usual)
-    assert time.host_seconds(drafts=True) <= 3e-4
-    time.record_host(1.0, drafts=True, is_usual=False)
-    assert time.host_seconds(drafts=True) <= 3e-4, "prompts and ends are no part of a usual step"
+        time.record(2e-4, drafts=drafts)
+    assert time.seconds(drafts=drafts) <= 3e-4
+    time.record(1.0, drafts=drafts)
+    assert time.seconds(drafts=drafts) <= 3e-4, "prompts and ends are no part of a usual step"
+    assert time.seconds(drafts=not drafts) == time.seconds(drafts=drafts), "the other kind is not known"
+    for _ in range(400):
+        time.record(4e-4, drafts=drafts)
+    assert time.seconds(drafts=drafts) >= 3.5e-4, "it follows a host that became slower"
 
 
 def test_an_arm_that_became_better_is_found_by_a_trial() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.drafting.cost_table import CostSample, fit, misfit, monotone
+from wedlm_core.engine.drafting.cost_table import CostSample, fit, monotone
 
 
 @settings(deadline=None)
@@ -52,18 +52,6 @@ def test_what_measurements_leave_open_is_put_down_to_rows() -> None:
     assert got.seconds[-1] > 2.5 * got.seconds[0]
 
 
-def test_a_misfit_is_what_ratios_are_off_by_whatever_the_scale() -> None:
-    truth = StepCost.linear(fixed=1e-3, per_row=2e-5, per_kv=1e-7)
-
-    def sample(rows: int, times: float) -> CostSample:
-        seconds = float(truth(np.array([rows]), 8 * 64, 8)[0]) * times
-        return CostSample(rows=rows, sequences=8, context=64, seconds=seconds)
-
-    assert misfit(truth, []) == 1
-    assert misfit(truth, [sample(8, 5.0), sample(64, 5.0)]) == pytest.approx(1)
-    assert misfit(truth, [sample(8, 1.0), sample(16, 1.5), sample(64, 3.0)]) == pytest.approx(3)
-
-
 def test_what_a_row_costs_alone_is_not_told_by_what_it_costs_among_many() -> None:
     """A row on its own path, and 16 rows of one sequence or of 16: each ratio is that of the samples."""
     seconds = {(1, 1): 1.0, (2, 1): 1.1, (2, 2): 1.15, (16, 1): 1.8, (16, 16): 2.6, (32, 2): 3.0, (32, 32): 4.6}
@@ -71,6 +59,7 @@ def test_what_a_row_costs_alone_is_not_told_by_what_it_costs_among_many() -> Non
         CostSample(rows=rows, sequences=own, context=64, seconds=1e-3 * one) for (rows, own), one in seconds.items()
     ]
     got = fit(samples)
-    assert misfit(got, samples) < 1.1
+    ratios = [one.seconds / got(np.array([one.rows]), one.sequences * 64.0, one.sequences)[0] for one in samples]
+    assert max(ratios) / min(ratios) < 1.1
     alone, sixteen = (float(got(np.array([rows]), 64.0, 1)[0]) for rows in (1, 16))
     assert sixteen / alone == pytest.approx(1.8, rel=0.1)

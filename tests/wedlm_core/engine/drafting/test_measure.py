@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +15,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting import measure
 from wedlm_core.engine.drafting.bench import Bench
-from wedlm_core.engine.drafting.cost_table import CostSample
+from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
@@ -34,7 +33,7 @@ def test_every_measured_forward_is_within_the_engines_limits(
 ) -> None:
     widest = 2 * window + 1
     config = EngineConfig(max_num_seqs=sequences, max_window=window, max_batch_rows=widest + spare_rows)
-    points = list(measure._points(quantum, config, deepest))
+    points = measure._points(quantum, config, deepest)
     assert points, "there is something to measure"
     assert len(points) == len(set(points))
     for rows, own, context in points:
@@ -57,7 +56,7 @@ def test_kernels_that_the_first_forward_compiles_take_no_time_from_the_others() 
             return self.now
 
     points = [(4 << i, 1, 64) for i in range(10)]
-    samples = measure._timed(cast(Any, Bench()), points, measure._TABLE)
+    samples = measure._timed(cast(Any, Bench()), points)
     assert [sample.rows for sample in samples] == [rows for rows, _, _ in points]
     assert all(sample.seconds == pytest.approx(1e-5 * sample.rows) for sample in samples)
 
@@ -77,7 +76,7 @@ def test_the_first_default_request_runs_in_an_engine_of_any_size(
     qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], overlap: bool
 ) -> None:
     monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "_TABLE", replace(measure._TABLE, seconds=(0.1, 0.1)))
+    monkeypatch.setattr(measure, "CONSTANTS", replace(CONSTANTS, measured_seconds=(0.1, 0.1)))
     seen: list[int] = []
     plain = Bench.run
 
@@ -92,31 +91,9 @@ def test_the_first_default_request_runs_in_an_engine_of_any_size(
     assert max(seen, default=0) <= settings["max_num_seqs"]  # a pool of one page has no room to measure in
 
 
-@pytest.mark.parametrize(("deep", "warned"), [(1.2, False), (0.2, True)])
-def test_a_table_is_held_against_what_it_was_made_of(
-    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    deep: float, warned: bool,
-) -> None:  # fmt: skip
-    """No table holds that a forward over more context takes a fifth of the time."""
-    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    samples = [
-        CostSample(rows=rows, sequences=1, context=context, seconds=rows * 1e-3 * (deep if context > 64 else 1))
-        for rows in (1, 2, 4)
-        for context in (64, 512)
-    ]
-    monkeypatch.setattr(measure, "_measure", lambda *arguments: samples)
-    Engine(load_model(qwen3_folder), Tokenizer.load(qwen3_folder), EngineConfig(max_num_seqs=1)).measure_step_cost()
-    assert ("off from the table" in caplog.text) == warned
-
-
 def test_where_rows_are_padded_the_first_beyond_each_large_count_is_measured_once() -> None:
     config = EngineConfig(max_num_seqs=256, max_batch_rows=2048)
-    padded, plain = (
-        list(measure._points(quantum, config, 512, torch.device(device)))
-        for quantum, device in ((8, "cuda"), (1, "cpu"))
-    )
+    padded, plain = (measure._points(quantum, config, 512) for quantum in (8, 1))
     beyond = [rows for rows, _, _ in padded if rows & (rows - 1)]
     assert beyond == [72, 136, 264, 520, 1032], "where a product has another tile of rows"
     assert not [rows for rows, _, _ in plain if rows & (rows - 1)]
-    large = [rows > 1024 for rows, _, _ in padded]
-    assert large == sorted(large), "slow forwards come last"
