@@ -77,7 +77,21 @@ def test_the_first_forwards_of_a_trial_do_not_count() -> None:
 def test_no_trial_begins_before_the_usual_arm_is_known() -> None:
     machine = Machine(dict.fromkeys(Arm, 1000.0))
     machine.run(2 * CONSTANTS.uncounted)
-    assert set(machine.arms) == {machine.arms[0]}
+    assert set(machine.arms) == {Arm.NONE}
+
+
+def test_arms_near_the_best_are_tried_at_the_start() -> None:
+    machine = Machine(dict.fromkeys(Arm, 1000.0))
+    machine.run(200)
+    assert set(machine.arms) == set(Arm)
+
+
+def test_an_arm_that_lost_many_trials_is_found_soon_after_it_became_better() -> None:
+    machine = Machine({Arm.NONE: 1000.0, Arm.HISTORY: 990.0})
+    machine.run(20_000)
+    machine.rates = {Arm.NONE: 1000.0, Arm.HISTORY: 1500.0}
+    machine.run(2000)
+    assert machine.run(500) >= 0.95 * 1500
 
 
 def test_a_usual_arm_that_was_never_measured_is_tried_before_it_is_given_up() -> None:
