@@ -87,14 +87,7 @@ def begin(
         resolved(job)
     state, old, small, retry = _plan(job, index, origin, config, scheduled, before, corrections)
     job = replace(job, retry=retry, apart=state.apart)
-    manifest = _index(job, found, index, lease, known=old is not None, scheduled=scheduled is not None)
-    _check_torn(small, index, storage)
-    if scheduled is not None:
-        scheduled.drop_replaced(index, ledger, old)
-    clean(storage, manifest, index, lease, unnamed=True)
-    replaced = () if scheduled is None else scheduled.replaced
-    kept = replace(manifest, decided=tuple(p for p in manifest.decided if p.position not in replaced))
-    _check_published(config, kept, index, ledger, storage)
+    manifest = _checked_output(job, found, index, ledger, lease, small, old, scheduled)
     # Before the record is saved: settings that are refused are not those that the run was begun with.
     if old is None and not len(index.records) and before is None:
         check_rows(job, index.units)
@@ -111,6 +104,26 @@ def begin(
         state.save(storage, lease.epoch)
     ledger.keep_snapshot(planned=index.units.loose)
     return Begun(job=job, ledger=ledger, manifest=manifest, scheduled=scheduled, only=only, retries=state.retries)
+
+
+def _checked_output(
+    job: Job, found: Recovery, index: Index, ledger: Ledger, lease: Lease, small: SmallFiles, old: RunState | None,
+    scheduled: ScheduledRun | None,
+) -> Manifest:  # fmt: skip
+    """Enter the output's publications in the index, remove leftovers, and check the published files.
+
+    Raises:
+        DamagedError: published files, lists or records are lost.
+    """
+    manifest = _index(job, found, index, lease, known=old is not None, scheduled=scheduled is not None)
+    _check_torn(small, index, job.storage)
+    if scheduled is not None:
+        scheduled.drop_replaced(index, ledger, old)
+    clean(job.storage, manifest, index, lease, unnamed=True)
+    replaced = () if scheduled is None else scheduled.replaced
+    kept = replace(manifest, decided=tuple(p for p in manifest.decided if p.position not in replaced))
+    _check_published(job.config, kept, index, ledger, job.storage)
+    return manifest
 
 
 def _resolved(
