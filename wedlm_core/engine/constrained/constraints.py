@@ -43,7 +43,7 @@ def refusal(sequence: Sequence, reason: str) -> str:
     """Why a sequence with a grammar failed, as its generation's error."""
     wanted = sequence.request.params.structure
     assert wanted is not None
-    remedy = "Simplify it, or drop bad_words and logit_bias where they forbid what it needs."
+    remedy = "Simplify it, or drop bad_words and logit_bias where they forbid tokens that it needs."
     return explain(f"structured_outputs.{wanted.kind}", getattr(wanted, wanted.kind), reason, remedy)
 
 
