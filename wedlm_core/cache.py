@@ -15,9 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["cache_folder", "is_writable", "one_at_a_time", "temporary_folder", "user_cache", "writable_cache",
-           "writable_folder"]  # fmt: skip
-
 _VARIABLE = "WEDLM_CACHE_HOME"
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TypeGuard
 
-__all__ = ["MAX_INT", "is_flag", "is_number", "is_text", "is_whole"]
-
 MAX_INT = 2**31 - 1
 """Upper bound of counts and ids: the largest int32."""
 

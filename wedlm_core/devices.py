@@ -17,8 +17,6 @@ import torch
 
 from wedlm_core.errors import ConfigError, explain
 
-__all__ = ["HasDevice", "numbered", "on_device", "on_own_device"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

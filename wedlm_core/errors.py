@@ -8,18 +8,6 @@ from __future__ import annotations
 
 from wedlm_core.redaction import redact
 
-__all__ = [
-    "CapacityError",
-    "ConfigError",
-    "IntegrityError",
-    "RequestError",
-    "WeDLMError",
-    "WeightsError",
-    "explain",
-    "first_line",
-]
-
-
 _SHOWN = 100  # characters of a value that is longer than 120
 _SECRETS_WITHIN = 10_000  # characters of an URL
 

@@ -14,8 +14,6 @@ from functools import lru_cache
 
 from wedlm_core.statistics import CommitStats
 
-__all__ = ["EVIDENCE", "Evidence", "evidence_of", "longest_repeat", "repeated_ngrams", "script_of"]
-
 _NGRAM = 4
 
 

@@ -13,8 +13,6 @@ from typing import ParamSpec, TypeVar
 
 from wedlm_core.errors import first_line
 
-__all__ = ["Optimisation", "Optimisations"]
-
 logger = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

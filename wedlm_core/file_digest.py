@@ -6,8 +6,6 @@ import hashlib
 import os
 from collections.abc import Sequence
 
-__all__ = ["file_digest", "sampled_stretches"]
-
 _SAMPLES, _SAMPLE_BYTES = 64, 64 << 10
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["available_memory", "pool_bytes"]
-
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (  # limit and use in bytes: version 2, version 1
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["schema_at"]
-
 
 def schema_at(schema: Any, reference: str) -> Any:
     """The part that a reference such as ``#/$defs/name`` stands for; True, any value, where it leads out or nowhere."""

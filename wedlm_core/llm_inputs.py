@@ -13,19 +13,6 @@ from wedlm_core.errors import ConfigError, RequestError, explain
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
-__all__ = [
-    "Prompt",
-    "PromptDict",
-    "Tokenised",
-    "conversations_of",
-    "device_of",
-    "dtype_of",
-    "either",
-    "list_of_prompts",
-    "params_of",
-    "tokenised",
-]
-
 PromptDict = Mapping[str, Any]
 """``{"prompt": text}`` or ``{"prompt_token_ids": ids}``, as vLLM has it."""
 

@@ -11,8 +11,6 @@ from wedlm_core.llm_inputs import list_of_prompts, tokenised
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Score
 
-__all__ = ["TRUNCATE", "Scorable", "scorables_of", "score_of"]
-
 TRUNCATE = ("fail", "left")
 _NOT_NUMBERS = explain(
     "logits", "nan", "not all of this row's are numbers, so its scores mean nothing",

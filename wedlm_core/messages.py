@@ -7,8 +7,6 @@ from typing import Any
 
 from wedlm_core.errors import RequestError, explain
 
-__all__ = ["with_text"]
-
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
 

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from wedlm_core.errors import explain
 
-__all__ = ["CALL_NAMES", "ENGINE_NAMES", "SAMPLING_NAMES", "known_fields_only", "known_names_only", "unknown_name"]
-
 _C = TypeVar("_C", bound=type)
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["observed_first", "to_logical"]
-
 
 def observed_first(observed: Tensor, valid: Tensor | None = None) -> Tensor:
     """Physical order of a window: observed indices ascending, then masked ones ascending, then unused ones.

@@ -15,8 +15,6 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-__all__ = ["PlainTokenizer", "open_plain"]
-
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _WITHOUT_EFFECT = frozenset({

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["Bar", "progress_bar"]
-
 _LONG = 16  # prompts; fewer are done before a bar is read
 
 

@@ -13,10 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["MASK", "has_url_credentials", "is_secret_name",
-           "keep_secret", "keep_url_credentials", "keep_value", "masked", "masked_errors", "quotes_secrets", "redact",
-           "redact_forms", "reference_kind"]  # fmt: skip
-
 MASK = "***"
 
 _PARTS = (

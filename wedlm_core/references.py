@@ -17,8 +17,6 @@ from typing import Any
 from wedlm_core.errors import ConfigError
 from wedlm_core.redaction import MASK, has_url_credentials, is_secret_name, keep_secret, keep_value, reference_kind
 
-__all__ = ["check_references", "literal_secrets", "remember", "resolved"]
-
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLATFORM = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY",
              "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CONNECTION_STRING", "AZURE_CLIENT_SECRET")  # fmt: skip

@@ -12,8 +12,6 @@ from wedlm_core.errors import RequestError, explain
 from wedlm_core.option_names import SAMPLING_NAMES, known_fields_only
 from wedlm_core.structured_outputs import StructuredOutputs
 
-__all__ = ["DEFAULT_WINDOW", "SamplingParams", "Strategy"]
-
 DEFAULT_WINDOW = 16
 """Masks per forward for ``window_size="auto"`` where the rule fixes the window (``reference``, ``blockwise``)."""
 

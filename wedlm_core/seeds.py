@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["row_seed", "sample_seed"]
-
 
 def row_seed(run_seed: int, row_id: str, sample_index: int = 0) -> int:
     """Seed of one sample of one row: a 63-bit hash of ``(run_seed, row_id, sample_index)``."""

@@ -23,35 +23,6 @@ import numpy as np
 
 from wedlm_core.errors import IntegrityError
 
-__all__ = [
-    "ACCUMULATORS",
-    "COUNTS",
-    "DRAFT_COUNTS",
-    "DRAFT_SOURCES",
-    "NATS",
-    "OUTCOME_KINDS",
-    "STATISTICS",
-    "Accumulator",
-    "BoolArray",
-    "CommitStats",
-    "DraftSource",
-    "Finished",
-    "FloatArray",
-    "ForwardFacts",
-    "HostCounts",
-    "IntArray",
-    "Statistic",
-    "StepOutcome",
-    "TopTokens",
-    "Totals",
-    "accumulate",
-    "commit_stats",
-    "gain_of",
-    "kept_places",
-    "prefix_cacheability",
-    "tokens_per_forward",
-]
-
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]

@@ -11,8 +11,6 @@ from wedlm_core.checks import is_flag, is_text
 from wedlm_core.errors import RequestError, explain
 from wedlm_core.option_names import known_fields_only
 
-__all__ = ["KINDS", "StructuredOutputs"]
-
 KINDS = ("json", "regex", "choice", "grammar", "json_object")
 """The fields of :class:`StructuredOutputs`; exactly one of these is given."""
 

@@ -14,8 +14,6 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import pre_tokenizers
 
-__all__ = ["TokenBound"]
-
 _COUNTED = 2000
 """Tokens that are looked for in a text, at most; the longest ones."""
 _BYTES_READ = 1 << 29

@@ -22,8 +22,6 @@ from wedlm_core.token_bound import TokenBound
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["TextStream", "Tokenizer"]
-
 _REPLACEMENT = "\ufffd"
 _NO_TEXT = "valid Unicode text, without lone halves of surrogate pairs"
 

@@ -11,16 +11,6 @@ from torch import Tensor
 
 from wedlm_core.kv.pool import KVPool
 
-__all__ = [
-    "AttentionBackend",
-    "AttentionPlan",
-    "CpuAttentionBackend",
-    "CpuPlan",
-    "DeviceAttentionBackend",
-    "DeviceRows",
-    "PackedRows",
-]
-
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 

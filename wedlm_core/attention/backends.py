@@ -20,8 +20,6 @@ from wedlm_core.attention.tiled import TiledAttention
 from wedlm_core.attention.varlen import VarlenAttention
 from wedlm_core.errors import ConfigError, explain
 
-__all__ = ["backend_names", "invariant_by_default", "may_bring_cpu_decoder", "resolve_backend", "runs_on_cpu_only"]
-
 _NOT_INVARIANT = "this backend is not batch invariant"
 
 logger = logging.getLogger(__name__)

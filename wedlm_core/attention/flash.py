@@ -20,8 +20,6 @@ from wedlm_core.attention.attention_protocol import DeviceRows, PackedRows
 from wedlm_core.attention.problem import AttentionProblem, version_of
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["FlashAttention"]
-
 _MIN_VERSION = (2, 5, 7)
 
 

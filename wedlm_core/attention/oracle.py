@@ -11,8 +11,6 @@ from torch import Tensor
 from wedlm_core.attention.attention_protocol import PackedRows
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["OracleAttention"]
-
 
 class _OraclePlan:
     def __init__(self, rows: PackedRows, pool: KVPool) -> None:

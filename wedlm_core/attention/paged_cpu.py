@@ -16,8 +16,6 @@ from wedlm_core.attention.attention_protocol import PackedRows
 from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["PagedCpuAttention", "PagedCpuPlan", "score_width"]
-
 _LANES = 16
 
 

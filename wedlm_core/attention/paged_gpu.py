@@ -13,8 +13,6 @@ from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["Launch", "Processor", "TritonAttention", "TritonPlan"]
-
 _TILE = 64  # query rows (times query heads per KV head) of a tile if batch invariant
 _WINDOW = 64  # a forward with at most so many rows in a sequence counts as decoding, others as prefill
 _MAX_SPLITS = 16

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["AttentionProblem", "version_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionProblem:

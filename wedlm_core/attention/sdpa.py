@@ -14,8 +14,6 @@ from torch import Tensor
 from wedlm_core.attention.attention_protocol import PackedRows
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["SdpaAttention"]
-
 
 class _SdpaPlan:
     def __init__(self, rows: PackedRows, pool: KVPool) -> None:

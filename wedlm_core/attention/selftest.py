@@ -11,8 +11,6 @@ from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.config import ModelConfig
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["disagreement"]
-
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # absolute; results are below about 5

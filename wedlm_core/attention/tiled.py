@@ -27,8 +27,6 @@ from wedlm_core.attention.attention_protocol import IntArray, PackedRows
 from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.kv.pool import KVPool
 
-__all__ = ["KV_BLOCK", "TiledAttention", "alike_tiles", "choose_query_tile"]
-
 KV_BLOCK = 64
 _TILES = (2, 4, 8, 16, 32, 64)
 _TRIED_PAIRS = (1, 3)

@@ -13,8 +13,6 @@ from wedlm_core.config.step_cost import StepCost, why_not
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.option_names import ENGINE_NAMES, known_fields_only
 
-__all__ = ["HISTORY_TOKENS", "EngineConfig", "StreamingSwitches", "least_history_bytes"]
-
 _MAX_NATS = 1e6
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from wedlm_core.checks import is_flag, is_number, is_whole
 from wedlm_core.errors import ConfigError, explain
 
-__all__ = ["MAX_POSITIONS", "REMEDY", "YarnScaling", "require", "rope_of"]
-
 MAX_POSITIONS = 1 << 22
 REMEDY = "Correct config.json."
 _NULL_IS_DEFAULT = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")

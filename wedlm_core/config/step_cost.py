@@ -9,8 +9,6 @@ import numpy as np
 
 from wedlm_core.checks import is_number, is_whole
 
-__all__ = ["FloatArray", "StepCost", "why_not"]
-
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 

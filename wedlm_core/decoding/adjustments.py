@@ -20,8 +20,6 @@ from torch import Tensor
 
 from wedlm_core.kernels.cpu.records import ADJUSTMENTS as ADJUSTMENTS_RECORD
 
-__all__ = ["ADJUSTMENTS", "LISTS", "Adjustment", "AdjustmentTables", "adjustments_record"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdjustmentTables:

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from wedlm_core.kernels.cpu.grammar_rows import row_lines
 
-__all__ = ["FREE", "WORD", "AllowedRows", "AllowedTokens", "only", "words_of_vocabulary"]
-
 WORD = 32
 """Tokens of a word."""
 FREE = -1

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from wedlm_core.errors import RequestError, explain
 
-__all__ = ["check_words"]
-
 
 class _Encodes(Protocol):
     def encode(self, text: str) -> list[int]: ...

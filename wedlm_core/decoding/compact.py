@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["compact_indices"]
-
 
 def compact_indices(flag_R: Tensor, bound: int, *, fill: int = 0) -> tuple[Tensor, Tensor]:
     """``torch.nonzero`` into a buffer of known size: no sync with the host, so a CUDA graph can hold it.

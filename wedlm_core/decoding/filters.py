@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["FILTERS", "Filter"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:

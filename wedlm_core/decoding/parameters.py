@@ -19,8 +19,6 @@ from wedlm_core.decoding.filters import FILTERS, Filter
 from wedlm_core.errors import IntegrityError
 from wedlm_core.types import Request, SamplingParams
 
-__all__ = ["HOST_FIELDS", "LIST_FIELDS", "OPTIONAL", "PARAMETERS", "Parameter"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:

@@ -16,8 +16,6 @@ from torch import Tensor
 from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.tops import Tops
 
-__all__ = ["Choice", "SamplingRows"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingRows:

@@ -11,8 +11,6 @@ from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.tops import Tops
 
-__all__ = ["choose_cpu"]
-
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:
     """Choose one token per row (:mod:`wedlm_core.decoding.sampling`).

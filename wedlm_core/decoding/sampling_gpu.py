@@ -16,8 +16,6 @@ from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.gpu.support import why_no_triton
 
-__all__ = ["Chooser", "choose_gpu", "chooser"]
-
 _TILE = 1024  # tokens that a program has in registers at once
 _WARPS = 4
 _COMBINING_WARPS = 8

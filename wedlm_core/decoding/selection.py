@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["leading_run", "penalised_entropy", "select_fills"]
-
 
 def leading_run(flag_SL: Tensor) -> Tensor:
     """int64 ``[S]``: how many flags are true before the first false one, counted from the left."""

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from wedlm_core.tokenizer import TextStream
 
-__all__ = ["StopStrings"]
-
 
 class StopStrings:
     """Watches one generation for its stop strings.

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from wedlm_core.decoding.allowed_tokens import FREE, only
 
-__all__ = ["Tops"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tops:

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from wedlm_core.ordering import observed_first
 
-__all__ = ["RowLayout", "Window", "WindowParams", "empty_windows", "lay_out", "shift_left"]
-
 
 @dataclass(kw_only=True)
 class Window:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["step_clock"]
-
 
 def step_clock(device: torch.device) -> Callable[[], float]:
     """A clock of the cost of a step on ``device``, in seconds.

@@ -12,8 +12,6 @@ from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model import Decoder
 from wedlm_core.model.products import why_no_bfloat16
 
-__all__ = ["check_weights_device", "compute_dtype", "takes_panels"]
-
 _LOG = logging.getLogger(__name__)
 
 

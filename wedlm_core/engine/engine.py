@@ -38,8 +38,6 @@ from wedlm_core.statistics import DraftSource
 from wedlm_core.tokenizer import TextStream, Tokenizer
 from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
 
-__all__ = ["Engine"]
-
 
 class Engine:
     """Continuous batching over one model on one device. Not thread safe: one thread at a time calls it.

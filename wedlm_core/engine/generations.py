@@ -10,8 +10,6 @@ from wedlm_core.errors import explain
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import CommitStats, FinishReason, Generation, Timings
 
-__all__ = ["Generations"]
-
 _NOT_NUMBERS = explain(
     "logits", "nan", "not all of this row's are numbers, so its tokens mean nothing",
     "Check the weights, or load them with a dtype of wider range (bfloat16, float32).",

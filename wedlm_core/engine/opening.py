@@ -13,8 +13,6 @@ from wedlm_core.engine.scheduling.scheduler import context_length
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.types import SamplingParams
 
-__all__ = ["Opening"]
-
 _SHARED = 64  # that are remembered
 
 

@@ -39,8 +39,6 @@ from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import BoolArray, SlotTable, StepOutcome
 from wedlm_core.errors import IntegrityError
 
-__all__ = ["CompletedForward", "OverlapLoop", "async_launch", "overlaps"]
-
 logger = logging.getLogger(__name__)
 
 _STEP_ROWS = 512  # of the largest forward around which work is recorded: larger ones take the device longer anyway

@@ -35,8 +35,6 @@ from wedlm_core.model.products import check_not_emptied
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Strategy
 
-__all__ = ["Parts", "parts_of"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -24,8 +24,6 @@ from wedlm_core.errors import CapacityError, IntegrityError, RequestError, expla
 from wedlm_core.kv.pages import PageManager, SequencePages
 from wedlm_core.kv.prefix import page_key
 
-__all__ = ["Scored", "Scorer"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:

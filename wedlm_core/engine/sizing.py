@@ -31,16 +31,6 @@ from wedlm_core.model import Decoder
 from wedlm_core.model.products import RowPadding
 from wedlm_core.types import Request, SamplingParams, Strategy
 
-__all__ = [
-    "MemoryReading",
-    "check_room",
-    "count_pages",
-    "pages_that_fit",
-    "peak_forward",
-    "say_shortfall",
-    "state_bytes",
-]
-
 _LOG = logging.getLogger(__name__)
 
 _RESERVE_SHARE, _RESERVE_BYTES = 0.02, 256 << 20  # for libraries' workspaces and fragmentation

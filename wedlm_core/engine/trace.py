@@ -10,8 +10,6 @@ from typing import Any
 from wedlm_core.decoding.window_state import RowLayout, Window
 from wedlm_core.engine.forward.runner import StepDetail
 
-__all__ = ["step_record"]
-
 
 def step_record(
     detail: StepDetail, member: int, *, context: int, emitted: list[int], finished: bool, stopped: bool

@@ -21,8 +21,6 @@ from wedlm_core.grammar.patterns import with_python_classes
 from wedlm_core.grammar.schema_bounds import exact_bounds, shorter_numbers
 from wedlm_core.grammar.schema_references import References, definitions
 
-__all__ = ["NotExpressedError", "canonical"]
-
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _MOST_EXCLUDED = 1_000  # pairs of parts of a union: each is two schemas more

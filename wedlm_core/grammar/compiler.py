@@ -16,8 +16,6 @@ from wedlm_core.errors import RequestError, explain, first_line
 from wedlm_core.grammar.grammar_sources import grammar_text
 from wedlm_core.structured_outputs import StructuredOutputs
 
-__all__ = ["Grammar", "GrammarCompiler", "Origin", "advance", "take_forced"]
-
 _KEPT = 256  # compiled grammars; some kilobytes each, megabytes for large ones
 _MOST_STATES = 100_000  # of texts, that the sequences of a grammar share: 40 MB
 # Of the library's work for a row. Matchers share a cache, so a limit of work would let other rows decide whether a row

@@ -7,8 +7,6 @@ from typing import Any
 
 from wedlm_core.grammar.schema_references import References
 
-__all__ = ["needs_tag", "tags_are_listed"]
-
 _DEEPEST = 16
 
 

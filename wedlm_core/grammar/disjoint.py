@@ -9,8 +9,6 @@ from typing import Any
 from wedlm_core.grammar.field_names import matches
 from wedlm_core.grammar.schema_bounds import is_number
 
-__all__ = ["Comparison"]
-
 _ALL = frozenset({"null", "boolean", "integer", "fraction", "string", "array", "object"})
 _TYPES: Mapping[str, frozenset[str]] = {**{name: frozenset({name}) for name in _ALL - {"fraction"}},
                                         "number": frozenset({"integer", "fraction"})}  # fmt: skip

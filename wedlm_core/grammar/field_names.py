@@ -8,8 +8,6 @@ from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["closed_names", "matches"]
-
 
 def closed_names(schema: dict[str, Any]) -> dict[str, Any]:
     """An object's schema without ``patternProperties`` where ``properties`` has all names that they match.

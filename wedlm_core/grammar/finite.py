@@ -7,8 +7,6 @@ from typing import Any
 
 from wedlm_core.grammar.schema_references import definitions
 
-__all__ = ["has_finite_value"]
-
 _MOST_VISITS = 200_000
 _CONTAINERS = {"object", "array"}
 

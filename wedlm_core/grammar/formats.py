@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["FORMATS", "format_rules"]
-
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 _YEAR = "(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _DAY = {"pattern": f"^({_YEAR}-(0[13-9]|1[0-2])|{_YEAR}-02-([01]|2[0-8])|{_LEAP_YEAR}-02-29)"}

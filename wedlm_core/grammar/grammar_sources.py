@@ -17,8 +17,6 @@ from wedlm_core.structured_outputs import StructuredOutputs
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-__all__ = ["grammar_text"]
-
 _ESCAPES = 'nrbtf\\"'
 """Characters after a backslash in JSON texts. Without ``u`` and ``/`` no text has two forms, so a key cannot
 pass for another one than it is read as."""

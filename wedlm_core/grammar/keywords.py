@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ENFORCED", "HOLDS_BESIDE_REFERENCES", "NOTES", "draft_of", "keyword_fault"]
-
 ENFORCED = frozenset(
     {
         "type", "enum", "const", "anyOf", "oneOf", "allOf", "not", "$ref", "$defs", "definitions",

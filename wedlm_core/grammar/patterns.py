@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["pattern_fault", "with_python_classes"]
-
 # The backend has the letters of Unicode 16; a Python whose Unicode is older takes those that came later for no letters.
 _AGE = min(float(unicodedata.unidata_version.rpartition(".")[0]), 16.0)
 _CLASSES = {"w": rf"[\p{{L}}\p{{N}}_&&\p{{Age:{_AGE}}}]", "d": "0-9"}

@@ -8,8 +8,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-__all__ = ["LARGEST", "exact_bounds", "is_exact", "is_number", "shorter_numbers"]
-
 LARGEST = 2**53
 """Up to here each integer is a double; larger numbers are rounded on their way through the backend."""
 _DIGITS = 15  # significant ones, which a double always keeps

@@ -8,8 +8,6 @@ from typing import Any
 
 from wedlm_core.grammar.schema_references import definitions, subschemas
 
-__all__ = ["limit_fault"]
-
 _MOST_PATTERNS = 12  # that one text obeys at once: time and memory double with each
 _MOST_LEVELS = 400  # of schemas inside each other, references followed: the backend's stack ends at about 2,000
 _DEEPEST_PATH = 8

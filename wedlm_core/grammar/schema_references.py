@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urljoin
 
-__all__ = ["References", "definitions", "subschemas"]
-
 _GROUPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalItems", "additionalProperties", "not")

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LARGEST", "RoundedRows", "divided", "rounded"]
-
 LARGEST = 127.0
 """Largest size of a rounded number: -128 is left out, so that the two sides are alike."""
 _SMALLEST = 1e-12  # of a row's largest number, so that a row of zeros has a scale

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wedlm_core.errors import IntegrityError
 
-__all__ = ["PageAllocator"]
-
 
 class PageAllocator:
     """Allocates the pages ``0 .. num_pages - 1``.

@@ -14,8 +14,6 @@ from wedlm_core.fallback import Optimisation
 from wedlm_core.kv.allocator import PageAllocator
 from wedlm_core.kv.prefix import ROOT, PrefixIndex, page_key
 
-__all__ = ["PageManager", "SequencePages"]
-
 
 @dataclass(kw_only=True, eq=False)
 class SequencePages:

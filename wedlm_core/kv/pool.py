@@ -14,8 +14,6 @@ from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kernels.rounding import divided, rounded
 
-__all__ = ["Blocks", "KVPool", "kv_dtype_of"]
-
 _KEY_BLOCK = 16  # entries: a vector of the kernels, so that no key after the last is read
 _WIDE = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _EIGHT_BITS = (8, 9)  # lowest compute capability that converts 8-bit floats

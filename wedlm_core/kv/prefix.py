@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from wedlm_core.errors import IntegrityError
 
-__all__ = ["ROOT", "PrefixIndex", "page_key"]
-
 ROOT = b""
 """The parent key of the first page."""
 

@@ -22,21 +22,6 @@ from wedlm_core.config import ModelConfig
 from wedlm_core.config.model import id_tuple
 from wedlm_core.errors import WeightsError, explain, first_line
 
-__all__ = [
-    "INDEX_FILE",
-    "SINGLE_FILE",
-    "Checkpoint",
-    "TensorPlace",
-    "expected_tensors",
-    "files_by_tensor",
-    "how_to_convert",
-    "load_config",
-    "opened",
-    "read_checkpoint",
-    "read_json",
-    "refuse_tensors",
-]
-
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _SHOWN = 3  # names of absent files in a message

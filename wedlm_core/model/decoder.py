@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.rotary import apply_rope, rope_tables
 
-__all__ = ["Attend", "Decoder", "DecoderLayer", "RMSNorm"]
-
 
 class Attend(Protocol):
     """Attention over a context that the caller keeps."""

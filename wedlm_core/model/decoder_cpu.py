@@ -25,8 +25,6 @@ from wedlm_core.model.products import Product, Products, Weight, int8_padding, p
 from wedlm_core.model.products_int8 import Int8Product, widened
 from wedlm_core.model.rotary import rope_tables
 
-__all__ = ["DecoderCpu"]
-
 _MIN_THREAD_SECONDS = 2e-4  # another thread pays off for so many seconds of work
 # Rough cost of the kernels on one core, in seconds per element ...
 _NORM, _GATE, _PLACE = 3e-10, 3e-10, 1e-9

@@ -19,8 +19,6 @@ from wedlm_core.kernels.rounding import RoundedRows
 from wedlm_core.model.decoder import Attend, Decoder, DecoderLayer, RMSNorm
 from wedlm_core.model.quantised import ExactLinear
 
-__all__ = ["DecoderGpu", "use_gpu_decoder"]
-
 logger = logging.getLogger(__name__)
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # relative to the largest hidden state

@@ -31,8 +31,6 @@ from wedlm_core.model.products_int8 import widened
 from wedlm_core.model.rotary import rope_tables
 from wedlm_core.model.team import Team
 
-__all__ = ["DecoderTeam", "numbers_of", "why_no_team"]
-
 _FIELDS = ("qkv", "o", "gate_up", "down")
 _READ_WHILE_MOVED = 5
 """Bytes of weights that a thread reads while one byte of a row goes from core to core."""

@@ -17,8 +17,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MODEL_FILES", "content_key", "fetch_once", "is_whole", "model_files"]
-
 _LOG = logging.getLogger(__name__)
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "merges.txt")
 """Patterns of the files that are downloaded: no pickles, no code."""

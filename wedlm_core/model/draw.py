@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Advance", "Draw", "Drawn", "SlotColumns", "States", "StepPicks", "StepRows"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SlotColumns:

@@ -16,8 +16,6 @@ from wedlm_core.errors import ConfigError, RequestError, explain
 from wedlm_core.model.checkpoint import read_json
 from wedlm_core.sampling_params import SamplingParams
 
-__all__ = ["FILE", "GENERATION_CONFIGS", "GenerationDefaults", "load_generation_defaults"]
-
 FILE = "generation_config.json"
 GENERATION_CONFIGS = ("auto", "off")
 """Values of the setting ``generation_config``."""

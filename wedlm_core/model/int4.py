@@ -18,8 +18,6 @@ from wedlm_core.kernels.rounding import RoundedRows, divided, rounded
 from wedlm_core.model.int8 import exact_sums, has_gpu_kernels, scaled
 from wedlm_core.model.int8_gpu import multiply_int4_gpu, rounded_gpu
 
-__all__ = ["TILE", "Int4Linear", "expanded", "rounded_to_nibbles"]
-
 TILE = 1024
 """Outputs that are expanded at once."""
 _LARGEST, _MOST = 7, 18  # of a nibble and of a multiplier: their product is 126, 8 bits

@@ -17,8 +17,6 @@ from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kernels.rounding import RoundedRows, rounded
 from wedlm_core.model.int8_gpu import multiply_int8_gpu, rounded_gpu
 
-__all__ = ["Int8Embedding", "Int8Linear", "exact_sums", "why_not_exact"]
-
 _FEWEST_INPUTS = 8  # torch 2.13 multiplies wrongly on CPU by a transposed matrix of one row
 _CUDA_ROWS, _CUDA_MULTIPLE = 32, 8  # as torch._int_mm needs there
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from wedlm_core.devices import on_device
 from wedlm_core.kernels.rounding import RoundedRows
 
-__all__ = ["Tiles", "multiply_int4_gpu", "multiply_int8_gpu", "rounded_gpu", "tiles_of"]
-
 _FEW_OUTPUTS = 4096  # 128 tiles of 32
 _MANY_OUTPUTS = 16384  # a tile of 128 for each processor of a large device
 _MANY_TILES = 256  # two for each processor

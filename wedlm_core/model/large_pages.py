@@ -12,8 +12,6 @@ import mmap
 import torch
 from torch import Tensor
 
-__all__ = ["large", "let_go"]
-
 _FEWEST_BYTES = 4 << 20  # two of the usual large pages: less would waste much of one
 
 

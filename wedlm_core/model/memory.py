@@ -5,8 +5,6 @@ from __future__ import annotations
 from wedlm_core.config import EXACT_WEIGHT_DTYPES, ModelConfig
 from wedlm_core.model.checkpoint import expected_tensors
 
-__all__ = ["BYTES", "WEIGHT_DTYPES", "kv_bytes_per_token", "weight_bytes"]
-
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of a number in each dtype that a model computes in."""
 WEIGHT_DTYPES = {"int8": 1.0, "int4": 17 / 32, "fp8_e4m3": 1.0}

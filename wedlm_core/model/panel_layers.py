@@ -15,8 +15,6 @@ from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 from wedlm_core.model.panels import PanelWeight
 from wedlm_core.model.products import refuse_packed
 
-__all__ = ["PROJECTIONS", "PanelEmbedding", "PanelLinear", "use_panels"]
-
 PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 """The linear layers of a decoder layer, in the order of a forward."""
 

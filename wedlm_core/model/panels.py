@@ -18,8 +18,6 @@ from wedlm_core.kernels.cpu.panel_packing import look_up, look_up_bfloat16, pack
 from wedlm_core.kernels.cpu.panel_products import PANEL, depth_step, numeric_kind
 from wedlm_core.model.large_pages import large, let_go
 
-__all__ = ["PanelWeight", "pack", "units_of"]
-
 _HALF = PANEL // 2
 _THREAD_BYTES = 1 << 20  # that another thread packs
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}

@@ -26,8 +26,6 @@ from wedlm_core.model.int8 import Int8Embedding
 from wedlm_core.model.quantised import EXACT_DTYPES, prepare_exact
 from wedlm_core.model.smoothing import Smoothing
 
-__all__ = ["PIECE_BYTES", "empty_decoder", "equal_rows", "place"]
-
 PIECE_BYTES = 32 << 20
 """Bytes of a file that a worker copies at once (at least one matrix row)."""
 _HOST_PIECE_BYTES = 4 << 20  # on a CPU: a larger copy in float32 would be new memory from the system for every piece

@@ -18,25 +18,6 @@ from torch.overrides import TorchFunctionMode
 
 from wedlm_core.errors import ConfigError, explain
 
-__all__ = [
-    "InBlocks",
-    "PackedProduct",
-    "PlainProduct",
-    "Product",
-    "Products",
-    "RowPadding",
-    "Weight",
-    "check_not_emptied",
-    "check_not_packed",
-    "in_blocks",
-    "int8_padding",
-    "plain_padding",
-    "plain_products",
-    "products_of",
-    "refuse_packed",
-    "why_no_bfloat16",
-]  # fmt: skip
-
 _LOG = logging.getLogger(__name__)
 _FEW_ROWS = 64
 _BLOCK_ROWS = 32  # of a plain product

@@ -13,8 +13,6 @@ from wedlm_core.kernels.cpu import eight_bits
 from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums
 
-__all__ = ["Int8Product", "Share", "widened"]
-
 _ROUND, _SCALE = 1.5e-10, 1.5e-10  # rough seconds per element on one core
 
 

@@ -22,9 +22,6 @@ from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 
-__all__ = ["EXACT_DTYPES", "QUANTISED_DTYPES", "ExactLinear", "Fp8Linear", "prepare_exact", "quantise",
-           "round_in_one_pass", "rounded_to_fp8"]  # fmt: skip
-
 QUANTISED_DTYPES = {"int8": torch.int8, "int4": torch.uint8, "fp8_e4m3": torch.float8_e4m3fn}
 """Names for ``EngineConfig.weight_dtype``, and the dtype of the layers' weights in memory."""
 ExactLinear = Int8Linear | Int4Linear

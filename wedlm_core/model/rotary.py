@@ -9,8 +9,6 @@ from torch import Tensor
 
 from wedlm_core.config import ModelConfig, YarnScaling
 
-__all__ = ["apply_rope", "rope_tables"]
-
 
 def _yarn(periods: Tensor, theta: float, dim: int, yarn: YarnScaling) -> tuple[Tensor, float]:
     """Frequencies and attention scale: low frequencies interpolated, high ones kept (YaRN, "NTK-by-parts").

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from wedlm_core.config import ModelConfig
 
-__all__ = ["WEDLM_7B", "WEDLM_8B"]
-
 _MASK_ID = 151665
 _END_IDS = (151645, 151643)  # end of turn, end of text
 

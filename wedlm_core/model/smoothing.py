@@ -18,8 +18,6 @@ from torch import Tensor
 
 from wedlm_core.config import ModelConfig
 
-__all__ = ["MOST", "Smoothing", "expected_sites", "to_queries"]
-
 MOST = 12
 """Largest exponent: beyond it, a channel that is nearly always 0 would leave no bits of its weights."""
 

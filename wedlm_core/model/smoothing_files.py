@@ -23,8 +23,6 @@ from wedlm_core.model.smoothing import MOST, Smoothing, expected_sites
 from wedlm_core.model.smoothing_names import SAMPLE, check_file, smoothing_path
 from wedlm_core.model.smoothing_search import search
 
-__all__ = ["MOST_ROWS", "MOST_TOKENS", "load_smoothing", "save_smoothing", "smooth_checkpoint", "smoothing_of"]
-
 MOST_ROWS, MOST_TOKENS = 256, 64
 """Rows of a sample that are used at most, and tokens of each."""
 

@@ -8,8 +8,6 @@ from wedlm_core.errors import ConfigError, explain
 from wedlm_core.file_digest import file_digest
 from wedlm_core.model.checkpoint import opened
 
-__all__ = ["REMEDY", "SAMPLE", "SMOOTHING_FILE", "check_file", "smoothing_digest", "smoothing_path"]
-
 SAMPLE = Path(__file__).parent / "smoothing_sample.jsonl"
 """The shipped sample: a JSON string a line."""
 SMOOTHING_FILE = "smoothing.safetensors"

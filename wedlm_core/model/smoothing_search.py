@@ -23,8 +23,6 @@ from wedlm_core.model.quantised import EXACT_DTYPES
 from wedlm_core.model.rotary import rope_tables
 from wedlm_core.model.smoothing import MOST, Smoothing, to_queries
 
-__all__ = ["search"]
-
 _STRENGTHS = (0.25, 0.5, 0.75)  # share of a channel's size that moves from the rows to the weights
 _COMPARED = 128  # rows of the sample for comparing strengths
 _SMALLEST = 1e-12

@@ -20,8 +20,6 @@ from wedlm_core.kernels.cpu.records import TASK
 from wedlm_core.kernels.cpu.team_kernels import LONG, POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry
 from wedlm_core.model.panels import PanelWeight, units_of
 
-__all__ = ["Attendance", "Team"]
-
 _TEAM_BYTES = 1 << 19
 """Least weights times rows for a second thread to pay off."""
 _LOOKS = 2000

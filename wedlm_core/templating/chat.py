@@ -17,8 +17,6 @@ from jinja2.parser import Parser
 
 from wedlm_core.templating.sandbox import BoundedEnvironment, BoundedTemplate
 
-__all__ = ["ChatTemplate", "chat_variables"]
-
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message that may hold its reasoning. Most templates read the first, some the second."""
 

@@ -10,8 +10,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from wedlm_core.errors import ConfigError, RequestError
 
-__all__ = ["MOST_CHARS", "BoundedEnvironment", "BoundedTemplate", "TemplateLimitError", "TemplateSyntaxError"]
-
 MOST_CHARS = 8 * 2**20
 """Longest text of one rendering: four times a prompt of a million tokens with two characters each."""
 _MOST_SOURCE_CHARS = 2**20

@@ -13,8 +13,6 @@ from wedlm_core.training import corpus
 from wedlm_core.training.examples import Vocabulary
 from wedlm_core.training.masking import IGNORE, LossWeights, MaskingConfig, StreamRows, dual_stream, plan_blocks
 
-__all__ = ["Batch", "BatchConfig", "make_batch", "pack"]
-
 _MISSES = 4
 """A batch is complete after this many documents in a row fit nowhere."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-__all__ = ["CHAT_TEMPLATE", "EOS", "MASK", "PAD", "START", "save_tokenizer", "train_tokenizer"]
-
 PAD, START, EOS, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"
 
 CHAT_TEMPLATE = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-__all__ = ["plot_curves", "smoothed"]
-
 
 def smoothed(values: list[float], width: int) -> list[float]:
     """Trailing mean over ``width`` values (fewer at the start)."""

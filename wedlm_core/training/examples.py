@@ -8,8 +8,6 @@ from tokenizers import Tokenizer
 
 from wedlm_core.training.bpe import EOS, MASK, PAD, START
 
-__all__ = ["Example", "Vocabulary", "chat_prompt"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Example:

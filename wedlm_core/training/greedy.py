@@ -12,8 +12,6 @@ from wedlm_core.model.decoder import Decoder
 from wedlm_core.training import corpus
 from wedlm_core.training.examples import Vocabulary
 
-__all__ = ["accuracy", "greedy"]
-
 
 def _causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     groups = q.shape[-2] // k.shape[-2]

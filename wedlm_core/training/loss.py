@@ -12,8 +12,6 @@ from wedlm_core.training.batches import Batch
 from wedlm_core.training.masking import IGNORE
 from wedlm_core.training.stream_attention import MaskedAttend, dual_stream_mask
 
-__all__ = ["LossParts", "dual_stream_loss"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LossParts:

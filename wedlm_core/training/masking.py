@@ -11,8 +11,6 @@ import torch
 from wedlm_core.ordering import observed_first
 from wedlm_core.training.examples import Example
 
-__all__ = ["IGNORE", "Block", "LossWeights", "MaskingConfig", "StreamRows", "dual_stream", "plan_blocks"]
-
 IGNORE = -1
 """The target of a row without a loss."""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-__all__ = ["Muon", "orthogonalise"]
-
 _A, _B, _C = 3.4445, -4.7750, 2.0315  # quintic Newton-Schulz coefficients of the Muon write-up
 
 

@@ -11,8 +11,6 @@ from wedlm_core.model.decoder import Decoder, DecoderLayer
 from wedlm_core.training.muon import Muon
 from wedlm_core.training.recipe import OptimRecipe
 
-__all__ = ["build_optimisers", "learning_rate_factor", "set_learning_rate"]
-
 
 def _layer_matrices(model: Decoder) -> tuple[list[Tensor], dict[int, list[int]]]:
     """The weight matrices of the layers, and the row counts of the parts of fused ones."""

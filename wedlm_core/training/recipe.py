@@ -15,8 +15,6 @@ import yaml
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.training.masking import LossWeights, MaskingConfig
 
-__all__ = ["DataRecipe", "ModelRecipe", "OptimRecipe", "Recipe", "RunRecipe", "load_recipe", "parse_recipe"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:

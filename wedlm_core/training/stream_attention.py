@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["MaskedAttend", "dual_stream_mask", "oracle_mask"]
-
 
 def oracle_mask(document_T: Tensor, position_T: Tensor, limit_T: Tensor, block_T: Tensor) -> Tensor:
     """The attention mask by its definition, one pair at a time; tests compare :func:`dual_stream_mask` with it.

@@ -22,8 +22,6 @@ from wedlm_core.training.optim import build_optimisers, learning_rate_factor, se
 from wedlm_core.training.recipe import DataRecipe, Recipe
 from wedlm_core.training.training_state import Progress, load_checkpoint, save_checkpoint
 
-__all__ = ["Trainer", "batch_config"]
-
 CHECKPOINT = "checkpoint.pt"
 CURVE = "curve.csv"
 VALIDATION = "validation.csv"

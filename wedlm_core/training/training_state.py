@@ -13,8 +13,6 @@ from torch import nn
 
 from wedlm_core.errors import WeightsError, explain, first_line
 
-__all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:

@@ -20,21 +20,6 @@ from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams
 from wedlm_core.ordering import to_logical
 from wedlm_core.types import Strategy
 
-__all__ = [
-    "Commit",
-    "Decoding",
-    "Refills",
-    "RowChoices",
-    "Wanted",
-    "decodes",
-    "decoding_of",
-    "mask_from",
-    "missing_strategies",
-    "places_of",
-    "through_stop",
-    "to_places",
-]
-
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 

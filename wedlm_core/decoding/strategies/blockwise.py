@@ -12,8 +12,6 @@ from wedlm_core.decoding.strategies.window import WindowDecoding
 from wedlm_core.decoding.window_state import WindowParams
 from wedlm_core.types import Strategy
 
-__all__ = ["BlockwiseDecoding"]
-
 
 @decodes(Strategy.BLOCKWISE)
 @dataclass(frozen=True)

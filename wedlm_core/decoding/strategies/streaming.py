@@ -25,8 +25,6 @@ from wedlm_core.decoding.strategies.window import commit_leading, fill, move_on
 from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams
 from wedlm_core.types import Strategy
 
-__all__ = ["StreamingDecoding"]
-
 
 @decodes(Strategy.STREAMING)
 @dataclass(frozen=True)

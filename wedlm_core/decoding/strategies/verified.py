@@ -23,8 +23,6 @@ from wedlm_core.decoding.strategies.base import (
 from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams, shift_left
 from wedlm_core.types import Strategy
 
-__all__ = ["VerifiedDecoding"]
-
 
 @decodes(Strategy.VERIFIED, Strategy.AUTOREGRESSIVE)
 @dataclass(frozen=True)

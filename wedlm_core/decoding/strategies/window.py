@@ -21,8 +21,6 @@ from wedlm_core.decoding.strategies.base import (
 from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams, shift_left
 from wedlm_core.types import Strategy
 
-__all__ = ["WindowDecoding", "commit_leading", "fill", "move_on"]
-
 
 @decodes(Strategy.REFERENCE)
 @dataclass(frozen=True)

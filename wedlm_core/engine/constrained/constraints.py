@@ -32,8 +32,6 @@ from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
 
-__all__ = ["Constraints", "refusal"]
-
 _LARGE_VOCABULARY = 16_384  # a state of 1,024 tokens takes 1.5 us, one of 151,936 up to 1,000: then threads pay
 _NOTHING = Proposals((), 0, DraftSource.MASK)
 _T = TypeVar("_T")

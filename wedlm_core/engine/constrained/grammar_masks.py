@@ -15,8 +15,6 @@ from wedlm_core.decoding.allowed_tokens import FREE, WORD, only, words_of_vocabu
 from wedlm_core.engine.constrained.matching import AN_END, UNKNOWN, Constraint
 from wedlm_core.fallback import Optimisation
 
-__all__ = ["Executor", "GrammarMasks", "raised"]
-
 Executor = LLExecutor | None
 """Threads that ask matchers; None to ask them in the engine's own."""
 

@@ -9,8 +9,6 @@ from wedlm_core.grammar import Grammar
 from wedlm_core.grammar.compiler import advance, take_forced
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["AN_END", "UNKNOWN", "Constraint", "Drafts", "Proposals"]
-
 UNKNOWN = -1
 """Of a state: the matcher decides the allowed tokens."""
 AN_END = -2

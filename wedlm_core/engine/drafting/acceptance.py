@@ -18,8 +18,6 @@ from wedlm_core.kernels.cpu.learn import learn
 from wedlm_core.kernels.cpu.planning import acceptances, job_hazards
 from wedlm_core.types import Strategy
 
-__all__ = ["Acceptance"]
-
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]

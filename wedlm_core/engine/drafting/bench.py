@@ -21,8 +21,6 @@ from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.kv.pages import SequencePages
 
-__all__ = ["IN_FLIGHT", "Bench"]
-
 IN_FLIGHT = 4
 """Forwards of one run, where forwards overlap."""
 

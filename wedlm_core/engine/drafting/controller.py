@@ -14,8 +14,6 @@ from enum import IntEnum
 
 from wedlm_core.engine.drafting.constants import DraftingConstants
 
-__all__ = ["Arm", "Controller"]
-
 
 class Arm(IntEnum):
     """A set of draft sources."""

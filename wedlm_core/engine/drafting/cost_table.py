@@ -18,8 +18,6 @@ import numpy as np
 from wedlm_core.cache import cache_folder, temporary_folder, writable_cache
 from wedlm_core.config.step_cost import FloatArray, StepCost, why_not
 
-__all__ = ["CostSample", "cache_key", "fit", "load_cached", "monotone", "save_cached"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CostSample:

@@ -22,8 +22,6 @@ from wedlm_core.engine.drafting.step_time import HostTime, Load
 from wedlm_core.engine.drafting.windows import HistoryWindows, Suggestions
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
-__all__ = ["Drafting"]
-
 
 class Drafting:
     """Drafting of one engine.

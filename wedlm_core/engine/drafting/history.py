@@ -12,8 +12,6 @@ from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.cpu import history as kernels
 from wedlm_core.kernels.cpu.token_rings import Rings, copy_text, extend
 
-__all__ = ["History"]
-
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 TokenArray = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]
 

@@ -17,8 +17,6 @@ from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.step_time import Load
 from wedlm_core.kernels.cpu.planning import hull_density, long_runs
 
-__all__ = ["Allocation", "LongRun", "allocate", "long_run"]
-
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 

@@ -23,8 +23,6 @@ from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.runner import Runner
 from wedlm_core.kv.pages import PageManager, SequencePages
 
-__all__ = ["cached_or_measured_cost"]
-
 _LOG = logging.getLogger(__name__)
 _VERSION = 19  # of the measurement: raise it when steps change so much that kept tables mislead
 _ROUNDS = 5  # of a measurement, at most

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, StepOutcome
 
-__all__ = ["StepReport"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:

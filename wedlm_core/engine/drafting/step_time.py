@@ -8,8 +8,6 @@ import numpy as np
 
 from wedlm_core.config.step_cost import FloatArray, StepCost
 
-__all__ = ["HostTime", "Load"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Load:

@@ -14,8 +14,6 @@ from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.kernels.cpu.draft_windows import Columns, Windows, count_worth, write_drafts
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["HistoryWindows", "Suggestions", "WindowState"]
-
 
 class WindowState(Protocol):
     """The windows on the device; :class:`wedlm_core.engine.forward.device_state.DeviceState` implements it."""

@@ -29,8 +29,6 @@ from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
 from wedlm_core.kernels.gpu.support import why_no_triton
 
-__all__ = ["AsyncLaunch", "InFlightForward"]
-
 _BY_GROUPS, _BY_KERNELS = WindowsByGroups(), WindowsByKernels()
 
 

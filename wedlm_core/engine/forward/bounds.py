@@ -15,8 +15,6 @@ import numpy as np
 from wedlm_core.decoding.strategies import Decoding, Refills
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
-__all__ = ["DecodingRun", "RowBounds", "decoding_runs"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingRun:

@@ -22,8 +22,6 @@ from wedlm_core.engine.forward.graph_policy import GraphBook, GraphKey
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
 from wedlm_core.kernels.gpu.support import why_no_triton
 
-__all__ = ["DecoderGraphs", "Forward", "Record", "StaticInputs", "forget_recording", "record_work"]
-
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,6 @@ from wedlm_core.kernels.cpu.draft_windows import Windows
 from wedlm_core.model.draw import SlotColumns
 from wedlm_core.types import Request, SamplingParams
 
-__all__ = ["DeviceState"]
-
 _NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
 _STOP_IDS = 16  # stop tokens of a sequence that the device knows (to clip windows); the host tests all
 _PARTS = {"min_tokens": ("stop_ids",), "suppress_tokens": ("suppressed",), "logit_bias": ("bias_ids", "bias_values"),

@@ -22,8 +22,6 @@ from wedlm_core.engine.scheduling.slots import BoolArray, IntArray
 from wedlm_core.kernels.cpu.opening_kernels import open_windows
 from wedlm_core.types import Request
 
-__all__ = ["FirstWindows", "Places", "window_params"]
-
 _SIZES = 4096  # that are remembered
 _OF = {p.field: p.of for p in PARAMETERS}
 (_OWN,) = (p for p in PARAMETERS if p.own)  # int64; the other parameters are written where they change

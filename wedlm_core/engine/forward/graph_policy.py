@@ -8,8 +8,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["GraphBook", "GraphKey", "Recent", "graph_sizes", "kv_buckets"]
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 

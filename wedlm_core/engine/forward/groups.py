@@ -16,8 +16,6 @@ from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
-__all__ = ["FlatLayout", "Group", "WideRun", "flatten", "gather_groups", "wide_runs"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Group:

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from wedlm_core.errors import IntegrityError
 
-__all__ = ["join_arrays", "join_tensors"]
-
 
 def join_tensors(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     """``torch.cat`` of one part or more, all of one dtype.

@@ -21,8 +21,6 @@ from wedlm_core.engine.scheduling.slots import IntArray
 from wedlm_core.model.draw import Advance, Draw, Drawn, States, StepPicks
 from wedlm_core.model.products import RowPadding
 
-__all__ = ["Chooser", "PickedRows", "Picks"]
-
 AnyPicks = TypeVar("AnyPicks", bound="PickedRows")
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from wedlm_core.model.decoder_cpu import DecoderCpu
     from wedlm_core.model.decoder_team import DecoderTeam
 
-__all__ = ["ModelRunner"]
-
 _LOG = logging.getLogger(__name__)
 
 

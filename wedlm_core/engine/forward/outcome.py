@@ -14,8 +14,6 @@ from wedlm_core.engine.forward.joining import join_arrays, join_tensors
 from wedlm_core.errors import IntegrityError
 from wedlm_core.statistics import OUTCOME_KINDS, BoolArray, StepOutcome, TopTokens
 
-__all__ = ["COLUMN_OF", "SHARE_OF", "fetch", "join", "outcome_of", "take", "words_of"]
-
 _COUNTS = [name for name in OUTCOME_KINDS if name.endswith("_D")]
 _PLACES = sorted((n for n in OUTCOME_KINDS if n.endswith("_DC")), key=lambda n: OUTCOME_KINDS[n] != np.int64)
 COLUMN_OF = {name: place for place, name in enumerate(_COUNTS)}

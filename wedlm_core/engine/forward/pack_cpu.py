@@ -30,8 +30,6 @@ from wedlm_core.model.draw import Advance, StepPicks, StepRows
 
 _OUTCOMES = 32  # shapes of outcomes that are kept: of 512 sequences with wide windows each takes half a megabyte
 
-__all__ = ["CpuStep", "PackedInput", "PackedStep", "choices_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PackedInput:

@@ -25,8 +25,6 @@ from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray
 
-__all__ = ["DeviceBatch", "Shape", "pack_on_device", "pick_on_device", "plan_facts"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:

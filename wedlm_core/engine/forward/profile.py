@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["StepProfile"]
-
 
 class StepProfile:
     """A stopwatch with laps; set it as ``Engine.profile`` to fill it.

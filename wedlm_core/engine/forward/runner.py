@@ -35,8 +35,6 @@ from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
 from wedlm_core.statistics import TopTokens
 
-__all__ = ["Advance", "Launch", "Runner", "StepDetail"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepDetail:

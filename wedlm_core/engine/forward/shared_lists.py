@@ -14,8 +14,6 @@ from torch import Tensor
 
 from wedlm_core.engine.forward.transfer import to_device
 
-__all__ = ["SharedLists"]
-
 _NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
 _BLANK = {torch.int64: -1, torch.float32: 0}
 

@@ -28,8 +28,6 @@ from wedlm_core.engine.forward.step_work import StepKind, StepWork
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import IntArray
 
-__all__ = ["AllowedBuffers", "StepGraphs"]
-
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")

@@ -20,8 +20,6 @@ from wedlm_core.engine.forward.pack_gpu import Shape
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import IntArray
 
-__all__ = ["EagerStep", "StepKind", "StepWork"]
-
 Result = TypeVar("Result")
 
 

@@ -20,8 +20,6 @@ from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.slots import IntArray
 from wedlm_core.statistics import TopTokens
 
-__all__ = ["TopWords", "rows_of", "top_words"]
-
 
 def rows_of(groups: Sequence[Group]) -> Tensor:
     """int64 ``[D, C]``: for each place of each decoding sequence its row in the flat layout of all groups."""

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["AsyncCopy", "get", "put", "put_line", "to_device"]
-
 
 def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
     """A host tensor or array on ``device``; on CPU it shares memory with ``value``."""

@@ -19,8 +19,6 @@ from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape
 from wedlm_core.engine.forward.runner import Runner, StepDetail
 from wedlm_core.engine.scheduling.slots import IntArray
 
-__all__ = ["Finished", "Prepared", "WindowWork"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:

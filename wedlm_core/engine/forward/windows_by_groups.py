@@ -16,8 +16,6 @@ from wedlm_core.engine.forward.tops import rows_of, top_words
 from wedlm_core.engine.forward.window_work import Finished, Prepared, WindowWork
 from wedlm_core.engine.scheduling.slots import IntArray
 
-__all__ = ["WindowsByGroups"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupsPrepared(Prepared):

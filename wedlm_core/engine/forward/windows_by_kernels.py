@@ -26,8 +26,6 @@ from wedlm_core.engine.forward.tops import top_words
 from wedlm_core.engine.forward.window_work import Finished, Prepared, WindowWork
 from wedlm_core.engine.scheduling.slots import IntArray
 
-__all__ = ["KernelsPrepared", "WindowsByKernels", "advance"]
-
 _BLOCK = 32  # rows of a program
 _FEW = 64
 _MOST_SLOTS, _MOST_PLACES = 1024, 1024  # which a program holds in its registers

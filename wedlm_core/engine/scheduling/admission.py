@@ -8,8 +8,6 @@ from wedlm_core.checks import is_whole
 from wedlm_core.errors import CapacityError, RequestError, explain
 from wedlm_core.types import Request
 
-__all__ = ["WITHOUT_MASKS", "Limits", "check_request"]
-
 WITHOUT_MASKS = "has no mask token: it is decoded autoregressively, and drafts come from grammars and earlier text only"
 """The line that tells how ``verified`` decoding works with a plain Qwen model."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EngineCounters", "EngineSnapshot"]
-
 
 @dataclass(kw_only=True)
 class EngineCounters:

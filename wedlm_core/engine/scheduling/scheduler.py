@@ -20,8 +20,6 @@ from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.kernels.cpu.survey import any_short, booked_rows, spend_rows
 from wedlm_core.kv.pages import PageManager
 
-__all__ = ["ForwardPlan", "Scheduler"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardPlan:

@@ -13,8 +13,6 @@ from wedlm_core.grammar import Grammar
 from wedlm_core.kv.pages import SequencePages
 from wedlm_core.types import FinishReason, Request
 
-__all__ = ["Sequence"]
-
 
 @dataclass(kw_only=True, eq=False)
 class Sequence:

@@ -6,8 +6,6 @@ import numpy as np
 
 from wedlm_core.statistics import IntArray, TopTokens
 
-__all__ = ["TopTokenTable"]
-
 
 class TopTokenTable:
     """A row of places for each slot that reports them, and none for the others."""

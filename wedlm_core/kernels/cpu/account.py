@@ -14,8 +14,6 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.statistics import COUNTS, NATS, DraftSource
 
-__all__ = ["Observed", "cut", "keep"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _FORWARDS, _ROWS = COUNTS.index("forwards"), COUNTS.index("rows")

@@ -14,8 +14,6 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.records import adjustments_at
 from wedlm_core.kernels.cpu.scalar import F32
 
-__all__ = ["Edits", "adjust_row", "restore_row", "uses_any"]
-
 _BANNED = F32(-np.inf)
 
 

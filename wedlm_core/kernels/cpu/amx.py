@@ -24,8 +24,6 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer
 from wedlm_core.kernels.cpu.panel_results import fetch_results, result_writer
 
-__all__ = ["BLOCK_ROWS", "STEP", "block_multiplier", "configure", "has_amx", "kept_sums", "matrix", "release"]
-
 BLOCK_ROWS = 32
 """Most rows of a block."""
 STEP = 16

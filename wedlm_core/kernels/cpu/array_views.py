@@ -10,8 +10,6 @@ from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["array_at", "floats_at", "numbers_at"]
-
 
 @intrinsic
 def _pointer(typing_context: Any, address: Any) -> Any:

@@ -20,8 +20,6 @@ from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.tile import MULTIPLIERS, ROWS, address
 from wedlm_core.kernels.cpu.vector import LANES, first_lanes, largest, load, spread, store, total
 
-__all__ = ["GROUPS", "QUERIES", "Group", "Pool", "attend", "bits_of", "group_space", "space_size"]
-
 QUERIES = 32
 """Queries that are computed together: they and their scores of a tile fit in the L1 cache."""
 _TILE = 64  # keys that are multiplied together, at most

@@ -17,8 +17,6 @@ from wedlm_core.kernels.cpu.records import layer_at, task_at
 from wedlm_core.kernels.cpu.shares import LEAST_ROWS, part_of
 from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, take
 
-__all__ = ["ATTENDERS", "PLACERS"]
-
 _HELD = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(np.uint16), "int8": np.dtype(np.int8)}
 """Number types of keys and values, and their types in kernels."""
 

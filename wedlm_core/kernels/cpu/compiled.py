@@ -25,8 +25,6 @@ from numba.extending import intrinsic
 
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
-__all__ = ["c_function", "call_at", "kernel"]
-
 _CHECKSUM = 16  # bytes
 
 logger = logging.getLogger(__name__)

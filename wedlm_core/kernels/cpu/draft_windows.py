@@ -9,8 +9,6 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["Columns", "Windows", "count_worth", "write_drafts"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _MASK, _HISTORY = int(DraftSource.MASK), int(DraftSource.HISTORY)

@@ -8,8 +8,6 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32
 from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread, store, total
 
-__all__ = ["round_narrow_rows", "round_rows", "round_to_bfloat16", "row_scale", "scale_sums", "sum_rows", "widen_rows"]
-
 _LARGEST, _SMALLEST = 127.0, 1e-12  # as in wedlm_core.kernels.rounding.rounded
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-__all__ = ["call", "fetch", "loop", "pointer", "spread"]
-
 _INT, _INDEX = ir.IntType(32), ir.IntType(64)
 
 

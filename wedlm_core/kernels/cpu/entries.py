@@ -14,8 +14,6 @@ from wedlm_core.kernels.cpu.compiled import c_function
 from wedlm_core.kernels.cpu.forward import join
 from wedlm_core.kernels.cpu.forward_products import PRODUCTS
 
-__all__ = ["attend_of", "join_entry", "place_of", "product_of"]
-
 _float32: Any = PRODUCTS.get("float32")
 _bfloat16: Any = PRODUCTS.get("bfloat16")
 _int8: Any = PRODUCTS.get("int8")

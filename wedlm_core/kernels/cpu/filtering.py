@@ -14,8 +14,6 @@ from wedlm_core.kernels.cpu.noise import noise_of
 from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.vector import LANES, largest, load, spread, store
 
-__all__ = ["BLOCK", "heated", "keep", "largest_places", "restrict", "sample_kept"]
-
 BLOCK = 64
 """Tokens whose largest value is kept: a block without a token that may stay is not looked at again."""
 

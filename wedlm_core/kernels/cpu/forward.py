@@ -32,8 +32,6 @@ from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_w
 from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, meet, take
 from wedlm_core.kernels.cpu.tile import address as address_of
 
-__all__ = ["join"]
-
 _LINE_BYTES = LAYER.itemsize
 
 

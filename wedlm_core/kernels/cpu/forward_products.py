@@ -24,8 +24,6 @@ from wedlm_core.kernels.cpu.shares import by_rows, part_of
 from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, meet
 from wedlm_core.kernels.cpu.vector import LANES, load, store
 
-__all__ = ["PRODUCTS"]
-
 _NO_LIMIT = 1 << 62  # rows
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["row_lines"]
-
 
 @kernel
 def row_lines(slots, positions, firsts, counts, begins, lines, free, out):  # type: ignore[no-untyped-def]

@@ -13,8 +13,6 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.token_rings import Rings, find, read_tail, write
 
-__all__ = ["CLASSES", "Memory", "append", "propose"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SOURCES, _LENGTHS, _EVIDENCE = 2, 6, 6  # the own text and finished rows; of matches; of votes

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from wedlm_core.cache import cache_folder, writable_cache
 
-__all__ = ["are_kept", "kernel_folder", "note_kept"]
-
 _PACKAGE = Path(__file__).parents[2]
 _SOURCES = ("kernels/cpu/*.py", "statistics.py")  # kernels, and modules of their constants
 _COMPILERS = ("numba", "llvmlite")

@@ -11,8 +11,6 @@ from wedlm_core.kernels.cpu.eight_bits import row_scale
 from wedlm_core.kernels.cpu.scalar import F32, exp
 from wedlm_core.kernels.cpu.vector import LANES, fma, load, prefetch, put, spread, store, total
 
-__all__ = ["add_rms_norm", "place_heads", "place_qkv", "rms_norm", "silu_mul"]
-
 
 @kernel
 def _inverse_rms(x, at, size, eps):  # type: ignore[no-untyped-def]

@@ -10,8 +10,6 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.statistics import DraftSource
 
-__all__ = ["learn"]
-
 _MASK = int(DraftSource.MASK)
 
 

@@ -16,8 +16,6 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32, log
 from wedlm_core.kernels.cpu.vector import LANES, fma, load, store, where_less
 
-__all__ = ["key_of", "noise_from", "noise_of"]
-
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 
 

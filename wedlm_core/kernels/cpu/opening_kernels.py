@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["clear_slot", "open_windows"]
-
 
 @kernel
 def clear_slot(slot, integers, flags, source, stop_ids, output, logprob, counts, nats, emitted):  # type: ignore[no-untyped-def]

@@ -12,8 +12,6 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["Layout", "pack_layouts"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -7,8 +7,6 @@ import numpy as np
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.scalar import F32
 
-__all__ = ["copy_rows", "first_number", "look_up", "look_up_bfloat16", "pack_units"]
-
 _TOGETHER = 16  # units along the inputs: a cache line of each row that is read
 
 

@@ -28,9 +28,6 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.panel_tiles import HALF, features, panel_tile
 from wedlm_core.kernels.cpu.tile import address
 
-__all__ = ["PANEL", "depth_step", "l1_ways", "line_units", "multiply_panels", "numbers_here",
-           "numeric_kind", "pieces", "tile_rows"]  # fmt: skip
-
 PANEL = 64
 """Outputs of a panel."""
 _PAGE_UNITS, _GAP_UNITS = 1024, 80  # of a page, and between rows of whole pages: five cache lines

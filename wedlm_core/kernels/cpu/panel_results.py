@@ -12,8 +12,6 @@ from numba.extending import intrinsic
 from wedlm_core.kernels.cpu.emit import fetch, loop, pointer, spread
 from wedlm_core.kernels.cpu.vector import LANES
 
-__all__ = ["fetch_results", "result_writer", "write_row"]
-
 _BYTE, _INT, _INDEX, _FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 _intrinsic: Any = intrinsic

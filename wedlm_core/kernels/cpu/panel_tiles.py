@@ -19,8 +19,6 @@ from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer, spread
 from wedlm_core.kernels.cpu.panel_results import write_row
 from wedlm_core.kernels.cpu.vector import LANES
 
-__all__ = ["HALF", "features", "panel_tile"]
-
 HALF = 32
 """Outputs of half a panel."""
 _LINE_BYTES = 64

@@ -10,8 +10,6 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["acceptances", "hull_density", "job_hazards", "long_runs"]
-
 
 @kernel
 def job_hazards(job, prior, weight, hazard):  # type: ignore[no-untyped-def]

@@ -14,11 +14,6 @@ import numpy as np
 from wedlm_core.kernels.cpu.array_views import array_at
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = [
-    "ADJUSTMENTS", "ADVANCE", "CHOICE", "DOWN_PLACE", "GATE_UP_PLACE", "HEAD_PLACE", "LAYER", "O_PLACE", "PRODUCT",
-    "QKV_PLACE", "TASK", "adjustments_at", "layer_at", "product_at", "task_at",
-]  # fmt: skip
-
 
 def _record(text: str, **others: Any) -> np.dtype[Any]:
     return np.dtype([(name, others.get(name, np.int64)) for name in text.split()])

@@ -9,8 +9,6 @@ from __future__ import annotations
 from wedlm_core.kernels.cpu.adjusting import uses_any
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["find_spans", "pick_rows_read", "take_only_tokens"]
-
 
 @kernel(inline="always")
 def _is_certain(lines, slots, adjustments, p):  # type: ignore[no-untyped-def]

@@ -23,8 +23,6 @@ from wedlm_core.kernels.cpu.vector import (
     total,
 )
 
-__all__ = ["choose_row", "choose_rows", "likely", "scratch_of"]
-
 
 @kernel
 def _first_max(x, at, size):  # type: ignore[no-untyped-def]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["LEAST_ROWS", "by_rows", "part_of"]
-
 LEAST_ROWS = 4
 """With so many rows for each member, members take rows where there is a choice: fewer are shared by heads."""
 

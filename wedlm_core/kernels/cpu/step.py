@@ -16,18 +16,6 @@ from wedlm_core.kernels.cpu.array_views import array_at
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.statistics import OUTCOME_KINDS
 
-__all__ = [
-    "STATE",
-    "Choices",
-    "Outcome",
-    "Picks",
-    "Plan",
-    "Rows",
-    "advance_windows",
-    "columns_of",
-    "pack_rows",
-]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SIZES = ("slots", "places", "stops", "positions", "page_columns")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["any_short", "booked_rows", "spend_rows"]
-
 
 @kernel
 def any_short(slots, context, cached, rows, capacity):  # type: ignore[no-untyped-def]

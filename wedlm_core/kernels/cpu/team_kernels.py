@@ -25,8 +25,6 @@ from wedlm_core.kernels.cpu.array_views import numbers_at
 from wedlm_core.kernels.cpu.compiled import c_function, call_at, kernel
 from wedlm_core.kernels.cpu.emit import call
 
-__all__ = ["LONG", "POOL_SIZE", "STATE_SIZE", "dismiss", "lead", "meet", "serve_entry", "take"]
-
 STATE_SIZE = 40
 """int64 of a team's state, zero before the first use: three counters in cache lines of their own, and :data:`LONG`."""
 _ARRIVED, _ROUND, _NEXT = 0, 16, 32

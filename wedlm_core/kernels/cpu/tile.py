@@ -25,8 +25,6 @@ from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer, spread
 from wedlm_core.kernels.cpu.scalar import LANES
 
-__all__ = ["MULTIPLIERS", "ROWS", "address"]
-
 ROWS = 4
 """Most rows of A in one call: with four vectors of B their sums fill half of 32 registers."""
 _WIDTHS = (4, 2, 1) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (1,)

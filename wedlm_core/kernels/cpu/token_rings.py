@@ -15,8 +15,6 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.compiled import kernel
 
-__all__ = ["ROW_END", "Rings", "copy_text", "extend", "find", "read_tail", "write"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROW_END = -1

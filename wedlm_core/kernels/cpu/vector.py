@@ -21,11 +21,6 @@ from numba.extending import intrinsic, lower_builtin, models, register_model, ty
 from wedlm_core.kernels.cpu.emit import call, fetch
 from wedlm_core.kernels.cpu.emit import spread as in_all_lanes
 
-__all__ = [
-    "LANES", "first_equal", "first_lanes", "floor", "fma", "largest", "load", "prefetch", "put", "split",
-    "spread", "store", "total", "two_to", "where_less",
-]  # fmt: skip
-
 LANES = 16
 """Partial sums of a reduction: a fixed number, so that the order never depends on the machine."""
 

@@ -11,8 +11,6 @@ import triton.language as tl
 
 from wedlm_core.kernels.cpu.records import ADJUSTMENTS
 
-__all__ = ["edit_row", "edited", "uses_any"]
-
 _FIELDS = ADJUSTMENTS.names or ()
 _COUNTS = tl.constexpr(1 << 22)
 """Integers from 1 to here are times; others are the inverted bits of a float32, where these would be no numbers."""

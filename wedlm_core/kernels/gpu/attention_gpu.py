@@ -18,8 +18,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["attend_tiles", "join_splits", "place_tiles"]
-
 
 @triton.jit(do_not_specialize=["sequences", "total_rows"])
 def place_tiles(  # type: ignore[no-untyped-def]

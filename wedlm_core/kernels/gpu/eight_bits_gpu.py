@@ -14,8 +14,6 @@ import triton.language as tl
 
 from wedlm_core.kernels.gpu.rounding_gpu import to_bfloat16
 
-__all__ = ["multiply_int4", "multiply_int8"]
-
 
 @triton.jit
 def _tile(outputs, rows, BLOCK_O: tl.constexpr, BLOCK_R: tl.constexpr, BAND: tl.constexpr):  # type: ignore[no-untyped-def]

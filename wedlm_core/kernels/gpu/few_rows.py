@@ -17,8 +17,6 @@ from torch import Tensor
 
 from wedlm_core.devices import on_device
 
-__all__ = ["FEW_ROWS", "multiply_few", "takes_few"]
-
 FEW_ROWS = 16  # of a tile: tensor cores have none smaller
 _OUTPUTS, _INPUTS = 64, 256  # of a tile
 _MOST_STAGES = 4

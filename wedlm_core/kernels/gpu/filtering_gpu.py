@@ -11,8 +11,6 @@ import triton.language as tl
 
 from wedlm_core.kernels.gpu.adjusting_gpu import edited
 
-__all__ = ["edge_of", "exp", "key_of", "largest_keys", "scaled_tile", "top_k_edge", "value_of"]
-
 _UNIT = tl.constexpr(float(2**44))
 _LEAST = tl.constexpr(-30.5)  # below this difference to the largest value a token weighs less than a unit
 _LOWEST = tl.constexpr(-2139095041)  # the key of -inf

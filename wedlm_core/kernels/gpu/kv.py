@@ -12,8 +12,6 @@ from torch import Tensor
 
 from wedlm_core.kernels.gpu.rounding_gpu import to_bfloat16, to_e4m3
 
-__all__ = ["twice", "write_kv"]
-
 _FP8_LARGEST = tl.constexpr(448.0)
 
 

@@ -14,8 +14,6 @@ from torch import Tensor
 from wedlm_core.kernels.gpu.rounding_gpu import int8_scales, nearest_int8, size_bits, to_int8
 from wedlm_core.kernels.rounding import RoundedRows
 
-__all__ = ["add_rms_norm", "add_rms_norm_int8", "norm_rope", "silu_mul", "silu_mul_int8"]
-
 _BLOCK = 1024
 
 

@@ -7,8 +7,6 @@ import triton.language as tl
 
 from wedlm_core.kernels.gpu.filtering_gpu import key_of, largest_keys, scaled_tile, top_k_edge
 
-__all__ = ["report_row"]
-
 _MOST = tl.constexpr(32)
 _LOWEST = tl.constexpr(-2139095041)  # the key of -inf
 

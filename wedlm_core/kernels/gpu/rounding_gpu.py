@@ -5,17 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = [
-    "int8_scales",
-    "nearest_int8",
-    "round_rows",
-    "round_rows_int8",
-    "size_bits",
-    "to_bfloat16",
-    "to_e4m3",
-    "to_int8",
-]
-
 
 @triton.jit
 def to_e4m3(x):  # type: ignore[no-untyped-def]

@@ -16,8 +16,6 @@ from wedlm_core.kernels.gpu.adjusting_gpu import edit_row, uses_any
 from wedlm_core.kernels.gpu.filtering_gpu import edge_of, key_of, scaled_tile
 from wedlm_core.kernels.gpu.likely_gpu import report_row
 
-__all__ = ["combine_tiles", "reduce_tiles"]
-
 _FLOOR = tl.constexpr(-1.0e38)  # below any logit but -inf: differences from it stay numbers
 _NOTHING = tl.constexpr(-125.0)  # exp2 of less counts nothing, and would leave the normal float32 numbers
 _LOG2_E = tl.constexpr(1.4426950408889634)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["fill_inputs"]
-
 
 @triton.jit(do_not_specialize=["size", "sequences", "room", "columns_in", "columns_out"])
 def fill_inputs(  # type: ignore[no-untyped-def]

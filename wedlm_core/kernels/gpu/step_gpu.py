@@ -12,8 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["advance_windows", "pack_rows"]
-
 
 @triton.jit
 def _counts(facts, stride, context, length, sequences, decoding, SEQ_P: tl.constexpr):  # type: ignore[no-untyped-def]

@@ -10,8 +10,6 @@ import torch
 
 from wedlm_core.devices import on_device
 
-__all__ = ["why_no_triton"]
-
 
 @functools.cache
 def why_no_triton(device: torch.device) -> str | None:

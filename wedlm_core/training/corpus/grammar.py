@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Grammar", "pick"]
-
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 

@@ -9,8 +9,6 @@ from wedlm_core.training.corpus.grammar import Grammar, pick
 from wedlm_core.training.corpus.word_problem import Family
 from wedlm_core.training.corpus.words import ANIMALS, CATEGORIES, NAMES, PLACES, THINGS, WORDS, with_article
 
-__all__ = ["HIGH"]
-
 _FEELINGS = ("happy", "tired", "proud", "brave", "calm")
 _ADJECTIVES = ("little", "old", "clever", "brave", "shy", "happy")
 _TIMES = ("morning", "evening", "summer", "winter", "spring")

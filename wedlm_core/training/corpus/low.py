@@ -8,8 +8,6 @@ import string
 from wedlm_core.training.corpus.word_problem import Family, exact
 from wedlm_core.training.corpus.words import WORDS
 
-__all__ = ["LOW"]
-
 MAX_COUNT_START = 150
 MAX_COUNT_ITEMS = 28
 

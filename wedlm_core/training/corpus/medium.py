@@ -7,8 +7,6 @@ import random
 from wedlm_core.training.corpus.word_problem import Family, exact
 from wedlm_core.training.corpus.words import CITIES, ITEMS, NAMES, WORDS
 
-__all__ = ["MEDIUM", "add_steps", "subtract_steps"]
-
 _SHE = frozenset({"Anna", "Clara", "Emma", "Grace", "Ida", "Kate", "Mia", "Olga", "Rosa", "Vera"})
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SPLITS", "Family", "Problem", "Regime", "Split", "exact", "split_of"]
-
 Regime = Literal["low", "medium", "high"]
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ANIMALS", "CATEGORIES", "CITIES", "ITEMS", "NAMES", "PLACES", "THINGS", "WORDS", "with_article"]
-
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Ida", "Jack", "Kate", "Leo",
          "Mia", "Noah", "Olga", "Paul", "Rosa", "Sam", "Tom", "Vera")  # fmt: skip
 
