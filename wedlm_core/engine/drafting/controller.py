@@ -142,8 +142,9 @@ class Controller:
     def _corrected(self, expected: Mapping[Arm, float]) -> dict[Arm, float]:
         """Corrected tokens per second of the arms that can run."""
         prior, usual = self._constants.trial_tokens, self._usual
+        unknown = max(1.0, self._records[usual].correction(prior))  # all forwards may be faster than the table says
         rates = {
-            arm: expected[arm] * record.correction(prior)
+            arm: expected[arm] * (unknown if record.known_at is None else record.correction(prior))
             for arm, record in self._records.items()
             if expected.get(arm, 0.0) > 0
         }
