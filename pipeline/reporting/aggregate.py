@@ -14,7 +14,7 @@ from pipeline.codec import FinishReason
 from pipeline.reporting.histogram import SCALES, Histogram, Labels, labels_of, merged
 
 VERSION = 4
-"""Those that are understood; the last one is written. Only 4 has labels; 1 and 2 had more that is no longer shown."""
+"""Of the stored form. Another one is made again from its rows."""
 _AT_ONCE = 8192
 """Rows that are aggregated at once: fewer cost more for each."""
 
@@ -104,7 +104,7 @@ class Aggregate:
             rows=raw["rows"],
             finish_reasons=raw["finish_reasons"],
             histograms={name: Histogram.from_dict(raw["histograms"][name]) for name in MEASURES},
-            labels=raw.get("labels", {}),
+            labels=raw["labels"],
         )
 
 

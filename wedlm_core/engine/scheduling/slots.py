@@ -92,7 +92,6 @@ class SlotTable:
         self.logprob = np.zeros((slots, 0), dtype=np.float32)
         self.tops = TopTokenTable(slots)
         self.totals = Totals(slots, widest + 1)
-        self._entropy = self.totals["entropy"]
 
     def clear(self, slot: int) -> None:
         """Reset a slot for a new sequence."""
@@ -156,7 +155,7 @@ class SlotTable:
             slots_D, rows_D, emit_D, observed, self.masks, self.generated, self.source, self.output,
             self.logprob, totals.counts, totals.nats, totals.emitted,
         )  # fmt: skip
-        return Kept(masks=masks, tokens=tokens, unsound_D=~np.isfinite(self._entropy[slots_D]))
+        return Kept(masks=masks, tokens=tokens, unsound_D=~np.isfinite(self.totals["entropy"][slots_D]))
 
     def stats(self, slot: int, *, tokens: int, host: HostCounts) -> CommitStats:
         """The finished sequence's statistics; ``tokens`` is N_gen after any cut by a stop string."""
