@@ -134,7 +134,9 @@ def plain_type(kind: pa.DataType, *, dictionaries: bool = True) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(plain(kind.key_type), kind.item_field.with_type(plain(kind.item_type)), kind.keys_sorted)
+        # Keys are never null, so maps from null are empty; Arrow reads their type, and does not make it.
+        key = pa.string() if pa.types.is_null(kind.key_type) else plain(kind.key_type)
+        return pa.map_(key, kind.item_field.with_type(plain(kind.item_type)), kind.keys_sorted)
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(kind.value_field.with_type(plain(kind.value_type)), kind.list_size)
     if pa.types.is_list(kind) or pa.types.is_list_view(kind):
