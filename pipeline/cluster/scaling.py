@@ -88,7 +88,7 @@ class Scaler:
         self._start_seconds = seconds
 
     def decide(self, load: Load, pools: Sequence[PoolLimits], members: Iterable[Member], now: float) -> Change:
-        """The decision for now.
+        """How many actors to start, and which to end, at this moment.
 
         Args:
             load: the remaining work; with nothing left, nothing changes, as the caller ends them all.

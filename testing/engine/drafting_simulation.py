@@ -231,7 +231,7 @@ class _Machine:
         return host + hidden + seconds, rows, int(emitted.sum())
 
     def _padded(self, masks: IntArray, left: IntArray) -> int:
-        """Rows at most, as :meth:`wedlm_core.decoding.strategies.verified.Verified.next_rows` bounds them."""
+        """Rows at most, as :meth:`wedlm_core.decoding.strategies.verified.VerifiedDecoding.next_rows` bounds them."""
         kept = np.minimum(np.maximum(self.slots.keep_valid, self.slots.keep_stale), np.maximum(self._bound - 2, 0))
         self._bound = 1 + np.minimum(masks + kept, np.maximum(left - 1, 0))
         return int(self._bound.sum())

@@ -34,8 +34,8 @@ class PagedCpuPlan:
         pairs: upper bound of (row, KV entry) pairs, to estimate the work.
     """
 
-    def __init__(self, rows: PackedRows, pool: KVPool, num_heads: int) -> None:
-        self._pool, self._heads = pool, num_heads
+    def __init__(self, rows: PackedRows, pool: KVPool) -> None:
+        self._pool = pool
         self._rows = (rows.pages_SP.numpy(), rows.starts_S, rows.counts_S, rows.cached_S)
         self._scale = np.float32(pool.head_dim**-0.5)
         self.width = score_width(pool, int((rows.cached_S + rows.counts_S).max()))
@@ -90,4 +90,4 @@ class PagedCpuAttention:
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> PagedCpuPlan:
         """Prepare one forward."""
-        return PagedCpuPlan(rows, pool, num_heads)
+        return PagedCpuPlan(rows, pool)

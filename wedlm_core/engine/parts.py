@@ -111,6 +111,11 @@ def parts_of(
         overlap=overlapping, masks=mask is not None,
         history=_history(config, table, runner.state, constants), constants=constants,
     )  # fmt: skip
+    constraints = Constraints(
+        tokenizer, vocab_size=model.config.vocab_size, eos_token_ids=eos_token_ids, table=table,
+        mask_token_id=mask if mask is not None else 0, device=device, threads=_grammar_threads(device),
+        guard=optimisations.grammars,
+    )  # fmt: skip
     return Parts(
         pages=pages,
         runner=runner,
@@ -128,18 +133,14 @@ def parts_of(
         eos_token_ids=eos_token_ids,
         table=table,
         drafting=drafting,
-        constraints=Constraints(
-            tokenizer,
-            vocab_size=model.config.vocab_size,
-            eos_token_ids=eos_token_ids,
-            table=table,
-            mask_token_id=mask if mask is not None else 0,
-            device=device,
-            threads=torch.get_num_threads() if device.type == "cpu" else max(1, (os.cpu_count() or 2) // 2),
-            guard=optimisations.grammars,
-        ),
+        constraints=constraints,
         optimisations=optimisations,
     )
+
+
+def _grammar_threads(device: torch.device) -> int:
+    """Threads that compute allowed tokens: those of a CPU's forwards, or half of the cores next to a GPU."""
+    return torch.get_num_threads() if device.type == "cpu" else max(1, (os.cpu_count() or 2) // 2)
 
 
 def _problem(model: Decoder, config: EngineConfig, dtype: torch.dtype) -> AttentionProblem:
