@@ -322,7 +322,8 @@ def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
             )
             prompts.append(Failure.of(TemplateRenderError(message)))
         except Exception as error:  # an expression of the template may raise anything
-            message = f"prompt_template: {type(error).__name__}: {error}. Fill the row in, or make the template ready."
+            reason = str(error).rstrip(".")
+            message = f"prompt_template: {type(error).__name__}: {reason}. Correct the row or the template."
             prompts.append(Failure.of(TemplateRenderError(message)))
     return prompts
 

@@ -61,7 +61,7 @@ class NullCell(StrictUndefined):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_number
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __pos__ = _no_number
-    __abs__ = __round__ = _no_number
+    __abs__ = __round__ = __index__ = _no_number
 
 
 class NumberText(str):
@@ -103,6 +103,15 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv"
     setattr(NumberText, f"__{_name}__", _refusing_numbers(f"__{_name}__"))
 
 
+class _MissingCell(StrictUndefined):
+    """A field that a mapping of a row lacks; ``range`` of it names the column too."""
+
+    __slots__ = ()
+
+    def __index__(self) -> int:
+        return len(self)  # which raises
+
+
 class _Fields(dict[Any, Any]):
     """A mapping of a row; a field that it lacks is an error that names its place."""
 
@@ -113,7 +122,7 @@ class _Fields(dict[Any, Any]):
         self._place = place
 
     def __missing__(self, name: Any) -> StrictUndefined:
-        return StrictUndefined(hint=f"column {_below(self._place, name)!r} is missing", exc=NullCellError)
+        return _MissingCell(hint=f"column {_below(self._place, name)!r} is missing", exc=NullCellError)
 
     def get(self, name: Any, default: Any = None) -> Any:
         """The field; without a default of the caller, a missing one is an error once it is used."""

@@ -32,6 +32,7 @@ ROW: dict[str, Any] = {
         ("{{ d | map(attribute='q') | join }}", r"d\[0\]\.q"), ("{{ l | map('upper') | join }}", r"l\[0\]"),
         ("{{ c | upper }}", "c"), ("{{ c.strip() }}", "c"), ("{{ 'a' ~ c }}", "c"), ("{{ '%s' % c }}", "c"),
         ("{{ '{}'.format(c) }}", "c"), ("{{ c | string }}", "c"), ("{{ (c, t) }}", "c"), ("{{ n + 1 }}", "n"),
+        ("{{ range(c) | list }}", "c"), ("{{ range(s.w) | list }}", "s.w"), ("{{ 'abc'[:n] }}", "n"),
         ("{{ n | round }}", "n"), ("{{ c | int(3) }}", "c"), ("{{ n | tojson }}", "n"),
         ("{% for k, v in s.items() %}{{ v }}{% endfor %}", "s.x"),
         ("{% macro f(a) %}{{ a }}{% endmacro %}{{ f(c) }}", "c"),
