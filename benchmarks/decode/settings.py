@@ -48,6 +48,11 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "Qwen3, not thinking": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "presence_penalty": 1.5},
     "Llama 3": {"temperature": 0.6, "top_p": 0.9},
     "OpenAI's defaults": {"temperature": 1.0, "top_p": 1.0},
+    "JSON schema with log-probabilities": {
+        "structured_outputs": {"json": {"type": "array", "items": {"type": "integer"}, "minItems": 200}},
+        "logprobs": 5, "ignore_eos": False,
+    },
+    "best of 4": {"n": 4, "logprobs": True},
     "all together": {
         "top_k": 20, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.1, "presence_penalty": 0.5,
         "frequency_penalty": 0.5, "logit_bias": dict.fromkeys(range(100, 105), 1.0), "bad_words": ("e",),
@@ -89,7 +94,7 @@ class Subject:
         params = SamplingParams(strategy=self.strategy, **given, **window)
         numbers = [next(self._numbers) for _ in range(batch)]
         for n in numbers:
-            prompt = tuple(10 + (7 * i + 13 * n) % 900 for i in range(_PROMPT))
+            prompt = tuple(10 + (7 * i + 13 * (n // params.n)) % 900 for i in range(_PROMPT))
             self._engine.add(Request(request_id=str(n), prompt_token_ids=prompt, params=params, seed=n))
         seconds = list(self._timed(count + 3))[3:]
         for n in numbers:
