@@ -91,8 +91,8 @@ class StructuredOutputs:
             object.__setattr__(self, "choice", self._choices())
         self._check_separators()
         size = sum(len(text) for text in (self.choice or (self.json or self.regex or self.grammar or "",)))
-        _require(size <= MOST_CHARACTERS, given[0], f"{size} characters", f"at most {MOST_CHARACTERS} characters",
-                 "Make it smaller: a free string in place of a long enumeration, for example.")  # fmt: skip
+        if size > MOST_CHARACTERS:
+            _too_large(given[0], f"{size} characters")
 
     def _choices(self) -> tuple[str, ...]:
         listed = self.choice
@@ -157,10 +157,21 @@ def _schema_text(schema: Any) -> str:
             _require(False, "json", schema, f"not JSON ({error})", "Pass a JSON schema as a mapping or as JSON text.")
     _require(isinstance(schema, Mapping), "json", schema, "a JSON schema is an object",
              'Pass a mapping such as {"type": "object", "properties": {...}}, or a pydantic model class.')  # fmt: skip
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = ""
     try:
-        text = json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        for piece in encoder.iterencode(schema):
+            text += piece
+            if len(text) > MOST_CHARACTERS:  # objects that share parts are small in memory and may be endless as text
+                break
         text.encode()  # half a surrogate pair is no text that an output could have
-        return text
     except (TypeError, ValueError, RecursionError) as error:
         _require(False, "json", schema, f"cannot be written as JSON ({error})", "Use JSON's own types only.")
-        raise
+    if len(text) > MOST_CHARACTERS:
+        _too_large("json", f"more than {MOST_CHARACTERS} characters")
+    return text
+
+
+def _too_large(name: str, size: str) -> None:
+    _require(False, name, size, f"at most {MOST_CHARACTERS} characters",
+             "Make it smaller: a free string in place of a long enumeration, for example.")  # fmt: skip

@@ -65,6 +65,14 @@ def test_wrong_values_are_named(fields: dict[str, Any], words: str) -> None:
     assert words in str(found.value)
 
 
+def test_a_schema_whose_objects_share_parts_is_refused_by_the_length_of_its_text() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(40):  # 2**40 schemas as text, 40 objects in memory
+        schema = {"anyOf": [schema, schema]}
+    with pytest.raises(RequestError, match="more than 262144 characters"):
+        StructuredOutputs(json=schema)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
