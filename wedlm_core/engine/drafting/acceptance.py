@@ -15,7 +15,7 @@ import numpy as np
 
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.kernels.cpu.learn import learn
-from wedlm_core.kernels.cpu.planning import acceptances, job_hazards
+from wedlm_core.kernels.cpu.planning import acceptances
 from wedlm_core.types import Strategy
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -71,15 +71,6 @@ class Acceptance:
             next_valid_D, continues_D, np.zeros((count, 0), dtype=np.int8) if source_DC is None else source_DC,
             self._family_S, self._counts, self._job, self._constants.counts_kept,
         )  # fmt: skip
-
-    def job_hazard(self, family: int = 0) -> FloatArray:
-        """``[2, W]`` (stale, valid): hazard of one family over the whole job.
-
-        An offset without counts has the hazard of the one before; stale drafts begin with the hazards of valid ones.
-        """
-        hazard_2W = np.empty((2, len(self._offset_W)))
-        job_hazards(self._job[family], self._constants.prior_hazard, self._constants.job_prior, hazard_2W)
-        return hazard_2W
 
     def by_kind(self, slots_S: IntArray) -> FloatArray:
         """``[2, S, W]`` (stale, valid): probability that the drafts up to each offset are all accepted.

@@ -12,8 +12,10 @@ from wedlm_core.kernels.cpu.compiled import kernel
 
 
 @kernel
-def job_hazards(job, prior, weight, hazard):  # type: ignore[no-untyped-def]
-    """Hazards over a job: see :meth:`wedlm_core.engine.drafting.acceptance.Acceptance.job_hazard`.
+def _job_hazards(job, prior, weight, hazard):  # type: ignore[no-untyped-def]
+    """Hazards of one family over a job, of stale and valid drafts.
+
+    An offset without counts has the hazard of the one before; stale drafts begin with the hazards of valid ones.
 
     Args:
         job: float64 ``[2, 2, W + 1]``, stale and valid, tested and right; of one family.
@@ -63,7 +65,7 @@ def acceptances(slots, families, counts, job, priors, out):  # type: ignore[no-u
         slot = slots[s]
         family = families[slot]
         if not known[family]:
-            job_hazards(job[family], priors[0], priors[1], hazard[family])
+            _job_hazards(job[family], priors[0], priors[1], hazard[family])
             known[family] = True
         for kind in range(2):
             _accepted(counts[kind, slot], hazard[family, kind], priors[2], priors[3], out[kind, s])

@@ -49,9 +49,6 @@ def test_counts_are_those_of_arrays(seed: int, forwards: int) -> None:
         oracle.observe(*own)
         np.testing.assert_array_equal(acceptance._counts, oracle.counts)
         np.testing.assert_array_equal(acceptance._job, oracle.job)
-        for family in range(3):
-            wanted = planning_oracle.job_hazard(acceptance, family)
-            np.testing.assert_allclose(acceptance.job_hazard(family), wanted, rtol=1e-12)
         every = np.arange(slots)
         np.testing.assert_allclose(acceptance.by_kind(every), planning_oracle.by_kind(acceptance, every), rtol=1e-12)
 
@@ -104,14 +101,14 @@ def test_what_a_job_was_like_is_forgotten_in_some_hundred_forwards_at_any_batch_
 
 
 def test_stale_drafts_are_taken_for_valid_ones_until_they_show_otherwise() -> None:
-    acceptance, one, yes = Acceptance(1, 8), np.array([0]), np.ones(1, dtype=bool)
+    acceptance, one, new, yes = Acceptance(2, 8), np.array([0]), np.array([1]), np.ones(1, dtype=bool)
     for _ in range(300):
         acceptance.observe(one, yes, np.array([8]), np.array([8]), yes, yes)
-    stale, valid = acceptance.job_hazard()
+    stale, valid = acceptance.by_kind(new)
     np.testing.assert_allclose(stale, valid)
     for _ in range(50):
         acceptance.observe(one, ~yes, np.array([8]), np.array([0]), yes, yes)
-    stale, valid = acceptance.job_hazard()
+    stale, valid = acceptance.by_kind(new)
     assert (stale < 0.2).all()
     assert (valid > 0.9).all()
 
@@ -125,7 +122,6 @@ def test_sequences_of_another_decoding_tell_nothing_of_these() -> None:
     for _ in range(50):
         mixed.observe(np.arange(4), yes, drafts, agreed, yes, yes)
         alone.observe(np.array([0, 2]), yes[:2], drafts[:2], agreed[::2], yes[:2], yes[:2])
-    np.testing.assert_array_equal(mixed.job_hazard(0), alone.job_hazard(0))
     fresh = mixed.by_kind(np.array([4, 5]))[1]
     assert fresh[0, 7] > 0.9
     assert fresh[1, 0] < 0.1
