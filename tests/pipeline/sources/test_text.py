@@ -78,8 +78,8 @@ def test_a_compressed_file_of_many_units_is_read_once_by_one_task(
 @pytest.mark.parametrize("name", ["f.jsonl", "f.csv", "f.jsonl.gz"])
 @pytest.mark.parametrize(
     ("data", "words"),
-    [(gzip.compress(b"x", mtime=0), "gzip: end its name in .gz"), (CODECS[".zst"](b"x"), "zstd"), (bz2.compress(b"x"), "bzip2"),
-     (lzma.compress(b"x"), "xz"), (b"PK\x03\x04rest", "a ZIP archive, as .xlsx is")],
+    [(gzip.compress(b"x", mtime=0), "gzip: end its name in .gz"), (CODECS[".zst"](b"x"), "zstd"),
+     (bz2.compress(b"x"), "bzip2"), (lzma.compress(b"x"), "xz"), (b"PK\x03\x04rest", "a ZIP archive, as .xlsx is")],
 )  # fmt: skip
 def test_a_file_that_is_no_text_is_named_with_its_content(tmp_path: Path, name: str, data: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
