@@ -238,7 +238,7 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
     Accumulator(name="history_drafts", of=lambda f: f.drafts[:, DraftSource.HISTORY]),
     Accumulator(name="history_accepted", of=lambda f: f.accepted[:, DraftSource.HISTORY]),
 )
-"""Every total of a slot, and how it follows; :func:`wedlm_core.kernels.cpu.account.keep` is the fast form."""
+"""Every total of a slot, and how it follows; :func:`wedlm_core.kernels.cpu.slot_kernels.keep` is the fast form."""
 
 COUNTS = tuple(a.name for a in ACCUMULATORS if a.how != "histogram" and a.dtype == np.int64)
 """Totals that are integers, in the order of :class:`Totals`."""

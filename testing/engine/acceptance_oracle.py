@@ -1,4 +1,4 @@
-"""Counts of masks' drafts in arrays: the readable form of :mod:`wedlm_core.kernels.cpu.learn`."""
+"""Counts of masks' drafts in arrays: the readable form of :mod:`wedlm_core.kernels.cpu.draft_kernels`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's accounting of a forward in arrays: the readable form of :mod:`wedlm_core.kernels.cpu.account`."""
+"""The host's accounting of a forward in arrays: the readable form of :mod:`wedlm_core.kernels.cpu.slot_kernels`."""
 
 from __future__ import annotations
 

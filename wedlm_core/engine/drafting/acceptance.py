@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
-from wedlm_core.kernels.cpu.learn import learn
+from wedlm_core.kernels.cpu.draft_kernels import learn
 from wedlm_core.kernels.cpu.planning import acceptances
 from wedlm_core.types import Strategy
 

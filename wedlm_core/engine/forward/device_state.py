@@ -22,7 +22,7 @@ from wedlm_core.engine.forward.first_windows import FirstWindows, Places, window
 from wedlm_core.engine.forward.shared_lists import SharedLists
 from wedlm_core.engine.forward.transfer import get, put, to_device
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
-from wedlm_core.kernels.cpu.draft_windows import Windows
+from wedlm_core.kernels.cpu.draft_kernels import Windows
 from wedlm_core.model.draw import SlotColumns
 from wedlm_core.types import Request, SamplingParams
 

@@ -17,7 +17,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine.scheduling.counters import EngineCounters
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
-from wedlm_core.kernels.cpu.survey import any_short, booked_rows, spend_rows
+from wedlm_core.kernels.cpu.slot_kernels import any_short, booked_rows, spend_rows
 from wedlm_core.kv.pages import PageManager
 
 

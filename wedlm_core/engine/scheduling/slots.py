@@ -8,9 +8,10 @@ from typing import TypeVar
 import numpy as np
 
 from wedlm_core.engine.scheduling.top_tokens import TopTokenTable
-from wedlm_core.kernels.cpu.account import Observed, cut, keep
 from wedlm_core.kernels.cpu.opening_kernels import clear_slot
+from wedlm_core.kernels.cpu.slot_kernels import Observed, cut, keep
 from wedlm_core.statistics import (
+    NATS,
     BoolArray,
     CommitStats,
     FloatArray,
@@ -25,6 +26,7 @@ __all__ = ["BoolArray", "Emission", "FloatArray", "IntArray", "Kept", "SlotTable
 
 
 _Columns = TypeVar("_Columns", IntArray, BoolArray)
+_ENTROPY = NATS.index("entropy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +157,7 @@ class SlotTable:
             slots_D, rows_D, emit_D, observed, self.masks, self.generated, self.source, self.output,
             self.logprob, totals.counts, totals.nats, totals.emitted,
         )  # fmt: skip
-        return Kept(masks=masks, tokens=tokens, unsound_D=~np.isfinite(self.totals["entropy"][slots_D]))
+        return Kept(masks=masks, tokens=tokens, unsound_D=~np.isfinite(totals.nats[_ENTROPY][slots_D]))
 
     def stats(self, slot: int, *, tokens: int, host: HostCounts) -> CommitStats:
         """The finished sequence's statistics; ``tokens`` is N_gen after any cut by a stop string."""

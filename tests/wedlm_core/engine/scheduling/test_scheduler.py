@@ -15,7 +15,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler, context_length, most_rows
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import SlotTable
-from wedlm_core.kernels.cpu.survey import booked_rows
+from wedlm_core.kernels.cpu.slot_kernels import booked_rows
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.types import Request, SamplingParams
 
