@@ -1,13 +1,14 @@
-"""Write the report of an output: one page that needs no network.
+"""Write the report of an output: one page that needs no network. With two outputs, print a comparison.
 
-Example:
+Examples:
   wedlm-batch report out --to report.html
+  wedlm-batch report out/verified out/streaming
 
 A run writes the page to OUTPUT/__wedlm/report.html at its end. This command writes it again, also for an output whose
 run was interrupted, is still going on, or was made by an earlier version.
 
 Exit status:
-  0  written
+  0  written, or printed
   2  no run was begun there, it cannot be read, or the page cannot be written
 """
 
@@ -25,9 +26,12 @@ from pipeline.codec import WeDLMError
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.report") -> int:
-    """Write the page, and print where it is; the exit status (2: it could not be made)."""
+    """Write the page and print where it is, or print the comparison; the exit status (2: it could not be made)."""
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_output_options(parser)
+    parser.add_argument(
+        "other", nargs="?", metavar="OTHER", help="Compare with this output: settings, speed and quality side by side."
+    )
     parser.add_argument(
         "--to", type=parse_path, metavar="FILE", help="Write the page to this local file (OUTPUT/__wedlm/report.html)."
     )
@@ -37,7 +41,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.report")
         help="Decode some rows again with the model that made the output, and show each step.",
     )
     args = parser.parse_args(argv)
+    if args.other is not None and (args.to is not None or args.model is not None):
+        parser.error("--to and --model are for the page of one output, and two are given. Leave them out")
     try:
+        if args.other is not None:
+            print(pipeline.compare(args.output, args.other, storage_options=args.storage_options).describe())
+            return 0
         print(pipeline.report(args.output, to=args.to, model=args.model, storage_options=args.storage_options))
     except (pipeline.PipelineError, WeDLMError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipeline.commands.preview import preview
     from pipeline.commands.push import push
     from pipeline.commands.read import OutputTable, read
-    from pipeline.commands.report import report
+    from pipeline.commands.report import compare, report
     from pipeline.commands.run import run
     from pipeline.commands.stage import Stage, stage
     from pipeline.commands.status import status
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pipeline.progress.figures import format_progress
     from pipeline.progress.snapshot import Progress, Snapshot
     from pipeline.progress.views import Observer
+    from pipeline.reporting.comparison import Comparison
     from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
     from pipeline.settings.parsing import Parse
     from pipeline.settings.pools import ActorRange, PoolConfig
@@ -68,6 +69,7 @@ __all__ = [
     "ChainResult",
     "ChainSummary",
     "ClusterLostError",
+    "Comparison",
     "ConfigError",
     "DamagedError",
     "DedupConfig",
@@ -108,6 +110,7 @@ __all__ = [
     "Validation",
     "Verification",
     "chain",
+    "compare",
     "estimate",
     "etl",
     "evaluate",
@@ -144,7 +147,8 @@ _HOME = {
     "read": "commands.read",
     "status": "commands.status",
     **dict.fromkeys(("RunResult", "RunSummary"), "commands.summary"),
-    "report": "commands.report",
+    **dict.fromkeys(("compare", "report"), "commands.report"),
+    "Comparison": "reporting.comparison",
     "run": "commands.run",
     **dict.fromkeys(("Stage", "stage"), "commands.stage"),
     **dict.fromkeys(("Estimate", "estimate"), "commands.estimate"),

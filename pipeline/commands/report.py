@@ -26,6 +26,7 @@ from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
 from pipeline.reporting.aggregate import Aggregate, Aggregator
 from pipeline.reporting.chart import counted
+from pipeline.reporting.comparison import Comparison, compared
 from pipeline.reporting.facts import Facts, Session
 from pipeline.reporting.page import render
 from pipeline.storage.open import open_storage
@@ -81,6 +82,28 @@ def report(
     except OSError as error:
         raise OutputError(f"{path}: the report cannot be written there ({error}). Choose another file.") from error
     return str(path)
+
+
+def compare(
+    output: str | os.PathLike[str],
+    other: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Compare two outputs: settings, speed and quality. Nothing is written.
+
+    Args:
+        output: the folder or URL of a run.
+        other: that of another run.
+        storage_options: keyword arguments of the URLs' file systems.
+
+    Returns:
+        The values of both; ``describe()`` gives them as a table of text.
+
+    Raises:
+        DamagedError, OutputError: see :func:`report`.
+    """
+    return compared(*(gather(open_storage(own, layout.SCRATCH, storage_options)) for own in (output, other)))
 
 
 def _check_target(to: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.codec import FinishReason
+from pipeline.codec import FinishReason, redact
 from pipeline.reporting.histogram import SCALES, Histogram, Labels, labels_of, merged
 
-VERSION = 4
+VERSION = 5
 """Of the stored form. Another one is made again from its rows."""
 _AT_ONCE = 8192
 """Rows that are aggregated at once: fewer cost more for each."""
-
+_LISTED = 100
+"""Rows that are kept by themselves: the least certain ones."""
+_TEXT_CHARACTERS = 200
 
 MEASURES: Mapping[str, tuple[str, str]] = {
     "completion_tokens": ("completion_tokens", "tokens"),
@@ -28,15 +30,33 @@ MEASURES: Mapping[str, tuple[str, str]] = {
 counts for no value."""
 
 
+class UncertainRow(NamedTuple):
+    """A generation with a high mean entropy. As JSON it is a list, in the order of the attributes.
+
+    Attributes:
+        entropy: mean of the distributions that its tokens were taken from, in nats.
+        row_id, sample_index: of the row.
+        tokens: generated tokens.
+        text: the beginning of the generated text.
+    """
+
+    entropy: float
+    row_id: str
+    sample_index: int
+    tokens: int
+    text: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """Counts and histograms of some output rows.
+    """Counts and histograms of some output rows, and the least certain of them.
 
     Attributes:
         rows: output rows: one for each generation, one for each failed input row.
         finish_reasons: number of output rows by reason.
         histograms: by the names of :data:`MEASURES`.
         labels: column of few different values -> rows by value; see :mod:`pipeline.reporting.histogram`.
+        uncertain: the least certain rows, the least certain first; at most 100.
     """
 
     rows: int = 0
@@ -45,6 +65,7 @@ class Aggregate:
         default_factory=lambda: {name: Histogram.empty(SCALES[scale]) for name, (_, scale) in MEASURES.items()}
     )
     labels: Labels = field(default_factory=dict)
+    uncertain: tuple[UncertainRow, ...] = ()
 
     @property
     def failed(self) -> int:
@@ -73,6 +94,7 @@ class Aggregate:
                 for name, (path, scale) in MEASURES.items()
             },
             labels=labels_of(table.filter(succeeded), prefix),
+            uncertain=_uncertain(table, prefix),
         )
 
     def merged_with(self, other: Aggregate) -> Aggregate:
@@ -83,6 +105,7 @@ class Aggregate:
             finish_reasons={n: self.finish_reasons.get(n, 0) + other.finish_reasons.get(n, 0) for n in reasons},
             histograms={name: self.histograms[name].merged_with(other.histograms[name]) for name in MEASURES},
             labels=merged(*(own.labels for own in (self, other) if own.generations)),
+            uncertain=_least_certain([*self.uncertain, *other.uncertain]),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,6 +116,7 @@ class Aggregate:
             "finish_reasons": dict(self.finish_reasons),
             "histograms": {name: own.to_dict() for name, own in self.histograms.items()},
             "labels": dict(self.labels),
+            "uncertain": list(self.uncertain),
         }
 
     @classmethod
@@ -105,6 +129,7 @@ class Aggregate:
             finish_reasons=raw["finish_reasons"],
             histograms={name: Histogram.from_dict(raw["histograms"][name]) for name in MEASURES},
             labels=raw["labels"],
+            uncertain=tuple(UncertainRow(*row) for row in raw["uncertain"]),
         )
 
 
@@ -142,17 +167,43 @@ class Aggregator:
         self._held, self._rows = [], 0
 
 
-def _numbers(table: pa.Table, prefix: str, path: str) -> np.ndarray:
-    """The values of a column, or of a field of it, as float64; nulls are left out, as is a column that is not there."""
+def _column(table: pa.Table, prefix: str, path: str) -> pa.ChunkedArray | None:
+    """A column of float64, or a field of one; None if it is not there."""
     name, _, inside = path.partition(".")
     if prefix + name not in table.column_names:
-        return np.zeros(0)
+        return None
     column = table[prefix + name]
     if inside:
         if column.type.get_field_index(inside) < 0:
-            return np.zeros(0)
+            return None
         column = pc.struct_field(column, inside)
-    return np.asarray(column.drop_null().cast(pa.float64()))
+    return column.cast(pa.float64())
+
+
+def _numbers(table: pa.Table, prefix: str, path: str) -> np.ndarray:
+    """The values of a column, or of a field of it, as float64; nulls are left out, as is a column that is not there."""
+    column = _column(table, prefix, path)
+    return np.zeros(0) if column is None else np.asarray(column.drop_null())
+
+
+def _uncertain(table: pa.Table, prefix: str) -> tuple[UncertainRow, ...]:
+    """The least certain rows of a table. Among rows of equal entropy ids decide."""
+    entropy = _column(table, prefix, "stats.mean_entropy")
+    if entropy is None:
+        return ()
+    values = np.nan_to_num(np.asarray(entropy), nan=-1.0, posinf=-1.0)
+    known = np.flatnonzero(values >= 0)
+    if len(known) > _LISTED:
+        known = known[values[known] >= np.partition(values[known], -_LISTED)[-_LISTED]]
+    names = ("row_id", "sample_index", "completion_tokens", "text")
+    columns = [table[prefix + name].take(known).to_pylist() for name in names]
+    rows = _least_certain([UncertainRow(*row) for row in zip(values[known].tolist(), *columns, strict=True)])
+    # Masked before it is cut: half of a credential is not recognised.
+    return tuple(row._replace(text=redact(row.text or "")[:_TEXT_CHARACTERS]) for row in rows)
+
+
+def _least_certain(rows: list[UncertainRow]) -> tuple[UncertainRow, ...]:
+    return tuple(sorted(rows, key=lambda row: (-row.entropy, row.row_id, row.sample_index))[:_LISTED])
 
 
 def _counted(column: pa.ChunkedArray) -> dict[str, int]:

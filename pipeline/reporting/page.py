@@ -21,7 +21,7 @@ from pipeline.progress.figures import clock_time, short_time
 from pipeline.reporting.aggregate import Aggregate
 from pipeline.reporting.chart import Bar, Chart, count, counted, figure, histogram_chart, percent, short
 from pipeline.reporting.facts import Facts, Session, drafts_by_source
-from pipeline.reporting.player import ABOUT, name_of, player_data
+from pipeline.reporting.player import ABOUT, player_data
 from pipeline.settings.parsing import describe_unparsed
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
@@ -35,7 +35,7 @@ _COUNTED = 100_000
 
 def render(facts: Facts) -> str:
     """Make the report as HTML. It fetches nothing, and its policy forbids the browser to: foreign text stays text."""
-    style, script = _asset("report.css"), _asset("player.js")
+    style, script = _asset("report.css"), _asset("player.js") + _asset("rows.js")
     policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; base-uri 'none'"
     policy += "; form-action 'none'"
     return _template().render(
@@ -43,15 +43,14 @@ def render(facts: Facts) -> str:
         policy=policy,
         style=Markup(style),
         script=Markup(script),
-        tiles=_tiles(facts),
+        tiles=tiles_of(facts),
         charts=_charts(facts) if facts.aggregate.generations else [],
         drafts=drafts_by_source(facts.totals.drafts, facts.totals.completion_tokens),
-        labels=_labels(facts.aggregate),
+        labels=labels_of_rows(facts.aggregate),
         unparsed=describe_unparsed(facts.totals.unparsed, facts.totals.samples) if facts.totals.unparsed else "",
         advice=retry_advice(scheduled=facts.scheduled),
         about_decoding=" ".join(ABOUT.get(name, "") for name in dict.fromkeys(t.strategy for t in facts.traces)),
         traces=[player_data(trace) for trace in facts.traces],
-        trace_names=[name_of(trace) for trace in facts.traces],
     )  # fmt: skip
 
 
@@ -90,7 +89,7 @@ def _source(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
+def tiles_of(facts: Facts) -> list[tuple[str, str, str]]:
     """Name, value and remark of the numbers that people look for first."""
     totals, planned = facts.totals, facts.planned_rows
     if facts.dropped is not None:
@@ -165,7 +164,7 @@ def _throughput(session: Session) -> Chart:
     return Chart(name="throughput", title="Throughput", about=about, x="time", y="tokens per second", bars=bars)
 
 
-def _labels(aggregate: Aggregate) -> dict[str, list[tuple[str, int]]]:
+def labels_of_rows(aggregate: Aggregate) -> dict[str, list[tuple[str, int]]]:
     """Column -> its values and their rows, the most frequent first; only columns whose values repeat."""
     return {
         redact(name): sorted(((redact(value), rows) for value, rows in own.items()), key=lambda pair: -pair[1])

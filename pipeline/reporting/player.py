@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.codec import redact, tokens_per_forward
-from pipeline.reporting.chart import figure
-from pipeline.reporting.facts import describe_drafts
 from pipeline.reporting.traces import RowTrace
 
 ABOUT = {
@@ -24,20 +21,12 @@ ABOUT = {
 """Strategy -> how it decodes."""
 _SENT = ("strategy", "prompt", "prompt_cut", "window", "pieces", "token_ids", "forwards", "plain_ids", "plain_pieces",
          "vocabulary", "same", "text")  # fmt: skip
-_NAME_CHARACTERS = 48
 
 
 def player_data(trace: RowTrace) -> dict[str, Any]:
     """The plain values that the script needs."""
     raw = trace.to_dict()
     return {**{name: raw[name] for name in _SENT}, "check": check_of(trace)}
-
-
-def name_of(trace: RowTrace) -> str:
-    """The trace's entry in the list of rows."""
-    name = redact(trace.row_id)
-    short = name if len(name) <= _NAME_CHARACTERS else f"\N{HORIZONTAL ELLIPSIS}{name[1 - _NAME_CHARACTERS :]}"
-    return f"{short} \N{MIDDLE DOT} {len(trace.token_ids)} tokens"
 
 
 def check_of(trace: RowTrace) -> str:
@@ -56,16 +45,4 @@ def check_of(trace: RowTrace) -> str:
     if trace.strategy != "autoregressive":
         equal = trace.token_ids[:shared] == trace.plain_ids[:shared]
         first += " They equal autoregressive decoding's." if equal else " Autoregressive decoding chooses others."
-    return f"{first} {_in_the_run(trace)}".rstrip()
-
-
-def _in_the_run(trace: RowTrace) -> str:
-    """Describe how the run itself decoded the row; empty if that is not known."""
-    if not trace.run_forwards:
-        return ""
-    each = tokens_per_forward(trace.tokens, trace.run_forwards)
-    window = f", of {figure(trace.run_window)} rows on average" if trace.run_window else ""
-    drafts = describe_drafts(trace.run_drafts, trace.tokens)
-    return f"The run decoded this row in {trace.run_forwards} forwards{window}: {figure(each)} tokens per forward." + (
-        f" Its drafts: {drafts}." if drafts else ""
-    )
+    return first

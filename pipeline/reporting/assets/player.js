@@ -115,16 +115,7 @@ const wedlmPlayer = (() => {
     return phase ? `Forward ${forward + 1}: ${outputOf(trace, frame, own)}` : `Forward ${forward + 1} ${inputOf(trace, own)}`;
   };
 
-  // The frame with most kinds of tokens, a wrong draft above all: shown before playing, and in print.
-  const telling = (trace) => {
-    const scores = trace.forwards.map((_, forward) => {
-      const kinds = new Set(cells(trace, 2 * forward + 1).map((cell) => cell.kind));
-      return kinds.size + (kinds.has("replaced") ? 2 : 0);
-    });
-    return scores.length ? 2 * scores.indexOf(Math.max(...scores)) + 1 : 0;
-  };
-
-  return { actionOf, cells, committedBy, describe, lastFrame, moment, plainBy, plainCells, reduce, start, telling, textOf };
+  return { actionOf, cells, committedBy, describe, lastFrame, moment, plainBy, plainCells, reduce, start, textOf };
 })();
 
 if (typeof document !== "undefined" && document.getElementById("player")) {
@@ -182,7 +173,7 @@ if (typeof document !== "undefined" && document.getElementById("player")) {
   const choose = (number) => {
     clearTimeout(timer);
     trace = traces[number];
-    state = { ...P.start(trace), speed: state.speed, frame: P.telling(trace) };
+    state = { ...P.start(trace), speed: state.speed, frame: Math.min(3, P.lastFrame(trace)) };
     fresh = true;
     range.max = String(state.last);
     find("prompt").textContent = (trace.prompt_cut ? "\u2026" : "") + trace.prompt;

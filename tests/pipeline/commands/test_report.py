@@ -276,3 +276,35 @@ def test_values_that_repeat_are_counted_as_labels_and_others_are_not(make_job: M
     assert re.search(r"parsed\.mood\s*Rows\s*Share\s*<b>bad\s*14\s*70%\s*good\s*6\s*30%", text)
     assert "parsed.name" not in text
     assert ("href", "#labels") in Tags(page).attributes
+
+
+def test_two_outputs_are_compared_by_settings_speed_and_quality(make_job: MakeJob) -> None:
+    first, second = make_job(), make_job()
+    first.run()
+    second.run(sampling=replace(second.config.sampling, max_tokens=3))
+    found = pipeline.compare(first.config.output, second.config.output)
+    assert [(line.name, line.second) for line in found.settings] == [("sampling.max_tokens", "3")]
+    data = [read(job.config.output).to_pandas() for job in (first, second)]
+    quality = {line.name: line[1:] for line in found.quality}
+    assert quality["Rows ok"] == tuple(str(own[own.finish_reason != "error"].row_id.nunique()) for own in data)
+    lengths = [own.completion_tokens[own.finish_reason != "error"].mean() for own in data]
+    assert [float(own) for own in quality["Mean output length"]] == pytest.approx(lengths, rel=1e-2)
+    assert "Tokens per forward" in {line.name for line in found.speed}
+    text = found.describe()
+    assert len({line.index("3") for line in text.splitlines() if line.startswith("  sampling.max_tokens")}) == 1
+    same = pipeline.compare(first.config.output, first.config.output)
+    assert not same.settings
+    assert all(line.first == line.second for line in (*same.speed, *same.quality))
+
+
+def test_the_least_certain_rows_are_listed_first_and_those_of_the_table(make_job: MakeJob) -> None:
+    job = make_job()
+    job.run()
+    data = read(job.config.output).to_pandas()
+    made = [row for row in data.itertuples() if row.stats is not None]
+    made.sort(key=lambda row: (-row.stats["mean_entropy"], row.row_id, row.sample_index))
+    rows = gather(job.storage).aggregate.uncertain
+    assert [row[1:3] for row in rows] == [(row.row_id, row.sample_index) for row in made]
+    section = page_of(job).split('<section id="rows">')[1].split("</section>")[0]
+    shown = re.findall(r"<td>(a\.parquet:\d+)(?: \((\d+)\))?</td>", section)
+    assert [(name, int(sample or 0)) for name, sample in shown] == [row[1:3] for row in rows]

@@ -83,6 +83,22 @@ def test_counts_are_those_of_pandas() -> None:
     assert WHOLE.failed == (data.finish_reason == "error").sum() == len(data) - WHOLE.generations
 
 
+def test_the_least_certain_rows_are_those_of_pandas_and_are_bounded() -> None:
+    data = TABLE.to_pandas().dropna(subset="stats")
+    data["entropy"] = [stats["mean_entropy"] for stats in data.stats]
+    data = data.dropna(subset="entropy").sort_values(["entropy", "row_id"], ascending=[False, True])
+    assert len(data) > 2 * len(WHOLE.uncertain) == 200
+    assert [row.row_id for row in WHOLE.uncertain] == data.row_id[:100].tolist()
+    assert [row.text for row in WHOLE.uncertain] == data.text[:100].tolist()
+
+
+def test_a_credential_is_masked_before_its_text_is_cut() -> None:
+    table = output_table(50)
+    place = table.column_names.index("text")
+    long = pa.array([f"{'x' * 180} s3://key:hunter2secret@bucket/x"] * 50)
+    assert "hunter2" not in str(Aggregate.of(table.set_column(place, "text", long)).uncertain)
+
+
 def test_column_prefixes_and_tables_of_fewer_columns_are_understood() -> None:
     prefixed = output_table(150, prefix="gen_", samples=2)
     assert Aggregate.of(prefixed, "gen_") == WHOLE

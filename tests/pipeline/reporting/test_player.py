@@ -127,7 +127,6 @@ def test_drafts_are_accepted_replaced_or_stale_and_masks_are_filled() -> None:
         ["done", "done", "done", "accepted", "accepted"],
     ]
     assert script("P.cells(trace, 3)[2].before") == "x"
-    assert script("P.telling(trace)") == 3, "the frame that shows most"
 
 
 def test_each_frame_is_said_in_words() -> None:
@@ -187,13 +186,24 @@ def test_the_page_says_whether_the_tokens_are_those_of_the_output() -> None:
     assert check_of(made(same=False)).startswith("These tokens are not those of the output.")
     assert "could not be compared" in check_of(made(same=None))
     assert "Autoregressive decoding chooses others." in check_of(made(plain_ids=(1, 9)))
-    drafts = {"history_drafts": 4, "history_drafts_accepted": 2, "grammar_drafts": 0}
-    assert check_of(made(run_forwards=2, run_window=4.5, run_drafts=drafts)).endswith(
-        "The run decoded this row in 2 forwards, of 4.50 rows on average: 2.50 tokens per forward. "
-        "Its drafts: history 2 of 4 accepted (50%), 40% of the output."
-    )
+
+
+def test_rows_are_sorted_by_number_or_name_and_found_by_all_words() -> None:
+    engine = MiniRacer()
+    engine.eval((importlib.resources.files("pipeline.reporting") / "assets" / "rows.js").read_text("utf-8"))
+
+    def result(expression: str) -> Any:
+        return json.loads(engine.eval(f"JSON.stringify({expression})"))
+
+    assert result('["0.9", "0.12", "1.2e-7", "10"].sort(wedlmRows.compare)') == ["1.2e-7", "0.12", "0.9", "10"]
+    assert result('["a.jsonl:10", "a.jsonl:9", "B"].sort(wedlmRows.compare)') == ["a.jsonl:9", "a.jsonl:10", "B"]
+    assert result('wedlmRows.matches("in.jsonl:3 The Sum is 7", "sum IN")') is True
+    assert result('wedlmRows.matches("in.jsonl:3 The Sum is 7", "sum 8")') is False
+    assert result('wedlmRows.matches("anything", "")') is True
 
 
 def test_a_trace_survives_json_and_foreign_text_stays_text() -> None:
     trace = made(row_id="</script><b>", prompt="</script>", vocabulary={1: "</script>"})
-    assert RowTrace.from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
+    stored = json.loads(json.dumps(trace.to_dict()))
+    assert RowTrace.from_dict(stored) == trace
+    assert RowTrace.from_dict({**stored, "run_forwards": 2}) == trace, "kept by an earlier version"
