@@ -84,15 +84,16 @@ def allocate(
     Returns:
         The allocation without masks, and the best one with masks; None where no sequence may have any.
     """
-    count = len(widest_S)
-    masks_SW, rows_SW, commits_SW = _by_rows(run, widest_S)
+    count, rows_SW = len(widest_S), run.rows_SW
+    # Windows that are too wide bring nothing for their rows.
+    commits_SW = np.where(np.arange(rows_SW.shape[1]) <= widest_S[:, None], run.commits_SW, 0.0)
     density_SW = np.empty((count, rows_SW.shape[1] - 1))
     hull_density(rows_SW, commits_SW, density_SW)
     own_N, before_N = np.nonzero(density_SW > 0)  # each step of a sequence to the next corner of its hull
     order_N = np.argsort(-density_SW[own_N, before_N], kind="stable")  # along a hull the density falls
-    own_N, place_N = own_N[order_N], before_N[order_N] + 1
+    own_N, masks_N = own_N[order_N], before_N[order_N] + 1
     rows_N, commits_N = (
-        np.append(found_SW[:, 0].sum(), np.diff(found_SW, axis=1)[own_N, place_N - 1]).cumsum()
+        np.append(found_SW[:, 0].sum(), np.diff(found_SW, axis=1)[own_N, masks_N - 1]).cumsum()
         for found_SW in (rows_SW, commits_SW)
     )
     rows_N += load.other_rows
@@ -102,27 +103,11 @@ def allocate(
     rate_N[1:][(rows_N + load.prefill_rows * commits_N)[1:] > load.most_rows] = -np.inf
 
     def at(link: int) -> Allocation:
-        place_S = np.zeros(count, dtype=np.int64)
-        np.maximum.at(place_S, own_N[:link], place_N[:link])
+        masks_S = np.zeros(count, dtype=np.int64)
+        np.maximum.at(masks_S, own_N[:link], masks_N[:link])
         commits_per_second = float(commits_N[link] / seconds_N[link])
-        return Allocation(
-            masks_S=masks_SW[np.arange(count), place_S], rows=float(rows_N[link]), commits_per_second=commits_per_second
-        )
+        return Allocation(masks_S=masks_S, rows=float(rows_N[link]), commits_per_second=commits_per_second)
 
     if len(rate_N) < 2 or rate_N[1:].max() <= 0:
         return at(0), None
     return at(0), at(1 + int((rate_N[1:] >= constants.near_best * rate_N[1:].max()).argmax()))
-
-
-def _by_rows(run: LongRun, widest_S: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Masks, rows and commits, each sequence's windows ordered by rows; a wider window may take fewer rows.
-
-    Windows that are too wide stand last and bring nothing for their rows.
-    """
-    fits_SW = np.arange(run.rows_SW.shape[1]) <= widest_S[:, None]
-    rows_SW = np.where(fits_SW, run.rows_SW, run.rows_SW.max() + 1)
-    masks_SW = rows_SW.argsort(axis=1, kind="stable")
-    rows_SW, commits_SW = (
-        np.take_along_axis(found_SW, masks_SW, axis=1) for found_SW in (rows_SW, fits_SW * run.commits_SW)
-    )
-    return masks_SW, rows_SW, commits_SW

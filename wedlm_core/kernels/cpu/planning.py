@@ -110,9 +110,10 @@ def long_runs(valid, stale, agree, commits, rows, kept):  # type: ignore[no-unty
 
 @kernel
 def hull_density(rows, commits, density):  # type: ignore[no-untyped-def]
-    """Slope of the upper hull of commits over rows, from each place to the next; rows never fall.
+    """Slope of the upper hull of commits over rows, from each place to the next.
 
-    On the way to a place that is the least, over places before it, of the steepest slope to it or further.
+    On the way to a place that is the least, over places before it, of the steepest slope to it or further. The slope to
+    a wider window that takes fewer rows has nearly no bound.
 
     Args:
         rows: float64 ``[S, W + 1]``.

@@ -65,6 +65,7 @@ def test_a_new_sequence_starts_from_the_jobs_history() -> None:
 
 def test_stale_and_valid_drafts_are_told_apart() -> None:
     acceptance, one, yes = Acceptance(1, 8), np.array([0]), np.array([True])
+    np.testing.assert_allclose(acceptance.agreement(one), CONSTANTS.prior_hazard)
     for _ in range(100):
         acceptance.observe(one, yes, np.array([8]), np.array([8]), ~yes, yes)
         acceptance.observe(one, ~yes, np.array([8]), np.array([0]), yes, yes)
