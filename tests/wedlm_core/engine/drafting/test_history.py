@@ -176,17 +176,52 @@ def test_acceptance_is_learned_from_what_is_committed_although_no_draft_was_boug
     assert estimate(0.3) < 0.6
 
 
-def test_the_source_that_was_right_more_often_is_followed() -> None:
+def test_a_draft_is_tested_once_and_those_after_a_wrong_one_never() -> None:
     one = history()
+    one.open(0, np.tile(np.arange(6), 4))
+    tested = 0.0
+    for right in (6, 3, 0):
+        drafts = propose(one)
+        commit(one, 0, [*drafts[:right], 77, *drafts[right + 1 :]][:6])
+        commit(one, 0, np.tile(np.arange(6), 4).tolist())
+        assert one._memory.tests[:, 0].sum() == pytest.approx(tested + min(right + 1, 6), rel=0.05)
+        assert (one._memory.tests[:, 1] <= one._memory.tests[:, 0]).all()
+        tested = float(one._memory.tests[:, 0].sum())
+
+
+def test_drafts_that_were_always_right_are_certain_however_many_they_were() -> None:
+    one = history(drafts=1)
+    one.open(0, np.tile(np.arange(10), 10))
+    for _ in range(2000):
+        commit(one, 0, propose(one, 0, 1))
+    assert one.propose(np.array([0]), np.array([1]))[1][0, 0] > 0.98
+
+
+def test_the_source_that_was_right_more_often_is_followed() -> None:
+    one, found = history(), []
+    finish(one, 0, [1], [2, 3])
     for _ in range(8):
-        finish(one, 0, [1], [2, 3])
-    one.open(0, np.array([1, 9, 8]))  # by its own text 9 follows 1
-    for _ in range(12):
-        commit(one, 0, [1])
-        propose(one)
-        commit(one, 0, [2, 3, 8])
-    commit(one, 0, [1])
-    assert propose(one)[0] == 2
+        one.open(0, np.array([1, 9, 8, 1]))  # by its own text 9 follows 1
+        found.append(propose(one)[0])
+        commit(one, 0, [2])
+    assert found[0] == 9
+    assert found[-1] == 2
+
+
+def test_places_whose_token_was_not_proposed_vote_no_more() -> None:
+    one = history()
+    one.open(0, np.array([1, 2, 3, 20, 1, 2, 3, 21, 1, 2, 6, 22, 1, 4, 6, 23, 1, 4, 6, 24, 1]))
+    assert propose(one, 0, 2) == [2, 3]
+
+
+def test_a_draft_is_more_probable_after_a_longer_match_and_with_more_of_the_votes() -> None:
+    def first(text: list[int]) -> float:
+        one = history()
+        one.open(0, np.array(text))
+        return float(one.propose(np.array([0]), np.array([1]))[1][0, 0])
+
+    assert first([4, 9, 4]) < first([3, 4, 9, 3, 4]) < first([1, 2, 3, 4, 9, 1, 2, 3, 4]) < 1
+    assert first([4, 9, 4, 8, 4, 9, 4]) < first([4, 9, 4, 9, 4, 9, 4])
 
 
 def test_positions_are_counted_anew_before_they_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
