@@ -21,6 +21,7 @@ _LATER: Mapping[str, Any] = {
 
 RETRY_SETTINGS = (
     "on_long_prompt", "sampling.max_tokens", "engine.max_model_len", "engine.max_window", "served_model_names",
+    "special_tokens_in_text",
 )  # fmt: skip
 """Settings among these that decide whether a row runs: a retry of failed rows may change them. Limits that are not
 recorded (KV pages, deaths, times) may change anyway."""

@@ -20,14 +20,14 @@ from pipeline.commit.retries import Retry
 from pipeline.commit.run_record import Origin, RunState, is_begun
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, FingerprintError, OutputError, SourceError
-from pipeline.plan.corrections import Corrections, check_no_corrections, corrections_of, is_correction
+from pipeline.plan.corrections import Corrections, continued
 from pipeline.plan.input_check import check_committed_rows, check_renamed, check_unique_ids, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.plan.small_files import SmallFiles, plan_key, planned_units, recorded_shares
 from pipeline.plan.stage_before import StageBefore
 from pipeline.plan.units import check_any_rows
 from pipeline.prompts.model_files import resolved_model
-from pipeline.sources import SlicedSource, source_of
+from pipeline.sources import source_of
 from pipeline.storage.protocol import Storage
 
 _LOG = logging.getLogger(__name__)
@@ -137,7 +137,8 @@ def _resolved(
         job = scheduled.job(config, storage)
     else:
         source = source_of(config, storage, begun=origin.input_base)
-        corrections = _corrections(config, source, storage)
+        state = _known(storage)
+        corrections = None if state is None else continued(config, source, state, storage, storage)
         job = resolve_job(config, corrections.source if corrections else source, storage)
     model = resolved_model(config)
     params = dict(model.generation_defaults(config.generation_config).values)
@@ -153,22 +154,12 @@ def _check_read(job: Job, index: Index, old: RunState | None, *, scheduled: bool
         check_unique_ids(job.source, index.units, job.config.id_column, derives=derives)
 
 
-def _corrections(config: RunConfig, source: SlicedSource, storage: Storage) -> Corrections | None:
-    """The corrected rows of a retry, if its input is these and not the run's.
-
-    Raises:
-        SourceError: they cannot take the place of rows of the run; or they are given without ``retry_failed``.
-    """
+def _known(storage: Storage) -> RunState | None:
+    """The record of the run that is there; None if it is damaged: it is made again from the run's own input."""
     try:
-        state = RunState.load(storage)
-    except DamagedError:  # the record is made again from the run's own input
+        return RunState.load(storage)
+    except DamagedError:
         return None
-    if state is not None and not config.retry_failed:
-        check_no_corrections(config, source, state, storage)
-        return None
-    if state is None or not is_correction(source, state):
-        return None
-    return corrections_of(config, source, state, storage)
 
 
 def _index(

@@ -27,6 +27,7 @@ from pipeline.commit.repair import find_published_damage, reading_error
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
 from pipeline.errors import OutputError, PipelineError
+from pipeline.plan.corrections import Corrections, continued
 from pipeline.plan.input_check import check_renamed
 from pipeline.plan.job import Job, new_run_record, resolve_job
 from pipeline.prompts.model_files import (
@@ -39,7 +40,7 @@ from pipeline.prompts.model_files import (
 )
 from pipeline.prompts.structures import check_structure
 from pipeline.sinks import check_format
-from pipeline.sources import SlicedSource, check_apart, check_files_apart, source_of
+from pipeline.sources import check_apart, check_files_apart, source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.urls import is_url, local_path
@@ -92,8 +93,8 @@ def validate(config: RunConfig) -> Validation:
     """Check source, columns, template, prompts, parameters, model, sink, an earlier run's settings, and resources.
 
     A run refuses the same: both call :mod:`pipeline.commands.run_checks`.
-    Loads no model, starts no Ray (it asks a session that there is) and generates nothing; whether ids of ``id_column``
-    are unique is left to the run.
+    Loads no model, starts no Ray (it asks a session that there is) and generates nothing. Whether ids of ``id_column``
+    are unique, and those of corrected rows are of failed rows, is left to the run.
     """
     problems: list[str] = []
 
@@ -115,16 +116,21 @@ def validate(config: RunConfig) -> Validation:
     attempt(lambda: check_resources(config))
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
-        job = attempt(lambda: resolve_job(config, _source(config, storage), storage))
+        resolved = attempt(lambda: _resolved(config, storage))
         facts: dict[str, Any] = {}
-        if job is not None:
-            found = attempt(lambda: _facts(job, config, tokenises=tokenizer is not None))
+        if resolved is not None:
+            job, corrections = resolved
+            found = None
+            if corrections is not None:
+                facts = {"files": 1, "rows": len(corrections.ids), "prompt_column": job.prompt_column}
+            else:
+                found = attempt(lambda: _facts(job, config, tokenises=tokenizer is not None))
             if found is not None:
                 facts, sample = found
                 attempt(sample.check)
             attempt(lambda: check_format(config.output_format, job.schema))
             if tokenizer is not None:
-                attempt(lambda: _check_continues(config, job))
+                attempt(lambda: _check_continues(config, job, corrections))
     if found_model is not None:
         facts["memory"] = memory = model_memory(config, found_model.config, on_cpu=on_this_cpu(config))
         short = (*model_notes(config, found_model.config), *(() if memory.shortfall is None else (memory.shortfall,)))
@@ -143,15 +149,25 @@ def _no_new_folders(output: str) -> Iterator[None]:
             folder.rmdir()
 
 
-def _source(config: RunConfig, storage: LocalStorage) -> SlicedSource:
-    """The source, with ``storage`` in place of the output; checks that no file lies in the output."""
-    source = source_of(config, storage)
+def _resolved(config: RunConfig, storage: LocalStorage) -> tuple[Job, Corrections | None]:
+    """The job, with ``storage`` in place of the output; and the corrected rows of a retry that reads these.
+
+    Raises:
+        SourceError: the input cannot be read, or a file lies in the output.
+    """
+    output = open_storage(config.output, layout.SCRATCH, config.output_options)
+    old = None
+    if config.mode == "resume":
+        with suppress(PipelineError):  # which is reported where the run is to be continued
+            old = RunState.load(output)
+    source = source_of(config, storage, begun=None if old is None else old.input_base)
     if isinstance(config.input, (str, os.PathLike)):
         check_files_apart(source.files, config.output)
-    return source
+    corrections = None if old is None else continued(config, source, old, output, storage)
+    return resolve_job(config, corrections.source if corrections else source, storage), corrections
 
 
-def _check_continues(config: RunConfig, job: Job) -> None:
+def _check_continues(config: RunConfig, job: Job, corrections: Corrections | None) -> None:
     """Check that a run in the output was begun with the same settings and is whole, or is to be discarded."""
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     if config.mode == "new":
@@ -162,11 +178,14 @@ def _check_continues(config: RunConfig, job: Job) -> None:
         return
     if config.mode == "error_if_exists":
         raise OutputError(f"{storage.url}: a run was begun there. Use mode='resume' to continue it, or another folder.")
-    source = source_of(config, job.storage, begun=old.input_base)
-    job = resolve_job(config, source, job.storage)
-    check_renamed(job.source, old.files, storage.url)
-    job = replace(job, model_params=dict(resolved_model(config).generation_defaults(config.generation_config).values))
-    old.continued_by(new_run_record(job, resolved_model(config).digest(config.engine.smoothing)), storage.url)
+    model = resolved_model(config)
+    job = replace(job, model_params=dict(model.generation_defaults(config.generation_config).values))
+    new, rows = new_run_record(job, model.digest(config.engine.smoothing)), None
+    if corrections is None:
+        check_renamed(job.source, old.files, storage.url)
+    else:
+        new, rows = replace(new, files={}), corrections.retry
+    old.continued_by(new, storage.url, retry_failed=config.retry_failed, rows=rows)
     if not config.repair and (damages := find_published_damage(storage, Manifest.load(storage), prove=False)):
         raise reading_error(storage, damages)
 

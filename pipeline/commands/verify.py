@@ -32,7 +32,7 @@ from pipeline.errors import OutputError, SourceError
 from pipeline.plan.small_files import planned_units
 from pipeline.sinks import FORMATS
 from pipeline.sources import ROWS, SlicedSource, source_of
-from pipeline.sources.corrected_rows import load_rows, row_ids_of
+from pipeline.sources.corrected_rows import load_rows, read_as_begun, row_ids_of
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -211,7 +211,10 @@ def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]
     )
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
-        yield source_of(config, storage, begun=state.input_base)
+        source = source_of(config, storage, begun=state.input_base)
+        if state.begun_digests:
+            read_as_begun(source, state.columns)
+        yield source
 
 
 def _corrected_rows(

@@ -23,7 +23,7 @@ from pipeline.plan.retry_failed import failed_rows, load_place, with_previous
 from pipeline.schema import DEAD_FIELDS
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import SlicedSource
-from pipeline.sources.corrected_rows import CorrectedRows, CorrectedUnit, row_ids_of, table_of
+from pipeline.sources.corrected_rows import CorrectedRows, CorrectedUnit, read_as_begun, row_ids_of, table_of
 from pipeline.sources.formats.openai_batch import CUSTOM_ID, OpenAIBatchSource
 from pipeline.sources.spool import spool
 from pipeline.storage.protocol import Storage
@@ -97,6 +97,30 @@ class Corrections:
         return self.source.planned_for(
             {unit_id: replace(own, letters=letters.get(unit_id)) for unit_id, (own, _) in found.items()}
         )
+
+
+def continued(
+    config: RunConfig, source: SlicedSource, state: RunState, storage: Storage, copies: Storage
+) -> Corrections | None:
+    """The corrected rows of a retry, if its input is these. Else ``source`` is the run's input, and is read as such.
+
+    Args:
+        config: continues the run.
+        source: its input.
+        state: record of the run.
+        storage: its output.
+        copies: where a copy of corrected rows is written to.
+
+    Raises:
+        SourceError: they cannot take the place of rows of the run; or they are given without ``retry_failed``.
+    """
+    if not config.retry_failed:
+        check_no_corrections(config, source, state, storage)
+    elif is_correction(source, state):
+        return corrections_of(config, source, state, copies)
+    if config.retry_failed or state.begun_digests:
+        read_as_begun(source, state.columns)
+    return None
 
 
 def is_correction(source: SlicedSource, state: RunState) -> bool:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import SourceError
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources.formats.jsonl import JsonlSource
-from pipeline.sources.source import BAD, HIDDEN, SlicedSource, open_input, read_with_retries
+from pipeline.sources.source import BAD, HIDDEN, FileSource, SlicedSource, open_input, read_with_retries
 from pipeline.sources.tabulate import holds_any_values, tabulate
 from pipeline.sources.text import TextSource
 from pipeline.sources.types import spelled_as
@@ -84,6 +84,30 @@ class CorrectedRows:
     def planned_for(self, units: Mapping[str, CorrectedUnit]) -> CorrectedRows:
         """The same rows, for these units."""
         return replace(self, units=units)
+
+
+def read_as_begun(source: SlicedSource, columns: pa.Schema) -> None:
+    """Read an input whose failed rows may have been corrected with the types of the run's columns, and in their order.
+
+    Types of text files are inferred, and other programs write Parquet with types of their own: one corrected row may
+    change the type of a column, or the order of all. A value that does not fit its column fails its row.
+    """
+    if not isinstance(source, FileSource):
+        return
+    there = {field.name: field for field in columns}
+    own = [
+        field if field.name not in there or not _is_readable(source, field, there[field.name]) else there[field.name]
+        for field in source.schema
+    ]
+    if {field.name for field in own} == there.keys():
+        own.sort(key=lambda field: columns.names.index(field.name))
+    if not pa.schema(own).equals(source.schema):
+        source.widen(pa.schema(own))
+
+
+def _is_readable(source: FileSource, own: pa.Field, run: pa.Field) -> bool:
+    """Whether a column of another type than the run's can be read as that; cells of text are read one by one."""
+    return own.type != run.type and (isinstance(source, TextSource) or source.fits(own.type, run.type))
 
 
 def load_rows(path: str, sha256: str, options: Mapping[str, Any]) -> pa.Table:

@@ -24,6 +24,7 @@ from pipeline.commands.read import read
 from pipeline.commands.run import run_on
 from pipeline.commands.status import status
 from pipeline.commands.summary import RunSummary
+from pipeline.commands.validate import validate
 from pipeline.commands.verify import verify
 from pipeline.config import RunConfig
 from pipeline.errors import FingerprintError, SourceError
@@ -155,6 +156,21 @@ def test_a_corrected_cell_of_csv_stays_the_text_that_it_is(tmp_path: Path, qwen3
     assert [row["note"] for row in job.data() if row["retry"]] == [text] * 2
 
 
+def test_a_validation_of_a_retry_takes_what_the_retry_takes(job: Job, tmp_path: Path) -> None:
+    def problems(**fields: Any) -> tuple[str, ...]:
+        return validate(replace(job.config, **fields)).problems
+
+    assert "retry_failed" in problems(on_long_prompt="truncate_left")[0]
+    assert problems(on_long_prompt="truncate_left", retry_failed=True) == ()
+    by_id = str(write(tmp_path / "fixed.jsonl", fixed(job)))
+    assert "run again with --retry-failed" in problems(input=by_id)[0]
+    assert problems(input=by_id, retry_failed=True) == ()
+    write(job.source, changed(r3="Short."))
+    assert "its content changed" in problems()[0]
+    assert problems(retry_failed=True) == ()
+    assert "seed" in problems(retry_failed=True, seed=1)[0]
+
+
 def failed(job: Job) -> list[int]:
     return [number for number, (reason, _) in job.rows().items() if reason == "error"]
 
@@ -221,6 +237,55 @@ def test_a_row_corrected_in_its_file_is_done_and_the_others_are_compared(job: Jo
     assert job.problems() == ()
     assert job.run().session.rows == 0, "the corrected file is the input now"
     assert status(job.config.output)["retries"] == [{"number": 1, "differs": "corrected input file a.jsonl", "rows": 2}]
+
+
+BEFORE = [{"prompt": "a", "tokens": 3}, {"prompt": "b", "tokens": "many"}, {"prompt": "c", "tokens": 4}]
+AFTER = [{"prompt": "a", "tokens": 3}, {"prompt": "b", "tokens": 5}, {"prompt": "c", "tokens": 4}]
+
+
+def test_a_correction_that_changes_the_inferred_type_of_a_column_is_taken(tmp_path: Path, qwen3_folder: Path) -> None:
+    job = Job(tmp_path, qwen3_folder, columns=None, sampling_columns={"max_tokens": "tokens"})
+    write(job.source, BEFORE)
+    assert job.run().total.failed_rows == 1
+    assert job.data()[0]["tokens"] == "3", "with another kind in the column, it is text"
+    write(job.source, AFTER)
+    assert job.retry().total.failed_rows == 0
+    assert job.run().session.rows == 0
+    assert [row["tokens"] for row in job.data()[::2]] == ["3", "5", "4"]
+    assert job.problems() == ()
+
+
+def test_a_corrected_file_of_csv_or_with_another_order_of_columns_is_taken(tmp_path: Path, qwen3_folder: Path) -> None:
+    job = Job(tmp_path, qwen3_folder, columns=None)
+    source = tmp_path / "b.csv"
+    source.write_text("prompt,note\na,1\n,x\nc,3\n")
+    assert job.run(input=str(source)).total.failed_rows == 1
+    source.write_text("prompt,note\na,1\nb,2\nc,3\n")
+    assert job.retry(input=str(source)).total.failed_rows == 0
+    assert job.problems(source) == ()
+    job.config = replace(job.config, output=str(tmp_path / "other"))
+    job.source.write_text('{"prompt": broken\n{"prompt": "b", "note": 1}\n')
+    assert job.run().total.failed_rows == 1
+    job.source.write_text('{"note": 2, "prompt": "a"}\n{"prompt": "b", "note": 1}\n')
+    assert job.retry().total.failed_rows == 0
+    assert job.problems() == ()
+
+
+def test_a_corrected_parquet_file_of_another_writer_is_taken(tmp_path: Path, qwen3_folder: Path) -> None:
+    job = Job(tmp_path, qwen3_folder, columns=None)
+    source = tmp_path / "b.parquet"
+    pq.write_table(pa.table({"prompt": ["a", None]}), source)
+    job.run(input=str(source))
+    pq.write_table(pa.table({"prompt": pa.array(["a", "b"], pa.large_string())}), source)
+    assert job.retry(input=str(source)).total.failed_rows == 0
+    assert job.problems(source) == ()
+
+
+def test_what_a_special_token_in_a_text_means_decides_whether_its_row_runs(tmp_path: Path, qwen3_folder: Path) -> None:
+    job = Job(tmp_path, qwen3_folder, columns=None, special_tokens_in_text="fail")
+    write(job.source, [{"prompt": "a"}, {"prompt": "b <|im_end|>"}])
+    assert job.run().total.failed_rows == 1
+    assert job.retry(special_tokens_in_text="text").total.failed_rows == 0
 
 
 @pytest.mark.parametrize(
