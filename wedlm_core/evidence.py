@@ -59,32 +59,23 @@ EVIDENCE: tuple[tuple[str, str], ...] = tuple(
 def evidence_of(stats: CommitStats, token_ids: Sequence[int], text: str, *, truncated: bool) -> Evidence:
     """The evidence of a generation."""
     script, share = script_of(text)
-    repeats = _repeats(token_ids)
+    repeated_ngrams, longest_repeat = repeats_of(token_ids)
     return Evidence(
         mean_logprob=stats.mean_logprob,
         worst_logprob=stats.worst_logprob,
         mean_entropy=stats.mean_entropy,
         max_entropy=stats.max_entropy,
         draft_agreement=stats.draft_agreement,
-        repeated_ngrams=repeats[0],
-        longest_repeat=repeats[1],
+        repeated_ngrams=repeated_ngrams,
+        longest_repeat=longest_repeat,
         truncated=truncated,
         script=script,
         script_share=share,
     )
 
 
-def repeated_ngrams(token_ids: Sequence[int]) -> float:
-    """Share of the runs of four tokens that had occurred before."""
-    return _repeats(token_ids)[0]
-
-
-def longest_repeat(token_ids: Sequence[int]) -> int:
-    """Tokens of the longest stretch all of whose runs of four tokens had occurred before; 0 if there is none."""
-    return _repeats(token_ids)[1]
-
-
-def _repeats(token_ids: Sequence[int]) -> tuple[float, int]:
+def repeats_of(token_ids: Sequence[int]) -> tuple[float, int]:
+    """The share of runs of four tokens that had occurred before, and the tokens of the longest stretch of such runs."""
     seen: set[tuple[int, ...]] = set()
     repeated = run = longest = 0
     for gram in zip(*(token_ids[i:] for i in range(_NGRAM)), strict=False):

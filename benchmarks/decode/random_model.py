@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import torch
 
+from testing.engine.published_models import WEDLM_7B, WEDLM_8B
 from wedlm_core import ModelConfig
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.placing import empty_decoder
-from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
 SHAPES = {
     "25m": replace(WEDLM_8B, vocab_size=1024, hidden_size=384, intermediate_size=1792, num_hidden_layers=10,

@@ -13,8 +13,8 @@ import torch
 from benchmarks.common import table
 from benchmarks.decode.random_model import SHAPES
 from benchmarks.decode.section import Goal, goals_table
+from testing.engine.published_models import WEDLM_8B
 from wedlm_core import ModelConfig
-from wedlm_core.model.shapes import WEDLM_8B
 
 WeightDtype = Literal["auto", "int8", "int4", "fp8_e4m3"]
 

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     install(options.capability)
 
-    from wedlm_core.model.shapes import WEDLM_8B
+    from testing.engine.published_models import WEDLM_8B
     from wedlm_core.model.sources import resolve
     from wedlm_core.model.weights import load_config
 

@@ -54,8 +54,6 @@ def make_case(
         table[s, :pages] = deal[start : start + pages]
     config = model_shape(heads, kv_heads, head_dim)
     pool = KVPool(config, total, page_size, device=place, dtype=dtype, kv_dtype=kv_dtype)
-    if pool.quantised:
-        pool.set_scales(0, 0.25, 0.5)
     k, v = torch.randn(2, total * page_size, kv_heads, head_dim, generator=random).to(place, dtype)
     pool.write(0, pool.flat_index(torch.arange(total * page_size, device=place)), k, v)
     q = torch.randn(int(counts.sum()), heads, head_dim, generator=random).to(place, dtype)

@@ -29,7 +29,7 @@ def run(engine: Engine, requests: Sequence[Request], at_once: int | None = None)
     waiting, done = list(reversed(requests)), dict[str, Generation]()
     steps = 0
     while waiting or engine.has_work():
-        while waiting and (at_once is None or engine.num_unfinished < at_once):
+        while waiting and (at_once is None or len(engine._sequences) < at_once):
             engine.add(waiting.pop())
         for generation in engine.step():
             assert generation.request_id not in done
@@ -38,6 +38,6 @@ def run(engine: Engine, requests: Sequence[Request], at_once: int | None = None)
         if steps % 7 == 0:
             engine.pages.check_integrity()
     engine.pages.check_integrity()
-    assert engine.num_unfinished == 0
+    assert len(engine._sequences) == 0
     assert engine.pages.num_free == engine.pages.num_pages
     return [done[request.request_id] for request in requests]

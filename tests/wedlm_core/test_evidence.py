@@ -7,23 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wedlm_core import CommitStats, FinishReason, Generation
-from wedlm_core.evidence import EVIDENCE, Evidence, longest_repeat, repeated_ngrams, script_of
+from wedlm_core.evidence import EVIDENCE, Evidence, repeats_of, script_of
 
 
 @given(st.lists(st.integers(0, 3), max_size=40))
 def test_repeats_are_those_that_a_search_of_all_that_went_before_finds(tokens: list[int]) -> None:
     grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
     old = [gram in grams[:i] for i, gram in enumerate(grams)]
-    assert repeated_ngrams(tokens) == (sum(old) / len(old) if old else 0.0)
     stretches = [n for n in range(1, len(old) + 1) if any(all(old[i : i + n]) for i in range(len(old) - n + 1))]
-    assert longest_repeat(tokens) == (max(stretches) + 3 if stretches else 0)
+    assert repeats_of(tokens) == (sum(old) / len(old) if old else 0.0, max(stretches) + 3 if stretches else 0)
 
 
 def test_a_loop_is_a_long_repeat_and_free_text_is_none() -> None:
-    assert longest_repeat([1, 2, 3] * 20) == 57, "all but the first round"
-    assert repeated_ngrams([1, 2, 3] * 20) == pytest.approx(54 / 57)
-    assert (longest_repeat(range(60)), repeated_ngrams(range(60))) == (0, 0.0)
-    assert (longest_repeat([7, 7, 7]), repeated_ngrams([7, 7, 7])) == (0, 0.0), "below four tokens"
+    assert repeats_of([1, 2, 3] * 20) == (pytest.approx(54 / 57), 57), "all but the first round"
+    assert repeats_of(range(60)) == (0.0, 0)
+    assert repeats_of([7, 7, 7]) == (0.0, 0), "below four tokens"
 
 
 @pytest.mark.parametrize(

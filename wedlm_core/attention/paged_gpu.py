@@ -203,7 +203,6 @@ class TritonPlan:
         k, v = pool.k[layer], pool.v[layer]
         if pool.quantised:
             k, v = k.view(torch.uint8), v.view(torch.uint8)
-        key_scale, value_scale = pool.scales[layer]
         parts = tops = totals = out_THD  # unused without splits
         if splits > 1:
             parts = torch.empty(total, heads, splits, dim, dtype=torch.float32, device=q_THD.device)
@@ -212,14 +211,14 @@ class TritonPlan:
         places_N4 = self.places(total)
         attend_tiles[(places_N4.shape[0], pool.heads, splits)](
             q_THD, k, v, out_THD, parts, tops, totals, places_N4, rows.pages_SP,
-            dim**-0.5 * math.log2(math.e) * key_scale, value_scale, splits, rows.pages_SP.stride(0), q_THD.stride(0),
+            dim**-0.5 * math.log2(math.e), splits, rows.pages_SP.stride(0), q_THD.stride(0),
             q_THD.stride(1), pool.num_entries, GROUP=self.group, GROUP_P=_power(self.group), PAGE=pool.page_size,
             BLOCK_Q=launch.block_q, BLOCK_N=launch.block_n, SPLIT=splits > 1, SKIP_MASK=launch.skip_mask,
             FP8=pool.quantised, num_warps=launch.warps, num_stages=launch.stages, **shape,
         )  # fmt: skip
         if splits > 1:
             join_splits[(total, heads)](
-                parts, tops, totals, out_THD, value_scale, splits, SPLITS_P=max(_MAX_SPLITS, _power(splits)),
+                parts, tops, totals, out_THD, splits, SPLITS_P=max(_MAX_SPLITS, _power(splits)),
                 num_warps=1, **shape,
             )  # fmt: skip
         return out_THD

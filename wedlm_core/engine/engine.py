@@ -162,11 +162,6 @@ class Engine:
         """Whether :meth:`step` would do or return anything."""
         return bool(self._sequences or self._done)
 
-    @property
-    def num_unfinished(self) -> int:
-        """Requests that are queued, running or preempted."""
-        return len(self._sequences)
-
     def snapshot(self) -> EngineSnapshot:
         """Work so far, and the load of the engine. Any thread may call it, at any time."""
         scheduler, pages, drafting = self._scheduler, self.pages, self._drafting

@@ -12,7 +12,7 @@ from torch import Tensor
 from wedlm_core.config import EngineConfig, ModelConfig
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.gpu.support import why_no_triton
-from wedlm_core.kernels.rounding import divided, rounded
+from wedlm_core.kernels.rounding import rounded
 
 _KEY_BLOCK = 16  # entries: a vector of the kernels, so that no key after the last is read
 _WIDE = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -67,9 +67,8 @@ class KVPool:
     B = ``key_block`` entries (:meth:`blocks`), so that the scores of a block of keys are sums of whole vectors.
 
     A pool may hold bfloat16 for float32: written values are rounded to the nearest, to even where two are equally near.
-    A pool of 8-bit floats stores ``value / scale``, rounded and clamped to the format's largest number (448). Scales
-    are constants of a layer, 1 unless :meth:`set_scales` changed them: a scale that followed the data would make
-    outputs depend on the first values written. ``k`` and ``v`` are then the stored bytes; :meth:`keys` and
+    A pool of 8-bit floats stores values rounded and clamped to the format's largest number (448). No scale follows the
+    data: outputs would depend on the first values written. ``k`` and ``v`` are then the stored bytes; :meth:`keys` and
     :meth:`values` return the values.
 
     A pool of int8 stores ``round(value / scale)`` with a scale of its own for each entry and KV head, which depends on
@@ -78,7 +77,6 @@ class KVPool:
     Attributes:
         dtype: stored dtype.
         compute_dtype: dtype of the keys and values that are written and read.
-        scales: ``(key scale, value scale)`` of each layer; 1 unless it holds 8-bit floats.
         key_scales: float32 ``[Hkv, num_entries]`` of each layer if it holds int8, else ``[0, num_entries]``.
         value_scales: the same of values.
         num_entries: tokens that the pool holds.
@@ -104,7 +102,6 @@ class KVPool:
         self.k = [_zeros(shape, self.dtype, device) for _ in layers]
         self.v = [_zeros(shape, self.dtype, device) for _ in layers]
         self.quantised = self.dtype == torch.float8_e4m3fn
-        self.scales = [(1.0, 1.0) for _ in layers]
         self.scaled_rows = self.dtype == torch.int8
         scaled = (self.heads if self.scaled_rows else 0, self.num_entries)
         self.key_scales = [_zeros(scaled, torch.float32, device) for _ in layers]
@@ -140,11 +137,6 @@ class KVPool:
         """int64 ``[Hkv * T]``: where these entries are in ``k[layer]`` and ``v[layer]``, head after head."""
         return (self._head_base_H1 + entry_T).flatten()
 
-    def set_scales(self, layer: int, key: float, value: float) -> None:
-        """Set the scales of a layer of an 8-bit pool. Allowed only while nothing of that layer is stored."""
-        assert self.quantised
-        self.scales[layer] = (key, value)
-
     def paged(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values as views ``[pages, page_size, Hkv, Dh]``, the layout of paged attention libraries."""
         shape = (self.heads, -1, self.page_size, self.head_dim)
@@ -158,18 +150,18 @@ class KVPool:
             flat_N: int64 indices as of :meth:`flat_index`, in units of ``chunk`` entries.
             chunk: consecutive entries that one index reads.
         """
-        return self._read(self.k[layer], self.scales[layer][0], self.key_scales[layer], flat_N, chunk)
+        return self._read(self.k[layer], self.key_scales[layer], flat_N, chunk)
 
     def values(self, layer: int, flat_N: Tensor, chunk: int = 1) -> Tensor:
         """A copy of values; see :meth:`keys`."""
-        return self._read(self.v[layer], self.scales[layer][1], self.value_scales[layer], flat_N, chunk)
+        return self._read(self.v[layer], self.value_scales[layer], flat_N, chunk)
 
-    def _read(self, cache: Tensor, scale: float, scale_HE: Tensor, flat_N: Tensor, chunk: int) -> Tensor:
+    def _read(self, cache: Tensor, scale_HE: Tensor, flat_N: Tensor, chunk: int) -> Tensor:
         entries = cache.view(-1, chunk * self.head_dim).index_select(0, flat_N)
         if self.scaled_rows:
             scale_NC1 = scale_HE.view(-1, chunk, 1).index_select(0, flat_N)
             return (entries.view(-1, chunk, self.head_dim) * scale_NC1).flatten(1).to(self.compute_dtype)
-        return entries.to(self.compute_dtype).mul_(scale) if self.quantised else entries.to(self.compute_dtype)
+        return entries.to(self.compute_dtype)
 
     def write(self, layer: int, flat_HT: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
         """Store keys and values ``[T, Hkv, Dh]`` at ``flat_HT``, the :meth:`flat_index` of T entries."""
@@ -177,8 +169,7 @@ class KVPool:
         v_ND = v_THD.transpose(0, 1).reshape(-1, self.head_dim)
         k, v = self.k[layer], self.v[layer]
         if self.quantised:  # 8-bit floats have no index_copy_ on CPU; their bytes have
-            key_scale, value_scale = self.scales[layer]
-            k_ND, v_ND = _rounded(k_ND, key_scale), _rounded(v_ND, value_scale)
+            k_ND, v_ND = _rounded(k_ND), _rounded(v_ND)
             k, v = k.view(torch.uint8), v.view(torch.uint8)
         elif self.scaled_rows:
             k_ND, self.key_scales[layer].view(-1)[flat_HT] = rounded(k_ND)
@@ -220,13 +211,13 @@ class KVPool:
         k, v = self.k[layer], self.v[layer]
         if self.quantised:
             k, v = k.view(torch.uint8), v.view(torch.uint8)
-        write_kv(k, v, self.scales[layer], self.heads, entry_T, k_THD, v_THD)
+        write_kv(k, v, self.heads, entry_T, k_THD, v_THD)
 
 
-def _rounded(x: Tensor, scale: float) -> Tensor:
-    """Bytes of ``x / scale`` as 8-bit floats, clamped to their range."""
+def _rounded(x: Tensor) -> Tensor:
+    """Bytes of 8-bit floats, clamped to their range."""
     largest = torch.finfo(torch.float8_e4m3fn).max
-    return divided(x.float(), scale).clamp(-largest, largest).to(torch.float8_e4m3fn).view(torch.uint8)
+    return x.float().clamp(-largest, largest).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -130,7 +130,6 @@ class Drawn:
 
     Attributes:
         token_R, entropy_R, logprob_R: int64, and float32 nats.
-        arrays: the same as arrays.
         line_R: int64, the allowed tokens of each row (``AllowedRows.line_R``), if there are grammars.
         logit_pick_R: int64, the place of each row of logits among these; rows with a single allowed token have no
             logits.
@@ -144,6 +143,5 @@ class Drawn:
         self.token_R = torch.empty(rows, dtype=torch.int64)
         self.entropy_R, self.logprob_R = torch.empty(rows), torch.empty(rows)
         self.line_R, self.logit_pick_R = torch.empty(2, rows, dtype=torch.int64)
-        self.arrays = (self.token_R.numpy(), self.entropy_R.numpy(), self.logprob_R.numpy())
         self.top_token_RK, self.top_logprob_RK = torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, 0)
         self.logit_rows, self.logits_N, self.vocab = 0, torch.empty(0), vocab

@@ -1,4 +1,4 @@
-"""The attention pattern of dual-stream training: a slow definition and the vectorised form that training uses."""
+"""The attention pattern of dual-stream training: who attends to whom, and attention by that."""
 
 from __future__ import annotations
 
@@ -7,35 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def oracle_mask(document_T: Tensor, position_T: Tensor, limit_T: Tensor, block_T: Tensor) -> Tensor:
-    """The attention mask by its definition, one pair at a time; tests compare :func:`dual_stream_mask` with it.
+def dual_stream_mask(document: Tensor, position: Tensor, limit: Tensor, block: Tensor) -> Tensor:
+    """Which rows each row of a batch attends to.
 
     A memory row attends to the memory rows of its document up to its own position. A prediction row attends to the
     memory rows of its document before its block, and causally, in physical order, to its own block. A padding row
     (document below 0) attends only to itself.
-
-    Returns:
-        bool ``[T, T]``: ``[q, k]`` is True where row q attends to row k.
-    """
-    rows = len(document_T)
-    sees_TT = torch.zeros(rows, rows, dtype=torch.bool)
-    for q in range(rows):
-        sees_TT[q, q] = True
-        for k in range(rows):
-            if document_T[q] < 0 or document_T[q] != document_T[k]:
-                continue
-            memory_q, memory_k = bool(block_T[q] == 0), bool(block_T[k] == 0)
-            if memory_q and memory_k:
-                sees_TT[q, k] = bool(position_T[k] <= position_T[q])
-            elif memory_k:
-                sees_TT[q, k] = bool(position_T[k] < limit_T[q])
-            elif not memory_q:
-                sees_TT[q, k] = bool(block_T[k] == block_T[q]) and k <= q
-    return sees_TT
-
-
-def dual_stream_mask(document: Tensor, position: Tensor, limit: Tensor, block: Tensor) -> Tensor:
-    """The mask of :func:`oracle_mask`, for a whole batch.
 
     Args:
         document: int ``[B, T]``, document of each row, -1 for padding.

@@ -10,7 +10,7 @@ from pipeline.codec import EngineConfig
 from pipeline.config import RunConfig
 from pipeline.prompts import model_files as module
 from pipeline.prompts.model_files import ModelMemory, model_memory
-from wedlm_core.model.shapes import WEDLM_8B
+from testing.engine.published_models import WEDLM_8B
 
 GIB = 2**30
 

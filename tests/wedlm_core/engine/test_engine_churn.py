@@ -70,7 +70,7 @@ def test_survivors_are_untouched(qwen3_folder: Path, events: list[tuple[str, int
             for _ in range(value):
                 check(engine, waiting, kinds, qwen3_folder)
         engine.pages.check_integrity()
-        assert engine.num_unfinished == len(waiting)
+        assert len(engine._sequences) == len(waiting)
     while engine.has_work():
         check(engine, waiting, kinds, qwen3_folder)
     assert waiting == []

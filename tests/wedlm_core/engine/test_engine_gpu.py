@@ -132,7 +132,7 @@ def test_steady_state_has_no_sync(agreeing_folder: Path, no_syncs: None, samplin
     for _ in range(20):
         engine.step()
     torch.cuda.set_sync_debug_mode("default")
-    assert engine.num_unfinished == 12
+    assert len(engine._sequences) == 12
 
 
 def test_admission_has_no_sync(agreeing_folder: Path, no_syncs: None) -> None:

@@ -24,18 +24,17 @@ FP8 = torch.float8_e4m3fn
 
 def test_entries_are_rounded_to_three_bits_and_held_in_range() -> None:
     pool = KVPool(model_shape(4, 2, 32), 4, 16, device=CPU, dtype=torch.float32, kv_dtype=FP8)
-    pool.set_scales(0, 0.125, 2.0)
     k, v = torch.randn(2, 20, 2, 32, generator=torch.Generator().manual_seed(0))
     k[3, 1, 5] = 1000.0
     entries = torch.arange(7, 27)
     pool.write_entries(0, entries, k, v)
     rows = pool.flat_index(entries)
     keys, values = (x.view(2, 20, 32).transpose(0, 1) for x in (pool.keys(0, rows), pool.values(0, rows)))
-    assert float(keys[3, 1, 5]) == 448 * 0.125
-    k[3, 1, 5] = 448 * 0.125
-    for found, given, scale in ((keys, k, 0.125), (values, v, 2.0)):
+    assert float(keys[3, 1, 5]) == 448
+    k[3, 1, 5] = 448
+    for found, given in ((keys, k), (values, v)):
         # Half a step of a 3-bit mantissa, or of the smallest numbers, which are 2^-9 apart.
-        assert torch.all((found - given).abs() <= torch.clamp(given.abs() / 16, min=scale * 2**-10))
+        assert torch.all((found - given).abs() <= torch.clamp(given.abs() / 16, min=2**-10))
 
 
 def test_int8_entries_are_rounded_at_scales_of_their_own_and_cleared_with_their_pages() -> None:

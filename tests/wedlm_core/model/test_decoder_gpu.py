@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from testing.engine.models import random_decoder
+from testing.engine.published_models import WEDLM_7B, WEDLM_8B
 from wedlm_core.config import ModelConfig
 from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm, norm_rope, silu_mul
 from wedlm_core.model.decoder import RMSNorm
 from wedlm_core.model.decoder_gpu import disagreement, use_gpu_decoder
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.rotary import apply_rope
-from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
 pytestmark = pytest.mark.gpu  # kernels are compiled for a CUDA device and run on it
 

@@ -5,13 +5,14 @@ import random
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.training.batches import Batch, pack
 from wedlm_core.training.examples import Example
 from wedlm_core.training.masking import LossWeights, MaskingConfig, dual_stream, plan_blocks
-from wedlm_core.training.stream_attention import MaskedAttend, dual_stream_mask, oracle_mask
+from wedlm_core.training.stream_attention import MaskedAttend, dual_stream_mask
 
 EOS, MASK, PAD = 1, 2, 0
 CONFIG = ModelConfig(
@@ -33,6 +34,25 @@ def random_batch(seed: int, rows: int = 2, length: int = 40) -> Batch:
             yield dual_stream(example, blocks, eos=EOS, mask=MASK, weights=LossWeights())
 
     return pack(documents(), rows, length, PAD)
+
+
+def oracle_mask(document_T: Tensor, position_T: Tensor, limit_T: Tensor, block_T: Tensor) -> Tensor:
+    """The attention mask by its definition, one pair at a time: bool ``[T, T]``, where row q attends to row k."""
+    rows = len(document_T)
+    sees_TT = torch.zeros(rows, rows, dtype=torch.bool)
+    for q in range(rows):
+        sees_TT[q, q] = True
+        for k in range(rows):
+            if document_T[q] < 0 or document_T[q] != document_T[k]:
+                continue
+            memory_q, memory_k = bool(block_T[q] == 0), bool(block_T[k] == 0)
+            if memory_q and memory_k:
+                sees_TT[q, k] = bool(position_T[k] <= position_T[q])
+            elif memory_k:
+                sees_TT[q, k] = bool(position_T[k] < limit_T[q])
+            elif not memory_q:
+                sees_TT[q, k] = bool(block_T[k] == block_T[q]) and k <= q
+    return sees_TT
 
 
 @settings(max_examples=30, deadline=None)

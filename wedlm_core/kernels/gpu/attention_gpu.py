@@ -115,7 +115,6 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     places,
     pages,
     scale,
-    v_scale,
     splits,
     pages_stride,
     q_row_stride,
@@ -137,8 +136,8 @@ def attend_tiles(  # type: ignore[no-untyped-def]
 
     ``q [T', H, Dh]`` -> ``out`` of the same shape (contiguous), or with SPLIT to ``parts [T', H, splits, Dh]``,
     ``tops`` and ``totals [T', H, splits]`` (float32: unnormalised context, maximum and sum; of a range without a
-    visible key for a row, only its maximum of -inf is sure to be written). ``scale`` is the softmax's times log2(e)
-    times the key scale. SKIP_MASK omits the mask for blocks that the whole tile attends to, in a loop of their own.
+    visible key for a row, only its maximum of -inf is sure to be written). ``scale`` is the softmax's times log2(e).
+    SKIP_MASK omits the mask for blocks that the whole tile attends to, in a loop of their own.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(places + tile * 4)
@@ -206,7 +205,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
         tl.store(tops + part_at, top, mask=real)
         tl.store(totals + part_at, total, mask=real)
     else:
-        context = acc / total[:, None] * v_scale
+        context = acc / total[:, None]
         tl.store(out + out_at[:, None] * DIM + place[None, :], context.to(out.dtype.element_ty), mask=inside)
 
 
@@ -216,7 +215,6 @@ def join_splits(  # type: ignore[no-untyped-def]
     tops,
     totals,
     out,
-    v_scale,
     splits,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -238,5 +236,5 @@ def join_splits(  # type: ignore[no-untyped-def]
     weight = tl.exp2(top - tl.maximum(tl.max(top, axis=0), -3e38))  # 0 for invisible keys
     total = tl.sum(tl.where(seen, total, 0.0) * weight, axis=0)
     context = tl.sum(tl.where(seen[:, None], part, 0.0) * weight[:, None], axis=0)
-    context = context / tl.where(total == 0, 1.0, total) * v_scale
+    context = context / tl.where(total == 0, 1.0, total)
     tl.store(out + at * DIM + place, context.to(out.dtype.element_ty), mask=place < DIM)

@@ -16,10 +16,10 @@ _FP8_LARGEST = tl.constexpr(448.0)
 
 
 @triton.jit
-def _entry(x, scale, like, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
-    """``x`` in the pool's dtype; for 8-bit floats the bytes of ``clamp(x / scale)``."""
+def _entry(x, like, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
+    """``x`` in the pool's dtype; for 8-bit floats the bytes of the clamped number."""
     if FP8:
-        held = tl.clamp(tl.math.div_rn(x.to(tl.float32), scale), -_FP8_LARGEST, _FP8_LARGEST)
+        held = tl.clamp(x.to(tl.float32), -_FP8_LARGEST, _FP8_LARGEST)
         return to_e4m3(held).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
     if like == tl.bfloat16 and x.dtype != like:
         x = to_bfloat16(x.to(tl.float32))
@@ -33,8 +33,6 @@ def _write(  # type: ignore[no-untyped-def]
     k_pool,
     v_pool,
     entries,
-    k_scale,
-    v_scale,
     k_row_stride,
     k_head_stride,
     v_row_stride,
@@ -57,14 +55,13 @@ def _write(  # type: ignore[no-untyped-def]
     target = (head.to(tl.int64) * num_entries + entry) * DIM + place
     k = tl.load(k_in + row * k_row_stride + head * k_head_stride + place, mask=real)
     v = tl.load(v_in + row * v_row_stride + head * v_head_stride + place, mask=real)
-    tl.store(k_pool + target, _entry(k, k_scale, k_pool.dtype.element_ty, FP8), mask=real)
-    tl.store(v_pool + target, _entry(v, v_scale, v_pool.dtype.element_ty, FP8), mask=real)
+    tl.store(k_pool + target, _entry(k, k_pool.dtype.element_ty, FP8), mask=real)
+    tl.store(v_pool + target, _entry(v, v_pool.dtype.element_ty, FP8), mask=real)
 
 
 def write_kv(
     k_pool: Tensor,
     v_pool: Tensor,
-    scales: tuple[float, float],
     heads: int,
     entry_T: Tensor,
     k_THD: Tensor,
@@ -73,12 +70,12 @@ def write_kv(
     """Store ``k, v [T, Hkv, Dh]`` at the int64 entries ``entry_T``; a negative entry marks a padding row.
 
     ``k_pool`` and ``v_pool`` are ``[Hkv * num_entries, Dh]``, head-major, and uint8 if they hold 8-bit
-    floats. ``scales`` are the scales of keys and of values, 1 if the pool is not quantised.
+    floats.
     """
     assert k_THD.stride(-1) == v_THD.stride(-1) == 1, "heads must be contiguous"
     dim = k_pool.shape[-1]
     _write[(entry_T.shape[0],)](
-        k_THD, v_THD, k_pool, v_pool, entry_T, *scales,
+        k_THD, v_THD, k_pool, v_pool, entry_T,
         k_THD.stride(0), k_THD.stride(1), v_THD.stride(0), v_THD.stride(1), k_pool.shape[0] // heads,
         HEADS=heads,
         DIM=dim,

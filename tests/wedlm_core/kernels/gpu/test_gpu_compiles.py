@@ -17,9 +17,9 @@ import pytest
 
 from testing.ahead_of_time.__main__ import SHARED_BYTES, faults
 from testing.ahead_of_time.variants import products
+from testing.engine.published_models import WEDLM_8B
 from testing.repository import ROOT
 from wedlm_core.model.int8_gpu import _int4_tiles_of, tiles_of
-from wedlm_core.model.shapes import WEDLM_8B
 
 CAPABILITIES = sorted(SHARED_BYTES)
 

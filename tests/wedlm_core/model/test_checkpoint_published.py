@@ -8,11 +8,11 @@ import pytest
 import torch
 import transformers  # whose models are imported when they are first used
 
+from testing.engine.published_models import WEDLM_7B, WEDLM_8B
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.checkpoint import expected_tensors
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.rotary import rope_tables
-from wedlm_core.model.shapes import WEDLM_7B, WEDLM_8B
 
 SIZES: dict[str, Any] = {
     "7b": {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
