@@ -4,7 +4,8 @@ Three tables, one for each step; everything that handles statistics follows from
 
 1. :class:`StepOutcome`: the columns that a forward reports. The copy from the device, the join of groups and the
    output of the CPU step kernel have exactly these columns.
-2. :data:`ACCUMULATORS`: sums of a slot, forward by forward. The slot table has exactly these columns.
+2. :data:`COUNTS` and :data:`NATS`: sums of a slot, forward by forward. The slot table has exactly these columns, and a
+   histogram of emitted tokens.
 3. :data:`STATISTICS`: how the values of :class:`CommitStats` follow, and the Arrow types of the pipeline's ``stats``.
 
 A leaf: imports no torch.
@@ -16,8 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -40,8 +40,6 @@ DRAFT_SOURCES = tuple(source.name.lower() for source in DraftSource)
 """Names of the sources, as the columns of ``stats`` begin."""
 DRAFT_COUNTS = tuple(f"{source}_drafts{suffix}" for source in DRAFT_SOURCES for suffix in ("", "_accepted"))
 """Fields of :class:`CommitStats` that count drafts by source: those offered, and those that became output."""
-_SOURCES = np.array(list(DraftSource), dtype=np.int8)
-"""A source is its own index."""
 
 
 # ---- 1. reported by a forward -------------------------------------------------------------------------
@@ -126,123 +124,19 @@ OUTCOME_KINDS: Mapping[str, np.dtype[Any]] = {
 """Dtype of each column of :class:`StepOutcome`, in its order."""
 
 
-def kept_places(outcome: StepOutcome, emit_D: IntArray) -> BoolArray:
-    """Bool ``[D, C]``: the places whose tokens are output; ``emit_D`` (int64) counts them."""
-    return np.arange(outcome.token_DC.shape[1]) < emit_D[:, None]
-
-
 # ---- 2. added up by a slot ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForwardFacts:
-    """One forward of D decoding sequences, as accumulators read it.
-
-    Attributes:
-        outcome: of the forward.
-        emit_D: int64, committed tokens that are output.
-        rows_D: int64, decode rows of the forward.
-        kept_DC: bool, places that are output.
-        entropy_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
-        logprob_DC: float64 nats in steps of 2**-24, 0 where nothing is output.
-        source_DC: int8, where the draft at each place came from (:class:`DraftSource`); any value after the drafts.
-    """
-
-    outcome: StepOutcome
-    emit_D: IntArray
-    rows_D: IntArray
-    kept_DC: BoolArray
-    entropy_DC: np.ndarray
-    logprob_DC: np.ndarray
-    source_DC: np.ndarray
-
-    @classmethod
-    def of(cls, outcome: StepOutcome, rows_D: IntArray, emit_D: IntArray, source_DC: np.ndarray) -> ForwardFacts:
-        """Describe a forward; the arguments are attributes."""
-        kept_DC = kept_places(outcome, emit_D)
-        return cls(
-            outcome=outcome,
-            source_DC=source_DC,
-            emit_D=emit_D,
-            rows_D=rows_D,
-            kept_DC=kept_DC,
-            entropy_DC=_exact(outcome.entropy_DC, kept_DC),
-            logprob_DC=_exact(outcome.logprob_DC, kept_DC),
-        )
-
-    @cached_property
-    def drafts(self) -> IntArray:
-        """int64 ``[D, O]``: drafts of each of the O sources that this forward had rows for."""
-        return self._by_source(self._verified(self.outcome.offered_D))
-
-    @cached_property
-    def tested(self) -> IntArray:
-        """int64 ``[D, O]``: those up to the first that was wrong, and within the output."""
-        return self._by_source(np.minimum(self.outcome.drafts_D, self.emit_D))
-
-    @cached_property
-    def accepted(self) -> IntArray:
-        """int64 ``[D, O]``: those that became output."""
-        return self._by_source(self._verified(np.minimum(self.outcome.agreed_D, self.emit_D)))
-
-    def _verified(self, count_D: IntArray) -> IntArray:
-        """0 where the forward verified no drafts: masks of other strategies are no drafts."""
-        return np.where(self.outcome.drafts_D > 0, count_D, 0)
-
-    def _by_source(self, drafts_D: IntArray) -> IntArray:
-        width = int(drafts_D.max(initial=0))
-        counted_DC = np.arange(width) < drafts_D[:, None]
-        return (counted_DC[:, :, None] & (self.source_DC[:, :width, None] == _SOURCES)).sum(axis=1)
-
-
-def _exact(nats_DC: FloatArray, kept_DC: BoolArray) -> np.ndarray:
-    """float64 multiples of 2**-24, 0 where nothing is output.
-
-    Their sums are exact up to 2**29 nats, so a total does not depend on how the forwards grouped the tokens.
-    """
-    return np.where(kept_DC, np.rint(nats_DC * np.float64(2**24)) * 2.0**-24, 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accumulator:
-    """One number, or one histogram, that each slot adds up over its forwards.
-
-    Attributes:
-        name: of the total in :data:`STATISTICS`.
-        of: from a forward to one value per sequence, ``[D]``.
-        how: add the value up, keep the largest, or count decode forwards by it.
-        dtype: of the total.
-    """
-
-    name: str
-    of: Callable[[ForwardFacts], np.ndarray]
-    how: Literal["sum", "max", "histogram"] = "sum"
-    dtype: type[np.generic] = np.int64
-
-
-ACCUMULATORS: tuple[Accumulator, ...] = (
-    Accumulator(name="forwards", of=lambda f: np.ones_like(f.rows_D)),
-    Accumulator(name="rows", of=lambda f: f.rows_D),
-    Accumulator(name="widest_window", of=lambda f: f.rows_D, how="max"),
-    Accumulator(name="emitted", of=lambda f: f.emit_D, how="histogram"),
-    Accumulator(name="entropy", of=lambda f: f.entropy_DC.sum(axis=1), dtype=np.float64),
-    Accumulator(name="largest_entropy", of=lambda f: f.entropy_DC.max(axis=1), how="max", dtype=np.float64),
-    Accumulator(name="logprob", of=lambda f: f.logprob_DC.sum(axis=1), dtype=np.float64),
-    Accumulator(name="largest_surprise", of=lambda f: (-f.logprob_DC).max(axis=1), how="max", dtype=np.float64),
-    Accumulator(name="early", of=lambda f: (f.outcome.early_DC & f.kept_DC).sum(axis=1)),
-    Accumulator(name="tested", of=lambda f: f.tested[:, DraftSource.MASK]),
-    Accumulator(name="mask_drafts", of=lambda f: f.drafts[:, DraftSource.MASK]),
-    Accumulator(name="mask_accepted", of=lambda f: f.accepted[:, DraftSource.MASK]),
-    Accumulator(name="grammar_drafts", of=lambda f: f.drafts[:, DraftSource.GRAMMAR]),
-    Accumulator(name="grammar_accepted", of=lambda f: f.accepted[:, DraftSource.GRAMMAR]),
-    Accumulator(name="history_drafts", of=lambda f: f.drafts[:, DraftSource.HISTORY]),
-    Accumulator(name="history_accepted", of=lambda f: f.accepted[:, DraftSource.HISTORY]),
+COUNTS = (
+    "forwards",
+    "rows",
+    "widest_window",
+    "early",
+    "tested",
+    *(f"{source}_{what}" for source in DRAFT_SOURCES for what in ("drafts", "accepted")),
 )
-"""Every total of a slot, and how it follows; :func:`wedlm_core.kernels.cpu.slot_kernels.keep` is the fast form."""
-
-COUNTS = tuple(a.name for a in ACCUMULATORS if a.how != "histogram" and a.dtype == np.int64)
 """Totals that are integers, in the order of :class:`Totals`."""
-NATS = tuple(a.name for a in ACCUMULATORS if a.dtype == np.float64)
+NATS = ("entropy", "largest_entropy", "logprob", "largest_surprise")
 """Totals in nats, likewise."""
 
 
@@ -277,18 +171,6 @@ class Totals(Mapping[str, np.ndarray]):
         found.update(zip(NATS, self.nats[:, slot].tolist(), strict=True))
         found["emitted"] = self.emitted[slot].tolist()
         return found
-
-
-def accumulate(totals: Mapping[str, np.ndarray], slots_D: IntArray, forward: ForwardFacts) -> None:
-    """Add a forward to the totals of its slots, in place; the slots are different ones."""
-    for column in ACCUMULATORS:
-        total, value_D = totals[column.name], column.of(forward)
-        if column.how == "sum":
-            total[slots_D] += value_D
-        elif column.how == "max":
-            total[slots_D] = np.maximum(total[slots_D], value_D)
-        else:
-            total[slots_D, value_D] += 1
 
 
 # ---- 3. shown by a finished generation --------------------------------------------------------------

@@ -78,7 +78,7 @@ class SlotTable:
         stop_ids: stop tokens ``[slots, K]``, -1 after the last.
         output, logprob: generated tokens (int32) and their log-probabilities (float32 nats), ``[slots, places]``.
         tops: the most likely tokens of slots that report them.
-        totals: the columns of :data:`wedlm_core.statistics.ACCUMULATORS`, by name.
+        totals: sums over the forwards of each slot, by name.
     """
 
     def __init__(self, slots: int, widest: int, stop_ids: int = 16) -> None:

@@ -1,8 +1,7 @@
 """Passes over the slot table: the needs of running sequences before a forward, and the accounts of its outcome.
 
 Integers, copies and sums of exact multiples, so results equal those of arrays bit for bit: :func:`cut` and :func:`keep`
-those of ``testing/engine/accounting_oracle.py``, which adds up :data:`wedlm_core.statistics.ACCUMULATORS`. A step of a
-small model is as short as a few operations on arrays take.
+those of ``testing/engine/accounting_oracle.py``. A step of a small model is as short as a few array operations take.
 """
 
 from __future__ import annotations
