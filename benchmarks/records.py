@@ -32,7 +32,7 @@ TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "settings": ("Sampling settings", ("settings",)),
     "numbers": (
         "Numbers of fewer bits, rounding and batch invariance",
-        ("narrow", "quantised", "near-ties", "batch-invariance", "packed", "float32"),
+        ("exactness", "narrow", "quantised", "near-ties", "batch-invariance", "packed", "float32"),
     ),
     "quality": (
         "Accuracy: the shipped model, its strategies, best rows",
