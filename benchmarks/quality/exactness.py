@@ -78,8 +78,8 @@ def decoded(
     while engine.has_work():
         for one in engine.step():
             done[one.request_id] = one
-            if (request := next(waiting, None)) is not None:
-                engine.add(request)
+            if (following := next(waiting, None)) is not None:
+                engine.add(following)
     return [done[request.request_id] for request in requests]
 
 

@@ -158,8 +158,8 @@ class EngineConfig:
             the choice of ``attention="auto"`` on CPU; name "sdpa" for padded torch attention.
         attention: backend name or "auto" (:mod:`wedlm_core.attention.backends`).
         logits_chunk_rows: most rows of logits in memory at once.
-        logits_chunk_bytes: most bytes of logits in memory at once, in float32. Top-k and top-p take about ten times
-            as much while they sort. The default is 441 rows of a vocabulary of 151,936.
+        logits_chunk_bytes: most bytes of logits in memory at once, in float32. The default is 441 rows of a vocabulary
+            of 151,936.
         seed: run seed for requests without a seed.
         step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
             and thread count, and stores it in the user's cache folder.
