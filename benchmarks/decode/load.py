@@ -1,4 +1,4 @@
-"""Sections ``load``, ``long`` and ``mixed``: ``auto`` against ``autoregressive`` and every fixed window."""
+"""Sections ``load`` and ``long``: ``auto`` against ``autoregressive`` and every fixed window."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 
 from benchmarks.common import table
 from benchmarks.decode.passes import Contender, Pass, Race, Ratio, Workload, race
-from benchmarks.decode.section import Goal, Section, Settings, lowest
+from benchmarks.decode.section import Section, Settings
 from benchmarks.decode.workloads import (
     LONG,
     Subject,
-    behind_long_prompts,
-    mixed,
+    after_long_prompts,
     open_subject,
     regime,
     regimes_of,
@@ -24,10 +23,8 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.training.corpus import REGIMES
 
 WINDOWS = (1, 2, 4, 8, 16, 32)
-MIXED_BATCHES = (16, 32, 64)
 LONG_BATCHES = (1, 8, 32, 64)
 HOSTILE_BATCHES = (1, 32)  # no trained model has such a low acceptance
-_NOISE = 0.03
 _AUTOREGRESSIVE = Contender(name="autoregressive", settings={"strategy": Strategy.AUTOREGRESSIVE})
 _AUTO = Contender(name="auto", settings={"strategy": Strategy.VERIFIED, "window_size": "auto"})
 _FIXED = [
@@ -67,11 +64,6 @@ class Point:
         """``auto`` over the best fixed window."""
         return self.race.ratio("auto", self.best)
 
-    @property
-    def name(self) -> str:
-        """A description of the point."""
-        return f"{self.model}, {self.regime}, batch {self.batch}"
-
     def row(self) -> tuple[object, ...]:
         """A line of the table."""
         auto = self.race.one("auto")
@@ -90,9 +82,7 @@ def load(settings: Settings) -> Section:
             for name in regimes_of(subject):
                 batches = [b for b in settings.batches if name != "hostile" or b in HOSTILE_BATCHES]
                 points += [_measure(subject, name, b, regime(subject, name, b), settings) for b in batches]
-    return Section(
-        title="Load: auto against autoregressive and fixed windows", body=_body(points), goals=_goals(points)
-    )
+    return Section(title="Load: auto against autoregressive and fixed windows", body=_body(points))
 
 
 def long_contexts(settings: Settings) -> Section:
@@ -102,33 +92,17 @@ def long_contexts(settings: Settings) -> Section:
         with open_subject("random-25m", LONG) as subject:
             for name in REGIMES:
                 for batch in (b for b in LONG_BATCHES if b <= max(settings.batches)):
-                    points.append(_measure(subject, name, batch, behind_long_prompts(subject, name, batch), settings))
+                    points.append(_measure(subject, name, batch, after_long_prompts(subject, name, batch), settings))
     points = [replace(p, model=f"{p.model}, 1,500 tokens of context") for p in points]
     about = (
         "Random prompts of about 1,500 tokens, each sampled twice, their KV kept by prefix caching: decoding is timed, "
         "and a forward reads 15 KB for every token of every sequence, once for all rows of it.\n\n"
     )
-    return Section(title="Long contexts", body=about + _body(points), goals=_goals(points))
-
-
-def mixed_batches(settings: Settings) -> Section:
-    """Measure batches that mix the three regimes."""
-    points = []
-    for model in settings.models:
-        with open_subject(model) as subject:
-            batches = [b for b in MIXED_BATCHES if b <= max(settings.batches)]
-            points += [_measure(subject, "mixed", b, mixed(subject, b), settings) for b in batches]
-    goals = [
-        goal
-        for model, own in _by_model(points).items()
-        for goal in lowest(
-            f"auto / best fixed window, mixed batches, {model}", 1.1, ((p.against_best.median, p.name) for p in own)
-        )
-    ]
-    return Section(title="Mixed batches", body=_body(points), goals=goals)
+    return Section(title="Long contexts", body=about + _body(points))
 
 
 def _measure(subject: Subject, name: str, batch: int, work: Workload, settings: Settings) -> Point:
+    work = replace(work, params=[replace(one, **settings.sampling) for one in work.params])
     contenders = [_AUTOREGRESSIVE, _AUTO, *_FIXED]
     every = [c.name for c in contenders]
     found = race(subject.llm, work, contenders, settings.budget, same_tokens=every)
@@ -170,30 +144,3 @@ def _body(points: Sequence[Point]) -> str:
         + "\n\nTokens/s of each fixed window (those that could not be the best ran in one round only, and were stopped "
         "at twice the time of the others):\n\n" + table(header, rates)
     )
-
-
-def _by_model(points: Sequence[Point]) -> dict[str, list[Point]]:
-    return {name: [p for p in points if p.model == name] for name in dict.fromkeys(p.model for p in points)}
-
-
-def _goals(points: Sequence[Point]) -> list[Goal]:
-    def gains(
-        own: Sequence[Point], batch: int | None = None, regimes: Sequence[str] | None = None
-    ) -> list[tuple[float, str]]:
-        chosen = (p for p in own if p.batch in (batch or p.batch,) and p.regime in (regimes or (p.regime,)))
-        return [(p.gain.median, p.name) for p in chosen]
-
-    easy, goals = ("low", "medium"), []
-    for model, own in _by_model(points).items():
-        goals += [
-            *lowest(f"auto / autoregressive, every point (3% for noise), {model}", 1 - _NOISE, gains(own)),
-            *lowest(f"auto / autoregressive, batch 1, low and medium, {model}", 4.0, gains(own, 1, easy)),
-            *lowest(f"auto / autoregressive, batch 1, high, {model}", 1.5, gains(own, 1, ("high",))),
-            *lowest(f"auto / autoregressive, batch 32, low and medium, {model}", 1.3, gains(own, 32, easy)),
-            *lowest(
-                f"auto / best fixed window, every point, {model}",
-                0.95,
-                ((p.against_best.median, p.name) for p in own),
-            ),
-        ]
-    return goals

@@ -1,11 +1,11 @@
-"""Section and Goal: the result of a part of the decoding benchmark, and the figures that it should reach."""
+"""Settings and results of a part of the decoding benchmark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from benchmarks.common import table
 from benchmarks.decode.passes import Budget
 
 
@@ -17,6 +17,7 @@ class Settings:
         threads: torch threads.
         budget: length of each race.
         models, batches: models and batch sizes to measure.
+        sampling: fields of SamplingParams in place of a workload's own.
         quick: use small counts, to test the scripts.
     """
 
@@ -24,55 +25,13 @@ class Settings:
     budget: Budget
     models: Sequence[str]
     batches: Sequence[int]
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     quick: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goal:
-    """A figure and the value that it should reach.
-
-    Attributes:
-        claim: of the measurement.
-        wanted: the least (``at_most``: the most) value that reaches the goal.
-        found: the measured figure.
-        where: the point where it was measured.
-    """
-
-    claim: str
-    wanted: float
-    found: float
-    where: str = ""
-    at_most: bool = False
-
-    @property
-    def reached(self) -> bool:
-        """Whether the goal is reached."""
-        return self.found <= self.wanted if self.at_most else self.found >= self.wanted
-
-
-@dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section of the result: title, Markdown body and goals."""
+    """A section of the result: title and Markdown body."""
 
     title: str
     body: str
-    goals: Sequence[Goal] = field(default_factory=tuple)
-
-
-def lowest(claim: str, wanted: float, points: Iterable[tuple[float, str]]) -> list[Goal]:
-    """The goal that every point reaches ``wanted``, decided by the lowest point. Empty if there are no points."""
-    listed = list(points)
-    if not listed:
-        return []
-    found, where = min(listed)
-    return [Goal(claim=claim, wanted=wanted, found=found, where=where)]
-
-
-def goals_table(goals: Sequence[Goal]) -> str:
-    """A Markdown table with one line per goal."""
-    rows = [
-        (g.claim, f"{'at most' if g.at_most else 'at least'} {g.wanted:g}", f"{g.found:.3g}", g.where,
-         "yes" if g.reached else "**no**")
-        for g in goals
-    ]  # fmt: skip
-    return table(("what", "goal", "measured", "at", "reached"), rows)

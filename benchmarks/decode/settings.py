@@ -1,7 +1,7 @@
 """Measure the cost of settings of sampling and of the engine at a real vocabulary: the median step over a plain one.
 
     python -m benchmarks.decode.settings [--shape 0.6b] [--batches 1 8 32 64] [--strategies autoregressive verified]
-        [--settings ...] [--engine-settings ...] [--rounds 3] [--steps 8] [--threads 2]
+        [--settings ...] [--engine-settings ...] [--rounds 3] [--steps 8] [--threads 2] [--device cpu | cuda]
 
 One engine with random int8 weights decodes every setting in turns with plain temperature, some steps each, so that a
 busy moment of the machine meets both. ``verified`` has windows of a fixed size, so that both forward as many rows.
@@ -78,8 +78,9 @@ ENGINE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
 class Subject:
     """An engine that decodes ``batch`` sequences of one setting at a time."""
 
-    def __init__(self, shape: str, strategy: Strategy, fields: Mapping[str, Any] | None = None) -> None:
-        model = random_decoder(SHAPES[shape], device="cpu", dtype=torch.float32, max_positions=1024)
+    def __init__(self, shape: str, device: str, strategy: Strategy, fields: Mapping[str, Any] | None = None) -> None:
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        model = random_decoder(SHAPES[shape], device=device, dtype=dtype, max_positions=1024)
         plain = {"prefix_caching": False, "num_pages": 64 * _LONGEST // EngineConfig.page_size}
         config = EngineConfig(
             weight_dtype="int8", max_num_seqs=64, max_model_len=_LONGEST, **{**plain, **(fields or {})}
@@ -119,11 +120,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--steps", type=positive, default=8)
     parser.add_argument("--threads", type=positive, default=2)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     rows = []
     for strategy in args.strategies:
-        subject = Subject(args.shape, Strategy(strategy))
+        subject = Subject(args.shape, args.device, Strategy(strategy))
         for batch in args.batches:
             subject.steps(batch, 1, {})
             found = (
@@ -148,7 +150,7 @@ def _compared(subject: Subject, batch: int, args: argparse.Namespace) -> Iterato
 def _engines(plain: Subject, batch: int, args: argparse.Namespace) -> Iterator[tuple[object, ...]]:
     """A line for each field of the engine: another engine in turns with the plain one."""
     for name in args.engine_settings or ENGINE_SETTINGS:
-        other = Subject(args.shape, plain.strategy, ENGINE_SETTINGS[name])
+        other = Subject(args.shape, args.device, plain.strategy, ENGINE_SETTINGS[name])
         other.steps(batch, 1, {})
         yield _line(name, plain, other, batch, {}, args)
 

@@ -97,7 +97,7 @@ def mixed(subject: Subject, concurrency: int) -> Workload:
     )
 
 
-def behind_long_prompts(subject: Subject, name: str, concurrency: int) -> Workload:
+def after_long_prompts(subject: Subject, name: str, concurrency: int) -> Workload:
     """Random prompts of about 1,500 tokens each (:data:`LONG`), with at least two samples of each prompt.
 
     All tokens of a prompt but the last fill whole pages. So once it was prefilled, prefix caching leaves only decoding

@@ -12,7 +12,6 @@ import torch
 
 from benchmarks.common import table
 from benchmarks.decode.random_model import SHAPES
-from benchmarks.decode.section import Goal, goals_table
 from testing.engine.published_models import WEDLM_8B
 from wedlm_core import ModelConfig
 
@@ -178,6 +177,29 @@ class Scene:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Goal:
+    """A figure and the value that it should reach.
+
+    Attributes:
+        claim: of the measurement.
+        wanted: the least (``at_most``: the most) value that reaches the goal.
+        found: the measured figure.
+        where: the point where it was measured.
+    """
+
+    claim: str
+    wanted: float
+    found: float
+    where: str = ""
+    at_most: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether the goal is reached."""
+        return self.found <= self.wanted if self.at_most else self.found >= self.wanted
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """The result of a section. Its Markdown table and its JSON have the same rows.
 
@@ -210,6 +232,16 @@ class Report:
         goals = [{**asdict(g), "reached": g.reached} for g in self.goals]
         return {"title": self.title, "notes": self.notes, "rows": [dict(r) for r in self.rows], "goals": goals,
                 "facts": dict(self.facts)}  # fmt: skip
+
+
+def goals_table(goals: Sequence[Goal]) -> str:
+    """A Markdown table with one line per goal."""
+    rows = [
+        (g.claim, f"{'at most' if g.at_most else 'at least'} {g.wanted:g}", f"{g.found:.3g}", g.where,
+         "yes" if g.reached else "**no**")
+        for g in goals
+    ]  # fmt: skip
+    return table(("what", "goal", "measured", "at", "reached"), rows)
 
 
 def goal(claim: str, wanted: float, found: float, where: str = "", *, at_most: bool = False) -> Goal:
