@@ -1,8 +1,7 @@
 """Write the report of an output: one page that needs no network. With two outputs, print a comparison.
 
-Examples:
+Example:
   wedlm-batch report out --to report.html
-  wedlm-batch report out/verified out/streaming
 
 A run writes the page to OUTPUT/__wedlm/report.html at its end. This command writes it again, also for an output whose
 run was interrupted, is still going on, or was made by an earlier version.

@@ -22,7 +22,7 @@ COMMANDS = {
     "preview": "generate the first rows and print them; write nothing",
     "estimate": "estimate tokens, time and cost of a job from a sample; write nothing",
     "status": "print the state of an output, also while a run is writing",
-    "report": "write a page about an output: charts, failures, rows, and how they were decoded",
+    "report": "write a page about an output, or print two outputs side by side",
     "verify": "prove an output against its ledger and its input",
     "export": "write the rows of an output as results of an OpenAI batch, or to a Delta table",
     "push": "upload the published files, with a dataset card, to a Hugging Face hub",
