@@ -153,9 +153,11 @@ class _Utf16(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._held and (block := self._stream.read(_BLOCK_BYTES)):
+        block = b"-"
+        while block and not self._held:
+            block = self._stream.read(_BLOCK_BYTES)
             try:
-                self._held = self._decoder.decode(block).encode()
+                self._held = self._decoder.decode(block, final=not block).encode()
             except UnicodeDecodeError as error:
                 raise OSError(f"it begins with the mark of UTF-16, and is not: {error}") from error
         count = min(len(buffer), len(self._held))

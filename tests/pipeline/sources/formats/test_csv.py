@@ -74,6 +74,11 @@ def test_files_are_read_as_other_tools_write_them_by_default(name: str, tmp_path
     assert visible(table_of(WRITERS[name](), tmp_path)) == ROWS
 
 
+def test_utf_16_that_ends_inside_a_character_is_refused_and_not_cut(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"begins with the mark of UTF-16, and is not.*Correct or remove it"):
+        table_of(WRITERS["excel, UTF-16"]()[:-1], tmp_path)
+
+
 @pytest.mark.parametrize(("whole", "found"), [("7", [7.0, 1.5]), (str(2**53 + 1), [str(2**53 + 1), "1.5"])])
 def test_whole_numbers_of_one_file_are_fractions_of_the_others_only_where_these_hold_them(
     whole: str, found: list[Any], tmp_path: Path
