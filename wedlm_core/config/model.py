@@ -121,6 +121,10 @@ class ModelConfig:
             "sliding-window attention is not implemented",
             "Set it to false if the context allows.",
         )
+        quantised = raw.get("quantization_config")
+        rule = "null, as weights that are already quantised are not read"
+        require(quantised in (None, {}), "quantization_config", quantised, rule,
+                "Use the checkpoint in bfloat16; the engine's weight_dtype rounds it.")  # fmt: skip
         missing = [
             n
             for n in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
