@@ -27,10 +27,12 @@ class Misfit:
     Attributes:
         reason: why.
         text: the value as it was written, or the start of it.
+        pairs: keys and values of an object that names a key twice; else empty.
     """
 
     reason: str
     text: str
+    pairs: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class JsonReader:
         )
 
     def read(self, text: str) -> Any:
-        """The value of JSON text; an object with misfits is a :class:`Row`.
+        """The value of JSON text; an object with misfits is a :class:`Row`, in which a key that occurs twice is one.
 
         Raises:
             ValueError: the text is not JSON.
@@ -94,6 +96,9 @@ class JsonReader:
         """
         self._has_misfit = False
         value = self._decoder.decode(text)
+        if self._has_misfit and isinstance(value, Misfit) and value.pairs:
+            counts = Counter(name for name, _ in value.pairs)
+            value = {name: cell if counts[name] == 1 else _twice(name, value.pairs) for name, cell in value.pairs}
         if self._has_misfit and isinstance(value, dict):
             return Row({name: _first_misfit(cell) or cell for name, cell in value.items()}, text.strip("\r\n"))
         return value
@@ -108,7 +113,11 @@ class JsonReader:
             return found
         self._has_misfit = True
         ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
-        return Misfit(f"the key {twice!r} occurs twice in an object", repr(pairs))
+        return _twice(twice, pairs)
+
+
+def _twice(name: str, pairs: list[tuple[str, Any]]) -> Misfit:
+    return Misfit(f"the key {name!r} occurs twice in an object", repr(pairs), tuple(pairs))
 
 
 def _integer(text: str) -> Any:

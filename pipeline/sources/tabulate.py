@@ -7,6 +7,7 @@ Else it is text: text as it is, and any other value as its JSON. A later value t
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -124,6 +125,8 @@ def _is_same(value: Any, back: Any, exact: bool) -> bool:
     kinds = (bool, float) if exact else (bool,)
     if any(isinstance(value, kind) != isinstance(back, kind) for kind in kinds):
         return False
+    if isinstance(value, float) and isinstance(back, int) and math.copysign(1, value) < 0 and not value:
+        return False  # integers have no -0
     return bool(value == back) or (value != value and back != back)  # NaN
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.errors import SourceError
 from pipeline.sources import BAD, RAW
-from pipeline.sources.json_text import JsonReader, Misfit, Written, write_json
+from pipeline.sources.json_text import JsonReader, MinusZero, Misfit, Written, write_json
 from pipeline.sources.tabulate import comes_back, infer_columns, tabulate
 from pipeline.sources.types import Wanted
 from testing.pipeline.source_rows import all_rows, opened
@@ -59,6 +59,7 @@ LATER: list[tuple[Any, Any]] = [
     (1, 2.7), ([1], [2.7]), ({"k": 1}, {"k": 1, "new": "x"}), ({"k": 1}, {"other": 1}), ({"k": 1}, {"k": None}),
     ({"k": 1}, {"k": 1.0}), (1, True), (True, 1), ("a", 1), (1, "1"), (1, 2**63), (1.5, 2**53 + 1), ([[1]], [1]),
     ({"k": [1]}, {"k": [1.5]}), ("a", b"a"), (1, {}),
+    (1, -0.0), ([1], [-0.0]), (1, MinusZero()),
 ]  # fmt: skip
 
 
@@ -120,9 +121,13 @@ def test_what_is_no_json_fails_its_row_only_where_its_column_is_asked_for(bad: s
     assert all_rows(source, 9)[BAD].null_count == 2
 
 
-def test_a_row_that_names_a_column_twice_is_bad(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b", "prompt": "c"}\n')
-    assert "'prompt' occurs twice" in all_rows(opened(str(tmp_path / "x.jsonl"), tmp_path), 9)[BAD][1].as_py()
+def test_a_row_that_names_a_column_twice_is_bad_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"prompt": "a", "v": 1}\n{"prompt": "b", "v": 1, "v": 2}\n')
+    source = opened(str(tmp_path / "x.jsonl"), tmp_path)
+    assert "column 'v': the key 'v' occurs twice" in all_rows(source, 9)[BAD][1].as_py()
+    source.wanted = Wanted(columns=frozenset({"prompt"}))  # type: ignore[attr-defined]
+    table = all_rows(source, 9)
+    assert (table[BAD].null_count, table["prompt"].to_pylist()) == (2, ["a", "b"])
 
 
 def test_files_whose_types_differ_are_one_table_of_values_that_come_back(tmp_path: Path) -> None:
