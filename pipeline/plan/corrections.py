@@ -116,19 +116,24 @@ def continued(
     """
     if not config.retry_failed:
         check_no_corrections(config, source, state, storage)
-    elif is_correction(source, state):
+    elif is_correction(config, source, state):
         return corrections_of(config, source, state, copies)
     if config.retry_failed or state.begun_digests:
         read_as_begun(source, state.columns)
     return None
 
 
-def is_correction(source: SlicedSource, state: RunState) -> bool:
-    """Whether the input of a retry is corrected rows alone: no file of the run, and not all rows of a corrected one."""
+def is_correction(config: RunConfig, source: SlicedSource, state: RunState) -> bool:
+    """Whether the input of a retry is corrected rows alone: no file of the run, and not all rows of a corrected one.
+
+    Under the name of a file of the run, rows without ids are that file, where other files of the run are gone.
+    """
     if state.scheduled:
         return False
     own = [(state.files[file.key], file) for file in source.files if file.key in state.files]
     if any(file.digest in (known.digest, known.first_digest) for known, file in own):
+        return False
+    if own and _ids_of(config, source) not in source.schema.names:
         return False
     return not own or sum(piece.num_rows for piece in source.slices(4096)) < state.rows
 
@@ -170,10 +175,8 @@ def corrections_of(config: RunConfig, source: SlicedSource, state: RunState, sto
     Raises:
         SourceError: see :func:`pipeline.sources.corrected_rows.table_of`.
     """
-    prefix = config.column_prefix
-    requests = source.input_format == OpenAIBatchSource.input_format
+    prefix, ids = config.column_prefix, _ids_of(config, source)
     names = [f"{prefix}{field.name}" for field in DEAD_FIELDS]
-    ids = (CUSTOM_ID if requests else config.id_column) or names[0]
     given = config.input
     where = os.fspath(given) if isinstance(given, (str, os.PathLike)) else source.files[0].key
     where = redact_forms(where)
@@ -195,6 +198,12 @@ def corrections_of(config: RunConfig, source: SlicedSource, state: RunState, sto
         ids=row_ids_of(rows),
         retry=Retry(rows=where, rows_key="/".join(file.path.split("/")[-4:]), rows_sha256=sha256),
     )
+
+
+def _ids_of(config: RunConfig, source: SlicedSource) -> str:
+    """The column with the ids of corrected rows."""
+    requests = source.input_format == OpenAIBatchSource.input_format
+    return (CUSTOM_ID if requests else config.id_column) or f"{config.column_prefix}{DEAD_FIELDS[0].name}"
 
 
 def _unit(record: CommitRecord, index: int, numbers: dict[str, int]) -> Unit:

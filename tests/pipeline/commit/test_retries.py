@@ -70,9 +70,9 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         self.source = write(folder / "a.jsonl", ROWS)
         own = {"columns": ["note"], "engine": EngineConfig(max_model_len=64), "unit_rows": 4, **fields}
+        own = {"input": str(self.source), "output": str(folder / "out"), **own}
         self.config = RunConfig(
-            input=str(self.source), output=str(folder / "out"), model=str(model),
-            sampling=SamplingParams(max_tokens=6, n=2), **own,
+            model=str(model), sampling=SamplingParams(max_tokens=6, n=2), **own,
         )  # fmt: skip
 
     @property
@@ -309,6 +309,15 @@ def test_a_corrected_copy_under_another_name_is_refused_and_adds_no_rows(job: Jo
     with pytest.raises(SourceError, match=r"Correct failed rows in their file; or give each corrected row with all"):
         job.retry(input=str(copy))
     assert len(job.rows()) == len(ROWS)
+
+
+def test_a_file_is_corrected_where_another_one_of_the_run_is_gone(tmp_path: Path, qwen3_folder: Path) -> None:
+    job = Job(tmp_path / "in", qwen3_folder, output=str(tmp_path / "out"), input=str(tmp_path / "in"))
+    write(tmp_path / "in" / "b.jsonl", ROWS[:2])
+    job.run()
+    (tmp_path / "in" / "b.jsonl").unlink()
+    write(job.source, changed(r3="Short.", r10="There."))
+    assert job.retry().total.failed_rows == 0
 
 
 def test_corrections_may_come_in_pieces(job: Job) -> None:
