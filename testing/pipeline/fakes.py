@@ -1,4 +1,4 @@
-"""In-memory stand-ins for tests of the pipeline's own logic: an engine, a storage, an executor without Ray.
+"""In-memory stand-ins for tests of the pipeline's own logic: an engine, a storage, executors without Ray.
 
 The product never uses them; the end-to-end tests use the real engine, files and Ray.
 """
@@ -20,6 +20,7 @@ from pipeline.progress.snapshot import ExecutorState
 from pipeline.prompts.tokenize import prepare_table
 from pipeline.types import CommitRecord
 from pipeline.worker.engine_thread import EngineThread
+from pipeline.worker.load_engine import load_engine
 from pipeline.worker.unit_worker import UnitWorker
 from wedlm_core.types import CommitStats
 
@@ -140,6 +141,15 @@ class InlineExecutor:
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         return map(write_part, jobs)
+
+
+class RealExecutor(InlineExecutor):
+    """The same with the engine that an actor would load."""
+
+    def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
+        engine = load_engine(job, 1)
+        self._engine = lambda: engine  # type: ignore[assignment,return-value]
+        return super().run_units(job, work)
 
 
 class MemoryStorage:

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.evaluate import main
 from pipeline.commands import run as run_module
-from testing.pipeline.fakes import BANNED_TOKEN, InlineExecutor
+from testing.pipeline.fakes import BANNED_TOKEN, InlineExecutor, RealExecutor
 
 ROWS = [{"question": "What is 47 + 25?", "sum": 72}, {"question": "What is 31 + 54?", "sum": 84}]
 
@@ -22,7 +22,10 @@ def command_of(folder: Path, rows: list[dict[str, object]]) -> list[str]:
             "--scorer", "numeric", "--output", str(folder / "out"), "--set", "num_threads=1", "--quiet"]  # fmt: skip
 
 
-def test_one_command_runs_and_scores(tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_command_runs_and_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_module, "RayExecutor", lambda config, stop: RealExecutor())
     assert main([*command_of(tmp_path, ROWS), "--model", "tiny", "--confidence", "0.9"]) == 0
     printed = capsys.readouterr().out
     assert "accuracy (numeric): 50.00% (90% confidence: 12." in printed

@@ -20,8 +20,10 @@ import pipeline
 from jobs import calibrate, generate, status, verify
 from jobs.cli import parse_setting
 from jobs.config_options import parse_options
+from pipeline.commands import run as run_module
 from pipeline.config import RunConfig
 from pipeline.storage import retry
+from testing.pipeline.fakes import RealExecutor
 from wedlm_core import LLM
 from wedlm_core.redaction import MASK, keep_secret, masked, redact
 
@@ -191,7 +193,6 @@ def serving(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_run_with_credentials_leaves_none_in_its_output_and_shows_none(
     qwen3_folder: Path,
     tmp_path: Path,
@@ -199,6 +200,7 @@ def test_a_run_with_credentials_leaves_none_in_its_output_and_shows_none(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr(run_module, "RayExecutor", lambda config, stop: RealExecutor())
     web = tmp_path / "web"
     (web / "model").mkdir(parents=True)
     for path in qwen3_folder.iterdir():

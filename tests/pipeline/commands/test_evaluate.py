@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import ConfigError, OutputError
+from pipeline.commands import run
 from pipeline.commands.evaluate import RESULT, SCORES, Evaluation, evaluate
 from pipeline.commands.read import read
 from pipeline.commands.verify import verify
-from testing.pipeline.s3 import S3Server
+from testing.pipeline.fakes import RealExecutor
 
 ROWS = [
     {"prompt": "What is 47 + 25?", "answer": "72"},
@@ -40,8 +42,16 @@ def scored(config: dict[str, Any], **more: Any) -> Evaluation:
 Done = tuple[dict[str, Any], Evaluation]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _inline() -> Iterator[None]:
+    """Units run in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "RayExecutor", lambda config, stop: RealExecutor())
+        yield
+
+
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> Done:
+def done(tmp_path_factory: pytest.TempPathFactory, _inline: None) -> Done:
     config = config_of(tmp_path_factory.mktemp("evaluation"))
     return config, scored(config)
 
@@ -106,9 +116,3 @@ def test_mistakes_are_named_before_anything_runs(
     with pytest.raises(ConfigError, match=words):
         evaluate(config_of(tmp_path, **change), **{"answer_column": "answer", "scorer": "exact"} | asked)
     assert not list(tmp_path.rglob("part-*"))
-
-
-@pytest.mark.slow  # an object store and a run of its own: 8 s
-def test_an_evaluation_on_an_object_store(done: Done, s3: S3Server, tmp_path: Path) -> None:
-    config = config_of(tmp_path, output=s3.bucket("evaluation") + "/out", storage_options=s3.references(tmp_path))
-    assert scored(config).counts == done[1].counts

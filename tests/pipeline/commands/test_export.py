@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,8 @@ from pipeline.commands.run import run_on
 from pipeline.commands.verify import verify
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, DamagedError, FingerprintError, OutputError, SourceError
-from pipeline.plan.job import Job
-from pipeline.plan.units import Work
 from pipeline.storage.open import open_storage
-from pipeline.types import CommitRecord
-from pipeline.worker.load_engine import load_engine
-from testing.pipeline.fakes import FakeEngine, InlineExecutor
+from testing.pipeline.fakes import FakeEngine, InlineExecutor, RealExecutor
 from testing.pipeline.openai_batch import CHAT, chat_line, completion_line, parsed_results, write_batch
 from testing.pipeline.s3 import S3Server
 
@@ -54,14 +49,6 @@ LINES: list[Any] = [
 ANSWERED = ["chat", "samples", "text", "short", "ids", "roles"]
 FAILED = ["format", "model", "hot", "long", "two", "get", "embed", "nobody", "batch.jsonl:14", "batch.jsonl:15"]
 URLS = {line["custom_id"]: line["url"] for line in LINES if isinstance(line, dict)}
-
-
-class RealExecutor(InlineExecutor):
-    """Does units with the engine that an actor would load."""
-
-    def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
-        self._engine = lambda: load_engine(job, 1)  # type: ignore[assignment,return-value]
-        return super().run_units(job, work)
 
 
 class FailingEngine(FakeEngine):

@@ -31,7 +31,7 @@ from pipeline.storage.open import open_storage
 from pipeline.types import CommitRecord
 from pipeline.worker.load_engine import load_engine
 from testing.pipeline.chains import ChainExecutor
-from testing.pipeline.fakes import InlineExecutor
+from testing.pipeline.fakes import InlineExecutor, RealExecutor
 from testing.pipeline.openai_batch import chat_line, completion_line, write_batch
 
 SCHEMA = {
@@ -52,22 +52,6 @@ TYPE = pa.struct([
 ])  # fmt: skip
 ROWS = [{"prompt": f"To JSON: {name} is {age}, lives in Oslo and likes books.", "cut": cut}
         for name, age, cut in (("Anna", 20, None), ("Ben", 31, 3), ("Rosa", 45, None), ("Tom", 60, None))]  # fmt: skip
-
-
-class RealExecutor(InlineExecutor):
-    """Does units with the engine that an actor would load; ``stops_after`` so many units it is killed."""
-
-    def __init__(self, stops_after: int | None = None) -> None:
-        super().__init__()
-        self._stops_after = stops_after
-
-    def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
-        engine = load_engine(job, 1)
-        self._engine = lambda: engine  # type: ignore[assignment,return-value]
-        for records in super().run_units(job, work):
-            if self.units_done == self._stops_after:
-                raise KeyboardInterrupt
-            yield records
 
 
 def settings(output: Path, rows: Any = ROWS, schema: Any = SCHEMA, **more: Any) -> RunConfig:
@@ -118,10 +102,18 @@ def test_what_could_not_be_completed_is_counted_everywhere(typed: tuple[Path, Ru
     assert again.total.unparsed == {"parsed:length": 1}, "the ledger has it"
 
 
+class Killed(RealExecutor):
+    """Commits one unit."""
+
+    def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
+        yield next(super().run_units(job, work))
+        raise KeyboardInterrupt
+
+
 def test_a_killed_run_goes_on_with_its_schema_and_with_no_other(tmp_path: Path, typed: tuple[Path, RunSummary]) -> None:
     config = settings(tmp_path / "out", sampling_columns={"max_tokens": "cut"})
     with pytest.raises(KeyboardInterrupt):
-        run(config, RealExecutor(stops_after=1))
+        run(config, Killed())
     other = {**SCHEMA, "properties": {**SCHEMA["properties"], "age": {"type": "integer", "maximum": 121}}}  # type: ignore[dict-item]
     with pytest.raises(FingerprintError, match=r"sampling.structured_outputs: was .*120.*, is .*121"):
         run(settings(tmp_path / "out", schema=other, sampling_columns={"max_tokens": "cut"}))

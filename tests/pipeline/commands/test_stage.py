@@ -13,10 +13,12 @@ import ray
 import pipeline
 from pipeline.cluster.batch_stage import GenerateBatches, content_ids, stage_resources
 from pipeline.codec import EngineConfig
+from pipeline.commands import run
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, ResourceError, SourceError
 from pipeline.prompts.tokenize import FAILURE, PARAMS, PROMPT_IDS
 from testing.pages.blocks import blocks_of
+from testing.pipeline.fakes import RealExecutor
 from testing.repository import ROOT
 
 SAMPLING = {"max_tokens": 8, "temperature": 0.8, "window_size": 4}
@@ -38,16 +40,18 @@ def staged(model: Path, **fields: Any) -> pipeline.Stage:
 
 
 @pytest.fixture(scope="module")
-def of_a_run(cluster: None, qwen3_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    result = pipeline.run(
-        [with_prompt(row) for row in ROWS], model=str(qwen3_folder), output=tmp_path_factory.mktemp("run"),
-        sampling=pipeline.SamplingParams(**SAMPLING), seed=7, id_column="key",
-    )  # fmt: skip
+def of_a_run(qwen3_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "RayExecutor", lambda config, stop: RealExecutor())
+        result = pipeline.run(
+            [with_prompt(row) for row in ROWS], model=str(qwen3_folder), output=tmp_path_factory.mktemp("run"),
+            sampling=pipeline.SamplingParams(**SAMPLING), seed=7, id_column="key",
+        )  # fmt: skip
     return {row["key"]: row["text"] for row in result}
 
 
 def test_between_transforms_it_gives_the_texts_of_a_run_and_nothing_runs_before_it_is_consumed(
-    of_a_run: dict[str, str | None], qwen3_folder: Path, tmp_path: Path
+    of_a_run: dict[str, str | None], cluster: None, qwen3_folder: Path, tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
