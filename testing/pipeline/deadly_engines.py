@@ -20,7 +20,6 @@ DEADLY_TOKEN = 6
 
 NINTH = 9
 """The row of a process that ends it in :func:`ninth_row_engine`, whichever row it is."""
-_START_SECONDS = 5.0
 
 
 class _DeadlyRowEngine(FakeEngine):
@@ -34,12 +33,6 @@ def deadly_row_engine(job: Job, num_threads: int | None) -> FakeEngine:
     """An engine that such a row takes its process from."""
     _note_start(job)
     return _DeadlyRowEngine(slots=64)
-
-
-def slow_start_deadly_engine(job: Job, num_threads: int | None) -> FakeEngine:
-    """:func:`deadly_row_engine`, which takes 5 s to start, as an engine with a model does."""
-    time.sleep(_START_SECONDS)
-    return deadly_row_engine(job, num_threads)
 
 
 class _NinthRowEngine(FakeEngine):

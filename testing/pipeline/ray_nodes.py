@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import secrets
@@ -14,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -120,14 +119,12 @@ class Cluster:
 
     Args:
         folder: for sessions and logs.
-        head: further options of the head's ``ray start``.
         environment: further variables of all nodes.
     """
 
-    def __init__(self, folder: Path, head: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
         self._numbers = itertools.count()
-        self._head_options = tuple(head)
         token = folder / "token"
         token.write_text(secrets.token_hex(32))
         self._port = free_port()
@@ -137,7 +134,7 @@ class Cluster:
             # A node that is gone is found out at once by its closed connection; a stopped one within seconds.
             "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5",
             "RAY_health_check_timeout_ms": "1000",
-            "RAY_worker_niceness": "0", "PYTHONPATH": str(ROOT), **(environment or {}),
+            "RAY_worker_niceness": "0", "PYTHONPATH": str(ROOT), **environment,
         }  # fmt: skip
         # With the variable a driver takes 127.0.0.1 as it is (and a node could not join, so they go without).
         self.environment = self._base | {"RAY_ADDRESS": self.address, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -148,14 +145,13 @@ class Cluster:
         # A session of its own each time: a head that comes after another knows nothing of it.
         session = self.folder / f"h{next(self._numbers)}"
         head = self._start(None, f"--port={self._port}", f"--temp-dir={session}", "--num-cpus=0",
-                           f"--ray-client-server-port={free_port()}", "--include-dashboard=false",
-                           *self._head_options)  # fmt: skip
+                           f"--ray-client-server-port={free_port()}", "--include-dashboard=false")  # fmt: skip
         self._wait_until_up(head)
         return head
 
-    def add_node(self, cpus: int, gpus: int = 0, resources: Mapping[str, float] | None = None) -> Node:
+    def add_node(self, cpus: int, gpus: int = 0) -> Node:
         """Start a node and wait until the head knows it. ``gpus`` are made up: Ray counts them, nothing uses them."""
-        options = [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--resources={json.dumps(resources or {})}"]
+        options = [f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
         for left in reversed(range(_STARTS)):
             node = self._start(self.address, *options)
             try:
@@ -172,14 +168,6 @@ class Cluster:
         with ThreadPoolExecutor(count) as threads:
             return list(threads.map(lambda _: self.add_node(cpus, gpus), range(count)))
 
-    def drain(self, node: Node, seconds: int) -> None:
-        """Ask Ray to drain a node that will be taken away in so many seconds, by its own command."""
-        subprocess.run(
-            [*_RAY, "drain-node", f"--address={self.address}", f"--node-id={node.name}",
-             "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot capacity is needed elsewhere",
-             f"--deadline-remaining-seconds={seconds}"], env=self._base, check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
-
     def kill_head(self) -> None:
         """SIGKILL to every process of the head."""
         self.head.end()
@@ -191,13 +179,9 @@ class Cluster:
         self.nodes.clear()
         self.head = self._start_head()
 
-    def _head_name(self) -> str:
-        """Node id of the next head."""
-        return secrets.token_hex(28)
-
     def _start(self, address: str | None, *options: str) -> Node:
         number = next(self._numbers)
-        name = self._head_name() if address is None else secrets.token_hex(28)
+        name = secrets.token_hex(28)
         path = self.folder / f"node-{number}.log"
         environment = self._base | {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": name, "RAY_CLOUD_INSTANCE_ID": name,
                                     SOCKETS: str(path.with_suffix(""))}  # fmt: skip

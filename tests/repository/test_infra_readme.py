@@ -7,6 +7,7 @@ exists), and all processes end with the block.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cluster.metrics import METRICS
 from testing.infra import INFRA, clusters_in, load
 from testing.pages.blocks import text_of
 from testing.repository import ROOT
@@ -70,7 +72,10 @@ def run(folder: Path, *commands: str) -> str:
 def test_launch_watch_and_drain_run_as_written(tmp_path: Path) -> None:
     said = run(tmp_path, *map(block, ("Launch", "Watch", "Drain")))
     assert "Cost of this run:" in said, "the summary comes through the job's log"
-    assert "ray_wedlm_units{" in said
+    shown = set(re.findall(r"^(ray_wedlm_\w+)[{ ]", said, re.MULTILINE))
+    known = [metric.scraped_name for metric in METRICS]
+    assert not [name for name in shown if re.sub("_(bucket|count|sum)$", "", name) not in known], "as the page has them"
+    assert {"ray_wedlm_units", "ray_wedlm_tokens_committed_total", "ray_wedlm_actor_start_seconds_count"} <= shown
     assert list((tmp_path / "out").glob("data-*/*.parquet"))
 
 

@@ -1,11 +1,7 @@
-"""Real actors of a range and of several pools: the same bytes, as many as fit, and each with its own accelerator."""
+"""Real actors of a range and of several pools: the same bytes, and as many as fit."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +20,6 @@ from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks.staged import data_checksum
 from pipeline.storage.open import open_storage
 from testing.pipeline.noted_engines import noted_engine, noted_slow_engine, notes_of
-from testing.repository import ROOT
 from wedlm_core import EngineConfig
 
 ROWS = 96
@@ -97,25 +92,3 @@ def test_a_pool_whose_engine_could_not_hold_every_row_is_refused(qwen3_folder: P
     config = config_of(tmp_path, "tight", qwen3_folder, pools=pools)
     with pytest.raises(pipeline.EngineDiedError, match=r"max_model_len=512: the KV pool of pools\.tight holds 256"):
         go(config, noted_engine)
-
-
-@pytest.mark.slow  # a session of its own with made-up GPUs, 25 s on a quiet machine
-def test_actors_see_their_own_accelerator_and_those_without_room_are_asked_of_an_autoscaler(tmp_path: Path) -> None:
-    """One node that claims two GPUs, in a session and a process of their own."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "CUDA_"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "testing.pipeline.noted_engines", str(tmp_path)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.strip().split("\n")[-1])
-    said = found.pop("said")
-    assert all(way["rows"] == 160 for way in found.values())
-    devices = {name: sorted(actor["devices"] for actor in way["actors"]) for name, way in found.items()}
-    assert devices["whole"] == ["0", "1"], "three of five found no room, and the run went on without them"
-    assert devices["half"] in (["0", "0"], ["1", "1"]), "the GPUs have room for a third one, the limit of a node not"
-    assert any(one.get("GPU") == 1 for one in found["whole"]["asked"]), "a pending actor is a demand"
-    assert any(one.get("GPU") == 0.5 for one in found["half"]["asked"])
-    assert not any(way["left"] for way in found.values()), "requests are withdrawn"
-    assert any("3 actors for a node with room for 0.75 CPU and 1 GPU; 2 at work" in line for line in said), said
-    assert any("1 actor for a node with room for 1 CPU and 0.5 GPU, at most 2 on a node" in line for line in said), said

@@ -1,10 +1,7 @@
-"""Reported metrics: plain logic, and once for real, scraped from the metrics ports of a cluster's nodes."""
+"""Reported metrics. ``tests/repository/test_infra_readme.py`` scrapes those of a real job."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -17,8 +14,6 @@ from pipeline.cluster.metrics import LABELS, METRICS, Metric
 from pipeline.cluster.metrics_reporter import Instrument, Reporter, label_of, labels_of, seconds_between
 from pipeline.config import RunConfig
 from pipeline.types import CommitRecord
-from testing.pipeline.ray_nodes import serve_cluster
-from testing.repository import ROOT
 from wedlm_core.engine.scheduling.counters import EngineCounters, EngineSnapshot
 
 OWN = dict(zip(LABELS, ("out", "tiny", "default"), strict=True))
@@ -154,83 +149,6 @@ def test_labels_hold_no_credentials() -> None:
     config = RunConfig(input="in", output="s3://key:hunter2secret@bucket/out", model="tiny")
     assert labels_of(config, "spot")["pool"] == "spot"
     assert "hunter2secret" not in str(labels_of(config, ""))
-
-
-# ---- on a cluster
-
-NEVER = {"actor_deaths", "preemptions", "accelerator_seconds"}
-"""Counters that do not grow in a run without deaths, on CPUs, with a pool of pages that is large enough."""
-
-
-@pytest.fixture(scope="module")
-def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The answers of the nodes' ports during a run and after it, and the run's own figures."""
-    output = tmp_path_factory.mktemp("metrics") / "out"
-    with serve_cluster(RAY_metrics_report_interval_ms="1000", WEDLM_METRICS_SECONDS="0.5") as cluster:
-        cluster.add_node(cpus=2)
-        command = [sys.executable, "-m", "testing.pipeline.scraped_run", str(output)]
-        done = subprocess.run(command, env=cluster.environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {**found, "output": str(output)}
-
-
-def most(scraped: dict[str, Any], metric: str, **labels: str) -> float:
-    """The largest value that was seen of a metric, added up over its series."""
-    (name,) = [m.scraped_name for m in METRICS if m.name == metric]
-    series = [s for s in scraped["series"] if s["name"] == name and labels.items() <= s["labels"].items()]
-    assert series, f"no series of {name} with {labels}"
-    return sum(s["most"] for s in series)
-
-
-@pytest.mark.slow  # a cluster of its own, 30 s on a quiet machine
-def test_a_nodes_port_serves_every_metric_of_the_table_under_its_name(scraped: dict[str, Any]) -> None:
-    names = {s["name"] for s in scraped["series"]}
-    suffixed = {f"{m.scraped_name}_count" if m.kind == "histogram" else m.scraped_name for m in METRICS}
-    assert {name for m in METRICS if m.name in NEVER for name in [m.scraped_name]} >= suffixed - names
-    strange = {name for name in names - suffixed if not name.startswith("ray_wedlm_actor_start_seconds")}
-    assert not strange
-    for series in scraped["series"]:
-        labels = series["labels"]
-        assert (labels["job"], labels["model"]) == (scraped["output"], "tiny")
-        assert not {"row_id", "unit", "unit_id"} & set(labels)
-
-
-@pytest.mark.slow  # a cluster of its own, 30 s on a quiet machine
-def test_what_the_driver_reports_is_what_the_ledger_holds(scraped: dict[str, Any]) -> None:
-    assert most(scraped, "tokens_committed") == scraped["tokens"] == 300 * 200
-    assert most(scraped, "input_rows_committed") == scraped["rows"] == 301
-    assert most(scraped, "units", state="committed") == scraped["units"]
-    assert most(scraped, "units", state="running") > 0
-    classes = [s for s in scraped["series"] if s["name"] == "ray_wedlm_failures_total"]
-    assert [s["last"] for s in classes] == [1.0]
-    assert all(s["labels"]["class"] for s in classes)
-
-
-@pytest.mark.slow  # a cluster of its own, 30 s on a quiet machine
-def test_what_actors_report_is_what_their_engines_did(scraped: dict[str, Any]) -> None:
-    tokens, forwards = most(scraped, "tokens_generated", pool="default"), most(scraped, "decode_forwards")
-    assert 0 < tokens <= scraped["tokens"] + 2, "and two of warming up"
-    assert most(scraped, "forwards") <= forwards <= tokens
-    assert most(scraped, "actor_starts") == 1
-    assert 1 < tokens / forwards < 20
-    assert 0.05 < tokens / most(scraped, "rows_forwarded") < 1.5
-    for ratio in ("tokens_per_forward", "p_cache", "masks_per_forward", "prefix_hit_share"):
-        assert most(scraped, ratio) > 0, "of some half second"
-    assert 0 < most(scraped, "engine_occupancy") <= 1
-    assert most(scraped, "queue_depth") > 0
-    assert most(scraped, "forwards_per_second") > 0
-    assert most(scraped, "kv_pages_used") > 0
-
-
-@pytest.mark.slow  # a cluster of its own, 30 s on a quiet machine
-def test_the_summary_says_what_the_actors_cost(scraped: dict[str, Any]) -> None:
-    used = scraped["cpu_seconds"]
-    assert scraped["gpu_seconds"] == 0
-    assert most(scraped, "cpu_seconds") - 1 <= used <= scraped["seconds"] + 30
-    assert scraped["cost"] == pytest.approx(used), "at one a second"
-    each = used * 1e6 / scraped["tokens"]
-    assert f"{used:.1f} CPU-seconds reserved by actors, {each:.1f} per million tokens" in scraped["summary"]
 
 
 @pytest.mark.parametrize("given", ["", None, "0", "-1", "nan", "inf", "soon"])
