@@ -18,7 +18,9 @@ from contextlib import suppress
 from typing import Any
 
 import psutil
+import ray  # before ours, as a notebook would have done: it has read its environment by then
 import s3fs
+from ray._private import ray_constants
 
 import pipeline
 from pipeline import layout
@@ -108,10 +110,9 @@ def main(endpoint: str, model: str) -> None:
 
     with ray_session():
         outcome("killed actor", lambda: pipeline.run(
-            output="s3://plant/out", storage_options=options, on_progress=kill_an_actor,
-            **{**common, "units_in_flight": 1},
+            output="s3://plant/out", input_storage_options=literal, output_storage_options=options,
+            on_progress=kill_an_actor, **{**common, "units_in_flight": 1},
         ).summary.total)  # fmt: skip
-        outcome("literal", lambda: pipeline.run(output="s3://plant/literal", storage_options=literal, **common))
         outcome("read", lambda: pipeline.read("s3://plant/out", storage_options=options).dataset.count())
         outcome("other settings", lambda: pipeline.run(
             output="s3://plant/out", storage_options=options, **{**common, "seed": 5}))  # fmt: skip
@@ -128,6 +129,8 @@ def main(endpoint: str, model: str) -> None:
             output="s3://plant/r", storage_options=options, on_progress=lambda progress: authenticate(endpoint, 0),
             **{**common, "units_in_flight": 1}))  # fmt: skip
         authenticate(endpoint, 10**9)
+    print("after", os.environ.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"), ray_constants.ENABLE_RAY_CLUSTER, flush=True)
+    assert not ray.is_initialized()
     # Ray's files go with this process. Files left in the working folder are looked through.
     shutil.copytree(private_folder(), "ray", ignore=shutil.ignore_patterns("sockets"), symlinks=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,18 +67,27 @@ def test_a_run_in_which_a_row_succeeded_is_done_and_shows_one_example_of_each_re
     assert "at most 512 tokens together, the model's length. Shorten the prompt, lower max_tokens" in out
 
 
-def test_what_is_wrong_before_a_run_is_status_2_whichever_package_finds_it(
-    qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = argv(tmp_path, qwen3_folder, [5])
-    for wrong in (["--model", str(tmp_path / "nowhere")], ["--set", "sampling.n=0"], ["--input", str(tmp_path / "no")]):
-        assert generate.main([*command, *wrong]) == 2
-    assert capsys.readouterr().err.count("error: ") == 3
-
-
 def test_the_help_names_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         generate.main(["--help"])
     listed = capsys.readouterr().out.partition("Exit status:")[2]
     for code in ("0 ", "1 ", "2 ", "3 ", "130, 143"):
         assert f"\n  {code}" in listed
+
+
+def test_a_terminated_command_says_that_it_continues_and_ends_with_143(
+    qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def terminated(**_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(pipeline, "run", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            generate.main(argv(tmp_path, qwen3_folder, [6]))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        logging.disable(logging.NOTSET)
+    assert ended.value.code == 143
+    assert capsys.readouterr().err.endswith("terminated: the same command continues from the committed rows\n")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 
 import pipeline
 from pipeline import layout
@@ -29,7 +23,6 @@ from testing.pipeline.deadly_engines import (
     harmless_engine,
     ninth_row_engine,
 )
-from testing.repository import ROOT
 
 POISON = 13
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -94,44 +87,3 @@ def test_actors_that_die_without_achieving_anything_end_the_job_instead_of_hangi
     with pytest.raises(pipeline.EngineDiedError, match="4 processes in a row died before any unit was done"):
         go(config, dies_at_start_engine)
     assert pipeline.status(config.output)["units_committed"] == 0
-
-
-def test_a_run_that_is_asked_to_stop_commits_what_is_in_flight_ends_with_143_and_is_continued(
-    qwen3_folder: Path, tmp_path: Path
-) -> None:
-    pq.write_table(pa.table({"prompt": [f"Count from {i} to 99." for i in range(60)]}), tmp_path / "in.parquet")
-    command = [sys.executable, "-m", "jobs.generate", "--input", str(tmp_path / "in.parquet"), "--output",
-               str(tmp_path / "out"), "--model", str(qwen3_folder), "--set", "unit_rows=2", "--set",
-               "units_in_flight=1", "--set", "sampling.max_tokens=80", "--set", "sampling.ignore_eos=true",
-               "--set", "stop_seconds=30"]  # fmt: skip
-    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address, "RAY_AUTH_MODE": "token",
-                   "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # fmt: skip
-    driver = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 120
-        while not list((tmp_path / "out").glob(f"{layout.LEDGER}/*")) and time.monotonic() < deadline:
-            assert driver.poll() is None, "the run ended before it could be asked to"
-            time.sleep(0.002)
-        driver.send_signal(signal.SIGTERM)
-        committed = pipeline.status(tmp_path / "out")["units_committed"]
-        asked = time.monotonic()
-        errors = driver.communicate(timeout=60)[1]
-    finally:
-        driver.kill()
-    assert driver.returncode == 143
-    assert time.monotonic() - asked < 15, "it waits for units in flight, not for its 30 seconds"
-    assert "asked to stop: no new units" in errors
-    assert "the same command continues" in errors
-    assert "Traceback" not in errors
-    found = pipeline.status(tmp_path / "out")
-    assert 0 < found["rows_committed"] < 60 == found["rows_planned"]
-    # One unit runs on the actor and one waits there; one more may have been given out while the signal was on its way.
-    assert committed < found["units_committed"] <= committed + 4
-    assert not found["being_written"], "the lease was given back"
-    config = RunConfig(
-        input=str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), model=str(qwen3_folder), unit_rows=2,
-        sampling=pipeline.SamplingParams(max_tokens=80, ignore_eos=True),
-    )  # fmt: skip
-    result = pipeline.run(config=config)
-    assert result.summary.session.units == 30 - found["units_committed"]
-    assert pipeline.verify(tmp_path / "out", input=config.input).ok

@@ -181,22 +181,6 @@ def _generate_actors() -> list[int]:
     return [w.pid for w in workers if "GenerateActor" in " ".join(w.cmdline())]
 
 
-def test_a_session_of_its_own_is_private_and_ended() -> None:
-    code = """
-import ray
-from pipeline.cluster.session import ray_session
-with ray_session():
-    print([node["NodeManagerAddress"] for node in ray.nodes()], ray.get(ray.remote(lambda: 7).remote()))
-print(ray.is_initialized())
-"""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    environment["HOME"] = "/nonexistent"  # nothing may be written there
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split("\n")[:2] == ["['127.0.0.1'] 7", "False"], done.stderr
-
-
 def test_workers_that_find_other_modules_of_our_names_end_the_run_with_the_place(
     cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

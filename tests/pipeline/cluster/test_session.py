@@ -16,7 +16,6 @@ from pipeline.cluster import session
 from pipeline.cluster.private_ray import answers, cluster_here, end_of_logs
 from pipeline.cluster.session import ensure_ray
 from pipeline.errors import ResourceError
-from testing.pipeline.ray_nodes import serve_cluster
 from testing.repository import ROOT
 
 
@@ -120,6 +119,5 @@ def test_a_cluster_that_does_not_answer_is_an_error_and_not_a_wait(kind: str, mo
         ensure_ray()
 
 
-def test_a_head_answers() -> None:
-    with serve_cluster() as cluster:
-        assert answers(cluster.address, 5.0)
+def test_a_head_answers(cluster: None) -> None:
+    assert answers(ray.get_runtime_context().gcs_address, 5.0)

@@ -55,14 +55,14 @@ def session(runtime_env: dict[str, Any]) -> Iterator[None]:
 def test_a_prompt_that_kills_the_process_that_tokenises_it_is_quarantined(
     killing_readers: None, qwen3_folder: Path, tmp_path: Path
 ) -> None:
-    prompts = [f"Count from {i}." if i != 6 else POISON for i in range(20)]
-    pq.write_table(pa.table({"prompt": prompts, "k": list(range(20))}), tmp_path / "in.parquet")
+    prompts = [f"Count from {i}." if i != 6 else POISON for i in range(12)]
+    pq.write_table(pa.table({"prompt": prompts, "k": list(range(12))}), tmp_path / "in.parquet")
     config = RunConfig(
         input=str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), model=str(qwen3_folder), unit_rows=4
     )
     executor = RayExecutor(config, harmless_engine)  # type: ignore[arg-type]
     summary = run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
-    assert (summary.total.rows, summary.total.failed_rows) == (20, 1)
+    assert (summary.total.rows, summary.total.failed_rows) == (12, 1)
     table = pipeline.read(config.output, format="arrow")
     assert [k for k, e in zip(*(table[n].to_pylist() for n in ("k", "error")), strict=True) if e] == [6]
     dead = pipeline.read(config.output, table="dead_letters", format="arrow").to_pylist()

@@ -1,4 +1,4 @@
-"""Unique secrets are planted in real runs; nothing that the runs show or leave contains one."""
+"""Real runs with planted secrets: nothing that they show or leave has one, and they listen on loopback alone."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ import psutil
 import pytest
 
 from testing.pipeline.s3 import serve_s3
-from testing.pipeline.sockets import processes_with
+from testing.pipeline.sockets import Listener, listeners, processes_with
 from testing.repository import ROOT
 
 ENDS = {
     "killed actor": "done, Totals(units=6, rows=12, failed_rows=1",
-    "literal": "done",
     "read": "done, 12",
     "other settings": "FingerprintError",
     "wrong bucket": "OutputError",
@@ -47,6 +46,7 @@ class Left:
         titles: command lines of all processes of the run, while it ran.
         files: everything below the folder that Ray, caches and temporary files were in, by path.
         objects: everything in the store.
+        sockets: that processes of the run listened at.
         planted: the secrets.
     """
 
@@ -54,6 +54,7 @@ class Left:
     titles: set[str]
     files: dict[str, bytes]
     objects: dict[str, bytes]
+    sockets: set[Listener]
     planted: tuple[str, ...]
 
 
@@ -70,6 +71,7 @@ def left(qwen3_folder: Path) -> Iterator[Left]:
         "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), "HOME": str(folder / "home"),
     }  # fmt: skip
     titles: set[str] = set()
+    sockets: set[Listener] = set()
     with serve_s3() as s3:
         command = [sys.executable, "-m", "testing.pipeline.planted_secrets", s3.endpoint, str(qwen3_folder)]
         with (folder / "said").open("w") as said:
@@ -77,10 +79,12 @@ def left(qwen3_folder: Path) -> Iterator[Left]:
         try:
             deadline = time.monotonic() + 240
             while driver.poll() is None and time.monotonic() < deadline:
-                for process in processes_with("PLANTED_KEY", planted[0]):
+                processes = processes_with("PLANTED_KEY", planted[0])
+                sockets.update(listeners(processes))
+                for process in processes:
                     with suppress(psutil.Error):
                         titles.add(" ".join(process.cmdline()))
-                time.sleep(0.3)
+                time.sleep(0.5)
         finally:
             for process in processes_with("PLANTED_KEY", planted[0]):
                 process.kill()
@@ -91,7 +95,7 @@ def left(qwen3_folder: Path) -> Iterator[Left]:
         fs = s3fs.S3FileSystem(**s3.options)
         objects = {path: fs.cat_file(path) for path in fs.find("plant")}
     files = {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path != secret}
-    yield Left(said=text, titles=titles, files=files, objects=objects, planted=planted)
+    yield Left(said=text, titles=titles, files=files, objects=objects, sockets=sockets, planted=planted)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -117,6 +121,13 @@ def test_no_title_of_a_process_shows_a_secret(left: Left) -> None:
     assert any("GenerateActor" in title for title in left.titles)
     assert any("raylet" in title for title in left.titles)
     assert [title for title in left.titles if shows(title, left.planted)] == []
+
+
+def test_every_socket_of_every_process_is_bound_to_loopback(left: Left) -> None:
+    assert {"gcs_server", "raylet"} <= {socket.process for socket in left.sockets}
+    assert any(socket.process.startswith("ray::") for socket in left.sockets), "workers are seen too"
+    assert [socket for socket in left.sockets if not socket.is_on_loopback] == []
+    assert "after None True" in left.said.splitlines(), "the caller may join another cluster afterwards"
 
 
 def test_no_file_of_rays_session_of_caches_or_temporary_folders_has_a_secret(left: Left) -> None:
