@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,9 @@ class SmallJob:
         model: a model folder.
         output: a folder or URL; None is one beside the input.
         options: of the output's file system.
-        like: a job whose output is copied, a folder. The input is its own, and has to stay as it is: a copy of a file
-            is to a run another file.
+        like: a job whose output, a folder, is copied if it is there. The input is its own, and has to stay as it is: a
+            copy of a file is to a run another file.
+        rows: of the input.
     """
 
     source: Path
@@ -83,13 +84,13 @@ class SmallJob:
 
     def __init__(
         self, folder: Path, model: Path, output: str | None = None, options: Mapping[str, Any] | None = None,
-        like: SmallJob | None = None,
+        like: SmallJob | None = None, rows: Sequence[dict[str, Any]] = ROWS,
     ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         self.source = folder / "a.parquet" if like is None else like.source
         if like is None:
-            pq.write_table(pa.Table.from_pylist(ROWS), self.source, row_group_size=8)
-        else:
+            pq.write_table(pa.Table.from_pylist(rows), self.source, row_group_size=8)
+        elif Path(like.config.output).exists():
             shutil.copytree(like.config.output, folder / "out")
         self.options = dict(options or {})
         self.config = RunConfig(

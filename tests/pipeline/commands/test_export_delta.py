@@ -176,20 +176,6 @@ def test_processes_killed_by_signal_9_between_any_two_operations(
         check(table, two)
 
 
-EXPORT = "import sys; from pipeline import export_delta; print(len(export_delta(sys.argv[1], sys.argv[2]).committed))"
-
-
-@pytest.mark.slow(reason="starts processes: 3 s; on a store the same is tested by default")
-def test_processes_at_once_commit_each_publication_once(two: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", EXPORT, str(two), str(tmp_path / "table")]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    running = [subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate()[0] for process in running]
-    assert [process.returncode for process in running] == [0] * 2
-    assert sum(map(int, said)) == 2
-    check(tmp_path / "table", two)
-
-
 @pytest.mark.parametrize("operation", ["create table", "add columns", "commit"])
 def test_another_process_that_is_quicker_is_noticed(two: Path, tmp_path: Path, operation: str) -> None:
     raced = []

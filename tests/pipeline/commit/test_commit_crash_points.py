@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import layout
-from pipeline.codec import SamplingParams
 from pipeline.commands.read import read
-from pipeline.commands.run import run_on
 from pipeline.commit import ledger
-from pipeline.config import RunConfig
-from pipeline.schema import DATA_COLUMNS
-from pipeline.storage.local import LocalStorage
-from pipeline.storage.protocol import Storage
-from testing.pipeline.fakes import InlineExecutor
+from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, boundary, crash_points
 from testing.pipeline.leases import expire_leases
 from testing.repository import ROOT
@@ -37,38 +30,15 @@ ROWS = [{"prompt": BAD.get(i, f"Count from {i} to {i + 4}."), "topic": f"t{i % 3
 LATER = [{"prompt": f"Count from {i} to {i + 4}.", "topic": "late"} for i in range(20, 25)]
 
 
-class Case:
-    """A folder with input and an output, those of another case if one is given, and a way to run on it."""
+class Case(SmallJob):
+    """A job whose input may get further files; of another case the input is shared and the output copied."""
 
     def __init__(self, folder: Path, model: Path, like: Case | None = None) -> None:
-        self.folder, self.inputs = folder, folder / "in"
-        if like is None:
-            self.inputs.mkdir(parents=True)
-            self.add_file("a.parquet", ROWS)
-        else:
-            shutil.copytree(like.folder, folder)
-        self.config = RunConfig(
-            input=str(self.inputs), output=str(folder / "out"), model=str(model), unit_rows=4, target_part_bytes=6000,
-            sampling=SamplingParams(max_tokens=6, n=2),
-        )  # fmt: skip
+        super().__init__(folder, model, like=like, rows=ROWS)
+        self.config = replace(self.config, input=f"{self.source.parent}/*.parquet", target_part_bytes=6000)
 
     def add_file(self, name: str, rows: list[dict[str, Any]]) -> None:
-        pq.write_table(pa.Table.from_pylist(rows), self.inputs / name, row_group_size=4)
-
-    @property
-    def storage(self) -> LocalStorage:
-        return LocalStorage(self.config.output, layout.SCRATCH)
-
-    def run(self, storage: Storage | None = None, **fields: Any) -> None:
-        config = replace(self.config, **fields)
-        run_on(InlineExecutor(), config, storage or self.storage, lambda progress: None)
-
-    def expire_lease(self) -> None:
-        """A dead process cannot give its lease back, nor renew it."""
-        expire_leases(self.storage)
-
-    def data(self) -> list[dict[str, Any]]:
-        return read(self.config.output, format="arrow").select(["prompt", "topic", *DATA_COLUMNS]).to_pylist()
+        pq.write_table(pa.Table.from_pylist(rows), self.source.parent / name, row_group_size=4)
 
     def check(self, expected: list[dict[str, Any]]) -> None:
         """The published rows are the expected ones, to us and to plain readers, and nothing is left over."""
@@ -91,25 +61,29 @@ def make(tmp_path: Path, qwen3_folder: Path) -> MakeCase:
 
 
 def crashes(
-    make: MakeCase, prepare: Callable[[Case], None], until: str | None = None, *, every: bool = True, **fields: Any
-) -> Iterator[tuple[Case, Moment]]:
+    make: MakeCase, prepare: Callable[[Case], None], until: str | None = None, *, every: bool = False,
+    only: Collection[str] = (), **fields: Any,
+) -> Iterator[tuple[Case, Moment]]:  # fmt: skip
     """For crash points of a run with ``fields`` on a prepared case: a fresh case whose run died there.
 
-    ``until``: after this boundary it is a run like any other. ``every``: as in :func:`crash_points`.
+    ``until``: after this boundary it is a run like any other. ``every``: as in :func:`crash_points`. ``only``: at these
+    boundaries.
     """
     prepared = make()
     prepare(prepared)
     whole, recorder = make(prepared), Recorder()
-    whole.run(FaultyStorage(whole.storage, recorder), **fields)
+    whole.run(storage=FaultyStorage(whole.storage, recorder), **fields)
     assert len(recorder.moments) > 8
     for at in crash_points(recorder.moments, every=every):
         moment = recorder.moments[at]
         if boundary(moment) == until:
             return
+        if only and boundary(moment) not in only:
+            continue
         case = make(prepared)
         with pytest.raises(Killed):
-            case.run(FaultyStorage(case.storage, CrashAt(at)), **fields)
-        case.expire_lease()
+            case.run(storage=FaultyStorage(case.storage, CrashAt(at)), **fields)
+        expire_leases(case.storage)
         yield case, moment
 
 
@@ -168,8 +142,8 @@ def test_a_compaction_of_the_ledger_that_dies_anywhere_forgets_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(ledger, "_COMPACT_SEGMENTS", 1000)
             with pytest.raises(Killed):
-                case.run(FaultyStorage(case.storage, _stop_at("publication record")))
-        case.expire_lease()
+                case.run(storage=FaultyStorage(case.storage, _stop_at("publication record")))
+        expire_leases(case.storage)
 
     monkeypatch.setattr(ledger, "_COMPACT_SEGMENTS", 1)
     for case, _ in crashes(make, prepare, until="part"):
@@ -188,12 +162,13 @@ def test_a_run_that_makes_a_snapshot_at_every_commit_and_dies_anywhere_is_comple
 
     def prepare(case: Case) -> None:
         with pytest.raises(Killed):
-            case.run(FaultyStorage(case.storage, _stop_at("publication record")))
-        case.expire_lease()
+            case.run(storage=FaultyStorage(case.storage, _stop_at("publication record")))
+        expire_leases(case.storage)
 
+    own = {"ledger", "remove ledger", "snapshot", "remove snapshot", "list of units"}
     seen = set()
     for prepared in (lambda case: None, prepare):
-        for case, moment in crashes(make, prepared, every=False):
+        for case, moment in crashes(make, prepared, only=own):
             seen.add(boundary(moment))
             case.run()
             case.check(expected)
@@ -211,21 +186,20 @@ def _stop_at(name: str) -> Callable[[Moment], None]:
 def test_runs_that_die_one_after_the_other_at_random_moments_end_in_the_same_rows(make: MakeCase) -> None:
     undisturbed = make()
     recorder = Recorder()
-    undisturbed.run(FaultyStorage(undisturbed.storage, recorder))
+    undisturbed.run(storage=FaultyStorage(undisturbed.storage, recorder))
     expected = undisturbed.data()
-    for seed in range(15):
+    for seed in range(6):
         case, draw = make(), random.Random(seed)
         for _ in range(4):
             try:
-                case.run(FaultyStorage(case.storage, CrashAt(draw.randrange(len(recorder.moments)))))
+                case.run(storage=FaultyStorage(case.storage, CrashAt(draw.randrange(len(recorder.moments)))))
             except Killed:
-                case.expire_lease()
+                expire_leases(case.storage)
         case.run()
         case.check(expected)
 
 
-REAL_KILLS = [("stage", True), ("ledger", False), ("ledger", True), ("part", True), ("publication record", False),
-              ("publication record", True), ("promote", True), ("manifest", False), ("remove stage", True)]  # fmt: skip
+REAL_KILLS = [("ledger", True), ("part", True), ("publication record", True), ("promote", True), ("remove stage", True)]
 """Boundaries, and whether the signal comes after them."""
 
 
@@ -233,7 +207,9 @@ def test_processes_killed_by_signal_9_at_each_boundary_are_continued_by_others(m
     undisturbed = make()
     undisturbed.run()
     cases = {kill: make() for kill in REAL_KILLS}
-    lines = [f"{case.inputs}\t{case.config.output}\t{name}\t{int(after)}" for (name, after), case in cases.items()]
+    lines = [
+        f"{case.config.input}\t{case.config.output}\t{name}\t{int(after)}" for (name, after), case in cases.items()
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "testing.pipeline.killed_runs", undisturbed.config.model], input="\n".join(lines),
         cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -22,9 +22,9 @@ from testing.pipeline.s3 import S3Server
 DATA = ["prompt", "topic", *DATA_COLUMNS]
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture
 def job(request: pytest.FixtureRequest, tmp_path: Path, qwen3_folder: Path) -> SmallJob:
-    if request.param == "local":
+    if getattr(request, "param", "local") == "local":
         return SmallJob(tmp_path / "job", qwen3_folder)
     server: S3Server = request.getfixturevalue("s3")
     bucket = server.bucket(f"b{uuid.uuid4().hex[:12]}")
@@ -39,6 +39,7 @@ def data(job: SmallJob) -> list[dict[str, Any]]:
     return committed(job).select(DATA).to_pylist()
 
 
+@pytest.mark.parametrize("job", ["local", "s3"], indirect=True)
 def test_an_interrupted_run_gives_its_committed_rows_and_a_finished_one_all(
     job: SmallJob, undisturbed_rows: list[dict[str, Any]]
 ) -> None:

@@ -107,6 +107,10 @@ def test_the_same_on_an_object_store(s3: S3Server, tmp_path: Path, qwen3_folder:
         job.run()
     job.run(executor := InlineExecutor(), repair=True)
     assert executor.units_done == 2
+    for kind, state_fault in ((layout.RUN, "empty"), (layout.UNITS, "a bit is flipped")):
+        for key in job.storage.keys(kind):
+            FAULTS[state_fault](job.storage, key)
+        job.run()
     assert job.data() == undisturbed_rows
     assert job.problems() == ()
 

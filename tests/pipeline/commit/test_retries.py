@@ -118,21 +118,18 @@ def typed(tmp_path: Path, qwen3_folder: Path) -> Job:
     return job
 
 
-@pytest.mark.parametrize("form", ["file", "memory"])
 @pytest.mark.parametrize(
     ("name", "value"),
     [("number", "03"), ("number", True), ("number", 2.7), ("part", "1e3"), ("part", 2**53 + 1), ("flag", 1),
      ("flag", "true"), ("word", 5), ("word", True), ("object", {"a": 3, "b": "x", "c": 9}),
      ("object", {"a": "3", "b": "x"}), ("list", ["3"]), ("list", [2.5])],
 )  # fmt: skip
-def test_a_corrected_value_of_another_type_is_refused_and_not_changed(
-    typed: Job, form: str, name: str, value: Any
-) -> None:
+def test_a_corrected_value_of_another_type_is_refused_and_not_changed(typed: Job, name: str, value: Any) -> None:
     rows: Any = [{**TYPED, "prompt": "Again.", "row_id": "a.jsonl:1", name: value}]
-    given = rows if form == "memory" else str(write(typed.source.with_name("fixed.jsonl"), rows))
-    with pytest.raises(SourceError, match=f"corrected row 0.*column '{name}' is") as raised:
-        typed.retry(input=given)
-    assert "__wedlm" not in str(raised.value)
+    for given in (rows, str(write(typed.source.with_name("fixed.jsonl"), rows))):
+        with pytest.raises(SourceError, match=f"corrected row 0.*column '{name}' is") as raised:
+            typed.retry(input=given)
+        assert "__wedlm" not in str(raised.value)
     assert typed.problems() == ()
 
 
@@ -473,7 +470,7 @@ def test_corrected_rows_are_kept_in_an_output_on_an_object_store(
 
 
 @AT_EVERY
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param("setting", marks=pytest.mark.slow), "file", "rows"])
 def test_a_kill_anywhere_then_the_same_command_equals_the_undisturbed_one(
     tmp_path: Path, qwen3_folder: Path, way: str, every: bool
 ) -> None:

@@ -20,7 +20,6 @@ from pipeline.storage.protocol import Storage
 from testing.pipeline.damage import FAULTS, message_of
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
-from testing.pipeline.s3 import S3Server
 
 MakeJob = Callable[..., SmallJob]
 
@@ -201,23 +200,6 @@ def test_epochs_go_on_where_leases_were_removed_by_hand(make_job: MakeJob, undis
     assert max(map(layout.epoch_of, job.storage.keys(layout.RUN))) >= 1
     assert min(map(layout.epoch_of, job.storage.keys(layout.LEASES))) > 1
     assert job.data() == undisturbed_rows
-
-
-@pytest.mark.sweep(2)
-@pytest.mark.parametrize(
-    ("kind", "fault"),
-    [("lease", "empty"), ("run record", "empty"), ("manifest", "deleted"), ("list of units", "a bit is flipped")],
-)
-def test_the_same_on_an_object_store(
-    s3: S3Server, tmp_path: Path, qwen3_folder: Path, undisturbed_rows: Rows, kind: str, fault: str
-) -> None:
-    bucket = s3.bucket(f"state-{kind.replace(' ', '-')}")
-    job = SmallJob(tmp_path, qwen3_folder, f"{bucket}/out", s3.options)
-    job.run()
-    damage_all(job.storage, kind, fault)
-    job.run()
-    assert job.data() == undisturbed_rows
-    assert job.problems() == ()
 
 
 # --- after a power loss ---- ------------------------------------------------------------------

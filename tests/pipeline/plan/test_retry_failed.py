@@ -272,15 +272,3 @@ def test_a_retry_on_an_object_store_shows_plain_readers_no_row_twice_and_is_prov
     assert table.select(["k", *DATA_COLUMNS]).to_pylist() == never_failed
     found = verify(config.output, input=str(source_file), storage_options=s3.options, input_storage_options={})
     assert found.ok, found.problems
-
-
-@pytest.mark.parametrize("output_format", ["ipc", "jsonl"])
-def test_every_output_format_can_be_revised(
-    qwen3_folder: Path, source_file: Path, tmp_path: Path, never_failed: list[Any], output_format: str
-) -> None:
-    config = config_for(qwen3_folder, source_file, tmp_path, output_format=output_format)
-    go(config)
-    go(config, LENIENT, retry_failed=True)
-    assert data_of(config.output) == never_failed
-    found = verify(config.output, input=str(source_file))
-    assert found.ok, found.problems

@@ -13,14 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import fsspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import ConfigError, SinkError
+from pipeline.errors import SinkError
 from pipeline.storage import object_store, retry
 from pipeline.storage.object_store import ObjectStorage
-from pipeline.storage.open import open_storage
 from pipeline.storage.retry import RetryingStorage
 from testing.pipeline.s3 import S3Server
 from testing.repository import ROOT
@@ -199,14 +196,6 @@ def test_uploads_begun_after_the_lease_was_taken_are_left_to_the_successor(on_s3
     assert fs.list_multipart_uploads(bucket) == []
 
 
-def test_parquet_is_written_and_read_through_the_seam(storage: ObjectStorage) -> None:
-    table = pa.table({"x": list(range(1000))})
-    with storage.create("t.parquet") as file, pq.ParquetWriter(file, table.schema) as writer:
-        writer.write_table(table)
-    with storage.open("t.parquet") as file:
-        assert pq.read_table(file).equals(table)
-
-
 def test_a_store_that_lets_nobody_list_uploads_is_no_failure(
     on_s3: ObjectStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,18 +279,3 @@ def test_lasting_errors_are_said_at_once_and_absence_is_no_failure(
     nowhere = ObjectStorage("s3://no-such-bucket-here/x", "scratch", on_s3._options)
     with pytest.raises(SinkError, match="no-such-bucket-here/x/key failed with FileNotFoundError"):
         RetryingStorage(nowhere).put("key", b"1")
-
-
-def test_a_server_that_is_not_there_is_an_error_that_names_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "_ATTEMPTS", 2)
-    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
-    options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9",
-               "config_kwargs": {"retries": {"max_attempts": 0}}}  # fmt: skip
-    storage = RetryingStorage(ObjectStorage("s3://bucket/out", "scratch", options))
-    with pytest.raises(SinkError, match="s3://bucket/out/key failed 2 times"):
-        storage.put("key", b"1")
-
-
-def test_an_unknown_scheme_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="gopher"):
-        open_storage("gopher://x/y", "s")

@@ -128,7 +128,7 @@ def jobs(draw: st.DrawFn) -> tuple[list[int], set[tuple[int, int]], int]:
 
 @given(job=jobs(), max_row_deaths=st.integers(1, 3))
 @example(job=([4], {(0, row) for row in range(4)}, 1), max_row_deaths=3)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_exactly_the_rows_that_kill_are_quarantined(
     job: tuple[list[int], set[tuple[int, int]], int], max_row_deaths: int
 ) -> None:
@@ -169,7 +169,7 @@ def test_innocent_units_are_not_all_run_alone() -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=2, max_size=12), width=st.integers(1, 12), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_unit_of_which_every_row_kills_costs_its_rows_and_not_the_job(
     sizes: list[int], width: int, data: st.DataObject
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_unit_of_many_killers_is_done_all_the_same() -> None:
 
 @given(job=jobs(), kills=st.lists(st.booleans(), max_size=25), max_row_deaths=st.integers(1, 3))
 @example(job=([33], set(), 1), kills=[True] * 8, max_row_deaths=1)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_processes_that_are_taken_away_cost_no_row_of_a_unit_with_enough_rows(
     job: tuple[list[int], set[tuple[int, int]], int], kills: list[bool], max_row_deaths: int
 ) -> None:
@@ -258,7 +258,7 @@ def test_a_fault_of_the_kth_row_of_a_process_ends_with_all_rows_done(sizes: list
 
 
 @given(job=jobs(), seed=st.integers(0, 10**6), share=st.floats(0.0, 1.0), forks=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_fault_that_strikes_at_random_ends_in_results_quarantine_or_a_clear_end(
     job: tuple[list[int], set[tuple[int, int]], int], seed: int, share: float, forks: bool
 ) -> None:
