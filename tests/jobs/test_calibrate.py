@@ -31,7 +31,7 @@ from wedlm_core import LLM
 DEMO = "jobs/data/demo_prompts.parquet"
 SAMPLING = SamplingParams(max_tokens=64, window_size=16)
 SAMPLED = replace(SAMPLING, temperature=1.0)  # so that tokens filled early are wrong more often
-ROWS = 20
+ROWS = 10
 
 
 # ---- measures ---------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def config_of(source: object = DEMO, **changes: object) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def found() -> Calibration:
-    wanted = CalibrationConfig(floor=0.97, rows=ROWS, refine=2)
+    wanted = CalibrationConfig(floor=0.97, rows=ROWS, refine=1)
     return calibrate(config_of(sampling=SAMPLED), wanted)
 
 

@@ -141,12 +141,6 @@ def test_every_option_names_a_field() -> None:
     assert len({option.path for option in listed}) == len(listed)
 
 
-@pytest.mark.parametrize("text", ["actors", "=3", "a=[1,"])
-def test_a_malformed_setting_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--set"):
-        cli.parse_setting(text)
-
-
 plain = st.recursive(st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3))
 mappings = st.dictionaries(st.sampled_from("abc"), plain, max_size=3)
 
@@ -163,36 +157,6 @@ def test_merging_keeps_what_is_not_overridden_and_changes_neither(base: dict[str
         elif name not in over:
             assert value == base[name]
     assert cli.merge(merged, over) == merged
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--output", "o"], "input not given"),
-        (["--input", "i"], "output not given"),
-        (["--input", "i", "--output", "o", "--set", "max_tokns=3"], "Did you mean 'sampling.max_tokens'"),
-        (["--input", "i", "--output", "o", "--set", "sampling.max_tokens=-3"], "max_tokens=-3"),
-        (["--config", "nowhere.yaml"], "nowhere.yaml"),
-        (["--input", "nowhere.parquet", "--output", "{tmp}/o", "--model", "tiny"], "no file"),
-        (["--input", "nowhere.parquet", "--output", "{tmp}/o"], "model not given"),
-        (["--input", "{tmp}/in.jsonl", "--output", "{tmp}/o", "--model", "./nowhere"], "nowhere"),
-    ],
-)
-def test_faults_of_the_caller_are_one_line_and_exit_code_2(
-    argv: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"prompt": "x"}\n')
-    code = main([part.format(tmp=tmp_path) for part in argv])
-    printed = capsys.readouterr().err
-    assert words in printed
-    assert "Traceback" not in printed
-    assert code == 2
-
-
-def test_a_yaml_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("- 1\n")
-    with pytest.raises(ConfigError, match="mapping"):
-        parsed("--config", str(tmp_path / "c.yaml"))
 
 
 def test_preview_prints_rows_of_the_real_model(
@@ -215,11 +179,6 @@ def test_an_input_in_the_folder_of_the_command_is_previewed(
     monkeypatch.chdir(tmp_path)
     argv = ["--input", "in.jsonl", "--model", str(qwen3_folder), "--rows", "1", "--set", "sampling.max_tokens=3"]
     assert command.main(argv) == 0
-
-
-def test_status_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status.main([str(tmp_path)]) == 2
-    assert "no run was begun" in capsys.readouterr().err
 
 
 def test_a_printed_configuration_is_given_again_and_is_equal(

@@ -68,10 +68,7 @@ def test_the_help_has_an_example_that_parses_and_a_sentence_for_every_argument(
     ("command", "status", "last"),
     [
         (["status", "nowhere"], 2, "error: .*no run was begun there"),
-        (["verify", "nowhere"], 2, "error: "),
-        (["validate", "--input", "nowhere.jsonl", "--output", "o"], 2, "not ok"),
         (["demo", "--model", "./nowhere"], 2, "error: model='./nowhere': "),
-        (["evaluate", "--input", "nowhere", "--output", "o"], 2, ".*--answer-column"),
     ],
 )
 def test_a_failed_job_exits_with_its_status_and_ends_its_output_with_the_reason(

@@ -63,6 +63,7 @@ RUNS = {
     "--set engine.max_model_len=4096": ("max_model_len=4096", "at most 512", "Lower it, or drop it"),
     "--set actors": ("--set 'actors'", "must be FIELD=VALUE", "for example"),
     "--set 'a=[1,'": ("--set 'a'", "not YAML", "Quote it"),
+    "--set =3": ("--set (not shown)", "must be FIELD=VALUE", "for example"),
     "--limit 0": ("limit=0", "1 or more", "Drop it"),
     "--max-failed-fraction 2": ("max_failed_fraction=2", "between 0 and 1", "Use 1 to never stop"),
     "--max-row-deaths 0": ("max_row_deaths=0", "1 or more", "Use 2"),
@@ -211,6 +212,8 @@ OTHERS: list[tuple[Callable[[list[str]], Any], str, tuple[str, ...]]] = [
     (calibrate.main, "--input none.parquet --model m --floor 0.9", ("it has no rows", "one row at least")),
     (evaluate.main, "--input good.parquet --model m", ("--answer-column", "--scorer", "required", "--help")),
     (evaluate.main, "--output o --answer-column a --scorer exact", ("input not given", "Use --input")),
+    (generate.main, "--output o", ("input not given", "Use --input")),
+    (generate.main, "--input i", ("output not given", "Use --output")),
     (train.main, "--recipe huge", ("'huge'", "no file", "Shipped are ['small', 'tiny']")),
     (train.main, "--set run.step=3", ("recipe.run=['step']", "known are", "Correct the recipe")),
 ]

@@ -147,15 +147,6 @@ def test_an_edit_that_the_digest_sees_ends_the_run_when_a_slice_is_read_late(
     assert not list(Path(job.config.output).glob("data-*"))
 
 
-def test_an_edit_before_publishing_is_noticed(tmp_path: Path, qwen3_folder: Path) -> None:
-    job = SmallJob(tmp_path, qwen3_folder)
-    job.stop_after(6)
-    table = pq.read_table(job.source)
-    pq.write_table(table.set_column(1, "topic", pa.array(["t9"] * table.num_rows)), job.source, row_group_size=8)
-    with pytest.raises(FingerprintError, match=r"input file 'a\.parquet': its content changed"):
-        job.run()
-
-
 def test_a_copy_or_a_checkout_of_the_same_content_goes_on(job: BigJob, caplog: pytest.LogCaptureFixture) -> None:
     job.stop_after(5)
     aside = job.source.with_suffix(".aside")
@@ -193,20 +184,6 @@ class RemovesAtTheEnd(InlineExecutor):
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         yield from super().run_units(job, work)
         self._path.unlink()
-
-
-def test_retried_rows_are_read_from_the_same_input(tmp_path: Path, qwen3_folder: Path) -> None:
-    """A file with the same digest and other rows: the retry's rows are compared with those read before."""
-    job = SmallJob(tmp_path, qwen3_folder)
-    job.run()
-    table = pq.read_table(job.source)
-    prompts = table["prompt"].to_pylist()
-    before = job.source.stat()
-    prompts[2] = prompts[2].replace("2", "3")
-    pq.write_table(table.set_column(0, "prompt", pa.array(prompts)), job.source, row_group_size=8)
-    assert job.source.stat().st_ino == before.st_ino
-    with pytest.raises(FingerprintError, match="its content changed"):
-        job.retry()
 
 
 def test_verify_reads_again_what_the_prompts_came_from(job: BigJob, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from pipeline.storage.open import open_storage
 from pipeline.types import CommitRecord
 from testing.pipeline.exactly_once import Stopped, StopsAfter
 from testing.pipeline.fakes import FakeEngine, InlineExecutor
-from testing.pipeline.s3 import S3Server
 
 BIG = 23
 """Rows of the file in the middle, which is not small."""
@@ -101,15 +99,10 @@ def job(tmp_path: Path, qwen3_folder: Path) -> ManyFiles:
     return ManyFiles(str(tmp_path), {}, qwen3_folder)
 
 
-@pytest.mark.parametrize("place", ["local", "s3"])
 def test_adjacent_small_files_share_units_and_rows_are_as_with_units_of_their_own(
-    tmp_path: Path, qwen3_folder: Path, request: pytest.FixtureRequest, place: str
+    tmp_path: Path, qwen3_folder: Path
 ) -> None:
-    location, options = str(tmp_path / "joined"), {}
-    if place == "s3":
-        server: S3Server = request.getfixturevalue("s3")
-        location, options = server.bucket(f"b{uuid.uuid4().hex[:12]}"), server.options
-    joined, alone = ManyFiles(location, options, qwen3_folder), ManyFiles(str(tmp_path / "own"), {}, qwen3_folder)
+    joined, alone = (ManyFiles(str(tmp_path / name), {}, qwen3_folder) for name in ("joined", "own"))
     joined.run()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SmallFiles, "join", lambda self, units, *_: units)
@@ -122,7 +115,7 @@ def test_adjacent_small_files_share_units_and_rows_are_as_with_units_of_their_ow
     assert joined.run().session.units == 0, "nothing is left to do"
 
 
-@pytest.mark.parametrize("units", [1, 4, 9])
+@pytest.mark.parametrize("units", [1, 9])
 def test_files_that_come_while_a_run_is_interrupted_change_no_unit(job: ManyFiles, units: int) -> None:
     job.stop_after(units)
     before = {record.unit_id: record for record in job.records()}

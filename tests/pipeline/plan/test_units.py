@@ -30,10 +30,10 @@ from pipeline.codec import (
     params_of_row,
 )
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError, SourceError
+from pipeline.errors import ConfigError
 from pipeline.plan.job import Job, resolve_job
 from pipeline.plan.units import plan_units
-from pipeline.prompts.tokenize import FAILURE, PROMPT_IDS, prepare_table
+from pipeline.prompts.tokenize import PROMPT_IDS, prepare_table
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources import open_source
 from pipeline.storage import retry
@@ -215,38 +215,6 @@ def test_prompts_messages_and_token_ids_become_the_tokenizers_ids(qwen3_folder: 
     assert ids([{"messages": json.dumps(user)}]) == [tokenizer.apply_chat_template(user)]
     assert ids([{"prompt_token_ids": [7, 8]}]) == [[7, 8]]
     assert ids([{"q": "hi"}], prompt_column="q") == [tokenizer.encode("hi")]
-
-
-def test_each_bad_prompt_has_its_reason_and_harms_no_other(qwen3_folder: Path, tmp_path: Path) -> None:
-    rows = [{"prompt": "ok"}, {"prompt": ""}, {"prompt": None}, {"prompt": 7}, {"prompt": "fine"}, "bare", 3]
-    _, table = prepared(job_for(qwen3_folder, rows, tmp_path))
-    reasons = table[FAILURE].to_pylist()
-    assert [r is None for r in reasons] == [True, False, False, False, True, True, False]
-    for i, word in ((1, "empty"), (2, "null"), (3, "int 7"), (6, "mapping")):
-        assert word in reasons[i]
-    chats = [{"messages": []}, {"messages": [{"role": "user"}]}, {"messages": [{"role": "user", "content": "x"}]}]
-    _, table = prepared(job_for(qwen3_folder, chats, tmp_path / "chats"))
-    assert [r is None for r in table[FAILURE].to_pylist()] == [False, False, True]
-    ids = pa.table({"prompt_token_ids": pa.array([[1], [], None, [-1]], pa.list_(pa.int64()))})
-    _, table = prepared(job_for(qwen3_folder, ids, tmp_path / "ids"))
-    assert [r is None for r in table[FAILURE].to_pylist()] == [True, False, False, False]
-
-
-def test_text_that_is_not_utf8_fails_its_row_only(qwen3_folder: Path, tmp_path: Path) -> None:
-    raw = pa.array([b"fine", b"\xff\xfe", b"also"], pa.binary())
-    broken = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
-    _, table = prepared(job_for(qwen3_folder, pa.table({"prompt": broken}), tmp_path))
-    assert [r is None for r in table[FAILURE].to_pylist()] == [True, False, True]
-    assert "UTF-8" in table[FAILURE].to_pylist()[1]
-
-
-def test_missing_and_ambiguous_columns_are_named(qwen3_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"no column prompt.*\['q'\]"):
-        job_for(qwen3_folder, [{"q": "x"}], tmp_path)
-    with pytest.raises(SourceError, match="which one"):
-        job_for(qwen3_folder, [{"prompt": "x", "messages": "y"}], tmp_path)
-    with pytest.raises(SourceError, match="id_column='nope'"):
-        job_for(qwen3_folder, [{"prompt": "x"}], tmp_path, id_column="nope")
 
 
 # --- engine thread and unit worker ---------------------------------------------------------------

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import SourceError
 from pipeline.plan.units import plan_units, read_tasks, read_units
 from pipeline.sources import BAD, HIDDEN, RAW
 from testing.pipeline.source_rows import all_rows, opened
@@ -106,59 +105,3 @@ def test_every_kind_of_source_gives_the_same_rows(tmp_path: Path, kind: str) -> 
     }[kind]
     got = all_rows(opened(data, tmp_path), 4)
     assert got.select([n for n in got.column_names if n not in HIDDEN]).to_pylist() == rows
-
-
-def test_columns_keep_their_arrow_types(tmp_path: Path) -> None:
-    table = pa.table(
-        {
-            "prompt": pa.array(["a", None], pa.large_string()),
-            "when": pa.array([1, None], pa.timestamp("us", "UTC")),
-            "data": pa.array([b"\x00\xff", None], pa.binary()),
-            "kind": pa.array(["u", "v"]).dictionary_encode(),
-            "deep": pa.array(
-                [{"a": [1, 2], "b": None}, None], pa.struct([("a", pa.list_(pa.int8())), ("b", pa.date32())])
-            ),
-            "price": pa.array([None, None], pa.decimal128(9, 2)),
-        }
-    )
-    got = all_rows(opened(table, tmp_path), 1)
-    assert got.schema.equals(table.schema)
-    assert got.to_pylist() == table.to_pylist()
-
-
-def test_files_that_lack_a_column_are_null_there_and_contradictions_are_named(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"prompt": ["b"], "k": [1]}), tmp_path / "b.parquet")
-    assert all_rows(opened(tmp_path, tmp_path.parent), 2)["k"].to_pylist() == [None, 1]
-    pq.write_table(pa.table({"prompt": ["c"], "k": ["x"]}), tmp_path / "c.parquet")
-    with pytest.raises(SourceError, match="disagree"):
-        opened(tmp_path, tmp_path.parent)
-
-
-def test_folders_leave_out_hidden_and_underscored_names(tmp_path: Path) -> None:
-    for name in ("a.parquet", "_b.parquet", ".c.parquet", "_d/e.parquet", "f/g.parquet"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        pq.write_table(pa.table({"prompt": [name]}), tmp_path / name)
-    assert all_rows(opened(tmp_path, tmp_path.parent), 9)["prompt"].to_pylist() == ["a.parquet", "f/g.parquet"]
-
-
-def test_row_identity_survives_a_move_of_the_input(tmp_path: Path) -> None:
-    ids = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        pq.write_table(pa.table({"prompt": ["a", "b", "c"]}), tmp_path / name / "x.parquet")
-        ids.append([u.unit_id for u in plan_units(opened(tmp_path / name, tmp_path / f"o{name}"), 2, "f")])
-    assert ids[0] == ids[1]
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [("nowhere.parquet", "no file"), ("nowhere", "no such file"), (7, "known kind"), ([], "prompt|no row|column")],
-)
-def test_what_is_no_source_is_a_clear_error(tmp_path: Path, data: Any, words: str) -> None:
-    if data == []:
-        assert opened(data, tmp_path).schema.names == []
-        return
-    data = str(tmp_path / data) if isinstance(data, str) else data
-    with pytest.raises(SourceError, match=words):
-        opened(data, tmp_path)

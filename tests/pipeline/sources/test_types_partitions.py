@@ -69,8 +69,7 @@ def rows_of(source: Source, unit: int = 2) -> list[dict[str, Any]]:
     return whole.to_pylist()
 
 
-@pytest.mark.parametrize("place", ["local", "s3"])
-@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize(("suffix", "place"), [*((suffix, "local") for suffix in WRITERS), ("parquet", "s3")])
 def test_they_are_columns_in_every_format_and_place(
     tmp_path: Path, request: pytest.FixtureRequest, suffix: str, place: str
 ) -> None:
