@@ -56,12 +56,12 @@ def check(outcome: Outcome, kills: list[str], config: dict[str, Any], source: Pa
 
 
 def test_a_node_that_is_lost_in_the_middle_costs_no_row(qwen3_folder: Path, tmp_path: Path) -> None:
-    source = write_prompts(tmp_path, 800)
+    source = write_prompts(tmp_path, 500)
     config = config_of(source, str(tmp_path / "out"), qwen3_folder)
     with serve_cluster() as cluster:
         cluster.add_node(2)
         # This seed's first moment falls into the generating.
-        chaos = Chaos(cluster, tmp_path / "chaos", config, tokens=800 * 48, seed=5)
+        chaos = Chaos(cluster, tmp_path / "chaos", config, tokens=500 * 48, seed=5)
         outcome = chaos.run(["raylet"])
     check(outcome, ["raylet"], config, source, qwen3_folder)
     assert outcome.drivers == 1, "the driver lived through it"

@@ -28,11 +28,11 @@ from testing.pipeline.s3 import S3Server
 Put = Callable[[str, int], None]
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any], Put]:
     """A folder or prefix, its options, and a function that puts a file of three rows there."""
     url, options = str(tmp_path), {}
-    if request.param == "s3":
+    if getattr(request, "param", "local") == "s3":
         server: S3Server = request.getfixturevalue("s3")
         url, options = server.bucket(f"names{uuid.uuid4().hex[:8]}"), server.options
     fs, root = fsspec.core.url_to_fs(url, **options)
@@ -67,8 +67,12 @@ def ids(*keys: str) -> list[str]:
 PATTERNS = ["in/dt=*/a.jsonl", "in/**/*.jsonl", "in"]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("id_column", [None, "id"])
+@pytest.mark.parametrize(
+    ("place", "pattern", "id_column"),
+    [*(("local", pattern, name) for pattern in PATTERNS for name in (None, "id")), ("s3", "in/**/*.jsonl", None),
+     ("s3", "in", "id")],
+    indirect=["place"],
+)  # fmt: skip
 def test_folders_that_come_later_double_no_row(
     place: Any, config: RunConfig, pattern: str, id_column: str | None
 ) -> None:  # fmt: skip
