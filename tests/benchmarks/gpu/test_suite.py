@@ -20,6 +20,7 @@ from benchmarks.gpu.device import ceilings
 from benchmarks.gpu.host import idle_seconds
 from benchmarks.gpu.kernels import kind_of
 from benchmarks.gpu.section import FULL, TOY, Clock, Scene, WeightDtype, scale_of
+from benchmarks.gpu.structured import structured
 from benchmarks.gpu.suite import SECTIONS
 from testing.engine.models import random_decoder as small_decoder
 from testing.repository import ROOT
@@ -70,26 +71,7 @@ def test_every_section_runs_on_a_cpu_and_the_result_says_that_it_is_not_of_a_gpu
     }
 
 
-def test_sections_that_were_not_started_are_failures_in_the_result(tmp_path: Path) -> None:
-    # There is no time for the ceilings: their process is not started, and the other section needs their results.
-    done = suite("--device", "cpu", "--tiny", "--sections", "host", "--minutes", "0.01", "--output", str(tmp_path))
-    assert done.returncode == 1
-    (text,) = tmp_path.glob("*.md")
-    assert text.read_text().count("**Failed:** its process was not started") == 2
-
-
-def test_the_name_of_the_result_says_what_was_measured(tmp_path: Path) -> None:
-    done = suite("--device", "cpu", "--tiny", "--weight-dtype", "int8", "--sections", "host", "--minutes", "0.01",
-                 "--output", str(tmp_path))  # fmt: skip
-    assert done.returncode == 1, "there was no time"
-    (text,) = tmp_path.glob("gpu_suite_toy_*_int8.md")
-    assert "python -m benchmarks.gpu.suite --device cpu --tiny --weight-dtype int8`" in text.read_text()
-    for shape, weights, end in (("8b", "auto", ""), ("0.6b", "auto", "_0.6b"), ("1.7b", "int4", "_1.7b_int4")):
-        args = module._parser().parse_args(["--shape", shape, "--weight-dtype", weights, "--output", str(tmp_path)])
-        module._write(args, {}, 0.0)
-        assert [p for p in tmp_path.glob(f"gpu_suite_2*{end}.json") if p.stem.count("_") == 2 + end.count("_")]
-
-
+@pytest.mark.slow  # half a minute of both cores
 def test_slices_are_as_long_as_asked_for(tmp_path: Path) -> None:
     done = suite("--device", "cpu", "--tiny", "--sections", "load", "--batches", "1", "--contexts", "64",
                  "--slice-steps", "5", "--output", str(tmp_path))  # fmt: skip
@@ -99,10 +81,32 @@ def test_slices_are_as_long_as_asked_for(tmp_path: Path) -> None:
     assert "and 5 steps at least" in text.read_text()
 
 
-def test_a_toy_has_no_other_shape(tmp_path: Path) -> None:
-    done = suite("--device", "cpu", "--tiny", "--shape", "0.6b", "--output", str(tmp_path))
-    assert done.returncode == 2
-    assert "Drop --tiny, or --shape" in done.stderr
+def test_sections_that_were_not_started_are_failures_in_a_result_named_after_what_was_measured(tmp_path: Path) -> None:
+    # There is no time for the ceilings: their process is not started, and the other section needs their results.
+    given = ["--device", "cpu", "--tiny", "--weight-dtype", "int8", "--sections", "host", "--minutes", "0.01"]
+    assert module.main([*given, "--output", str(tmp_path)]) == 1
+    (text,) = tmp_path.glob("gpu_suite_toy_*_int8.md")
+    assert "python -m benchmarks.gpu.suite --device cpu --tiny --weight-dtype int8`" in text.read_text()
+    assert text.read_text().count("**Failed:** its process was not started") == 2
+    for shape, weights, end in (("8b", "auto", ""), ("0.6b", "auto", "_0.6b"), ("1.7b", "int4", "_1.7b_int4")):
+        args = module._parser().parse_args(["--shape", shape, "--weight-dtype", weights, "--output", str(tmp_path)])
+        module._write(args, {}, 0.0)
+        assert [p for p in tmp_path.glob(f"gpu_suite_2*{end}.json") if p.stem.count("_") == 2 + end.count("_")]
+
+
+def test_what_cannot_be_measured_ends_at_once_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_has_cuda", lambda: False)
+    assert module.main(["--output", str(tmp_path)]) == 2
+    assert "no CUDA device" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        module.main(["--device", "cpu", "--tiny", "--shape", "0.6b", "--output", str(tmp_path)])
+    assert "Drop --tiny, or --shape" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    scale = replace(TOY, batches=(128,))
+    with pytest.raises(ValueError, match="batches 128: structured output is measured with 4 sequences at most"):
+        structured(Scene(device=torch.device("cpu"), scale=scale, clock=Clock(60)))
 
 
 def test_the_options_are_those_of_the_engine_and_of_the_shapes() -> None:
@@ -114,8 +118,7 @@ def test_the_options_are_those_of_the_engine_and_of_the_shapes() -> None:
     assert scale_of("8b", "auto", tiny=True) == TOY
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("weights", ON_CPUS)
+@pytest.mark.parametrize(("weights", "tied"), [("auto", False), ("int8", False), ("fp8_e4m3", True)])
 def test_bytes_of_weights_are_those_that_a_forward_reads(weights: WeightDtype, tied: bool) -> None:
     config = replace(TOY.config, tie_word_embeddings=tied)
     scene = Scene(device=torch.device("cpu"), scale=replace(TOY, config=config), clock=Clock(60), weight_dtype=weights)
@@ -154,13 +157,6 @@ def test_kinds_of_kernels(name: str, kind: str) -> None:
     assert kind_of(name) == kind
 
 
-def test_without_a_device_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
-    done = suite("--output", str(tmp_path))
-    assert done.returncode == 2
-    assert "no CUDA device" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
 def test_gaps_longer_than_the_bound_are_idle_and_overlaps_are_not() -> None:
     spans = [(0.0, 1.0), (0.5, 0.7), (1.1, 2.0), (4.0, 5.0), (4.5, 4.6)]
     assert idle_seconds(spans, 0.5) == pytest.approx(2.0)
@@ -189,10 +185,3 @@ def test_models_of_full_size_have_the_published_parameter_counts() -> None:
         "7b": 7_615_616_512,
         "8b": 8_190_735_360,
     }
-
-
-def test_structured_output_says_how_many_sequences_it_takes(tmp_path: Path) -> None:
-    done = suite("--device", "cpu", "--tiny", "--sections", "structured", "--batches", "128", "--output", str(tmp_path))
-    assert done.returncode == 1
-    (text,) = tmp_path.glob("*.md")
-    assert "batches 128: structured output is measured with 4 sequences at most" in text.read_text()
