@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -166,13 +168,96 @@ def test_it_chooses_as_the_oracle_whatever_the_split(
     assert all(torch.equal(mine[0], theirs[i]) for mine, theirs in zip(numbers_of(alone), numbers_of(got), strict=True))
 
 
+def plain_rows(temperature: list[float], **fields: Any) -> SamplingRows:
+    """Rows at these temperatures, of seeds and positions of their own."""
+    count, heat_R = len(temperature), torch.tensor(temperature)
+    own = {
+        "seed_R": torch.arange(count), "position_R": torch.arange(count), "suppressing": False,
+        "suppress_R": torch.zeros(count, dtype=torch.bool), "sampled": bool(heat_R.any()),
+    }  # fmt: skip
+    return SamplingRows(temperature_R=heat_R, **(own | fields))
+
+
+def tokens_of_all(logits: torch.Tensor, rows: SamplingRows, tables: AdjustmentTables | None = None) -> list[int]:
+    """The tokens that the kernels, the CPU's kernel and the oracle choose."""
+    limits = {"mask_token_id": 1, "vocab_limit": logits.shape[1]}
+    moved = None if tables is None else on_device(tables)
+    got = choose_gpu(logits.to(DEVICE), move(rows, moved), **limits, splits=2, tile=TILE)
+    assert_chosen_alike(got, choose(logits, rows, tables=tables, **limits))
+    assert_chosen_alike(got, choose_cpu(logits.clone(), rows, **limits))
+    return got.token_R.tolist()
+
+
+def test_edges_are_found_among_more_tokens_than_a_tile_holds() -> None:
+    """In each quarter of the range that is left, for counts and for shares of the probability."""
+    logits = torch.randn(10, 256, generator=torch.Generator().manual_seed(2)).mul(0.5)
+    off = [0] * 5
+    filters = {
+        "min_p": torch.zeros(10), "top_k": torch.tensor([40, 90, 128, 190, 240, *off]),
+        "top_p": torch.tensor([*(1.0 for _ in off), 0.3, 0.5, 0.7, 0.9, 0.97]),
+    }  # fmt: skip
+    hidden = {"suppress_R": torch.ones(10, dtype=torch.bool), "suppressing": True}  # entropies of the tokens that stay
+    assert len(set(tokens_of_all(logits, plain_rows([4.0] * 10, filters=filters, **hidden)))) > 3
+
+
+@pytest.mark.parametrize("filters", [{}, {"min_p": 0.5, "top_k": 80, "top_p": 0.99}], ids=["plain", "filtered"])
+def test_of_equal_scores_the_first_is_chosen(filters: dict[str, float]) -> None:
+    """Logits so large that noise is lost in their last bit."""
+    logits = torch.full((2, 100), 1e9)
+    logits[0, :37], logits[1, :70] = 0.0, -1e9
+    given = {name: torch.tensor([value] * 2) for name, value in filters.items()}
+    allowed = AllowedRows(bits_UW=torch.tensor([[0, 0, 0x7FFFFF00, -1]]).to(torch.int32), line_R=torch.tensor([-1, 0]))
+    assert tokens_of_all(logits, plain_rows([1.0, 1.0], filters=given, allowed=allowed)) == [37, 72]
+
+
+def tables_of(prompt: int, **columns: Any) -> AdjustmentTables:
+    """Those of :func:`random_tables` for one slot, with no adjustment but these."""
+    tables = random_tables(100, torch.Generator().manual_seed(0))
+    off = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "min_tokens": 0}
+    for name, value in (off | columns).items():
+        tables.columns[name][:] = value
+    for name in tables.list_S:
+        tables.list_S[name][:] = 0
+    tables.prompt_S[:], tables.known_S[:] = prompt, 39
+    return tables
+
+
+def test_no_stop_token_is_chosen_below_min_tokens() -> None:
+    tables = tables_of(4, min_tokens=3)
+    tables.lists["stop_ids"][0] = torch.tensor([50, 60, -1])
+    logits = torch.zeros(4, 100)
+    logits[:, 60], logits[:, 80] = 9.0, 5.0
+    record = torch.from_numpy(adjustments_record(tables).view(np.int64))
+    rows = plain_rows(
+        [0.0] * 4, position_R=torch.tensor([4, 6, 7, 8]), adjustments_N=record, slot_R=torch.zeros(4, dtype=torch.int64)
+    )
+    assert tokens_of_all(logits, rows, tables) == [80, 80, 60, 60], "the third token may not be one, the fourth may"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_nothing_is_left_the_choice_is_a_token_that_the_grammar_refuses(temperature: float) -> None:
+    tables = tables_of(4)
+    tables.lists["suppressed"][0] = torch.tensor([0, 1])
+    record = torch.from_numpy(adjustments_record(tables).view(np.int64))
+    # The grammar allows tokens 0 and 1 alone, 1 alone, and all but 64.
+    bits_UW = torch.tensor([[3, 0, 0, 0], [-1, -1, -2, -1]]).to(torch.int32)
+    rows = plain_rows(
+        [temperature] * 3, adjustments_N=record, slot_R=torch.zeros(3, dtype=torch.int64),
+        allowed=AllowedRows(bits_UW=bits_UW, line_R=torch.tensor([0, -3, 1])),
+    )  # fmt: skip
+    logits = torch.randn(3, 100, generator=torch.Generator().manual_seed(3))
+    first, second, third = tokens_of_all(logits, rows, tables)
+    assert (first, second) == (2, 0)
+    assert third not in (0, 1, 64)
+
+
 @pytest.mark.parametrize(("vocab", "filtering", "tile"), [(20_011, False, 1024), (151_936, True, 8192)])
 def test_a_large_vocabulary_at_every_temperature(vocab: int, filtering: bool, tile: int) -> None:
     """Enough tokens and tiles that most tiles end before their logarithms, and that edges are looked for in steps."""
     generator = torch.Generator().manual_seed(5)
-    logits = torch.randn(8, vocab, generator=generator).mul(3)
+    logits = torch.randn(4, vocab, generator=generator).mul(3)
     tables = random_tables(vocab, generator) if filtering else None
-    rows = sampling_rows(8, 3, suppressing=True, filtering=filtering, tables=tables, most=20)
+    rows = sampling_rows(4, 3, suppressing=True, filtering=filtering, tables=tables, most=20)
     limits = {"mask_token_id": 7, "vocab_limit": vocab - 11}
     assert set(rows.temperature_R.tolist()) >= {0.0, 1.0}
     moved = None if tables is None else on_device(tables)
