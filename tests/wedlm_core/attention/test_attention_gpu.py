@@ -177,21 +177,6 @@ def test_invariant_backends_give_each_row_the_same_bits_in_any_forward(dtype: to
             assert torch.equal(alone, whole[part]), f"{backend.name}: rows {begin}-{end} of sequence {sequence}"
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("kv_dtype", [None, torch.float8_e4m3fn])
-def test_the_kernel_stores_what_torch_stores(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
-    by_kernel, by_torch = (case_of([(1, 600)], dtype, kv_dtype, 64).pool for _ in range(2))
-    qkv = 200 * torch.randn(300, 48, 128, device=CUDA).to(dtype)
-    k, v = qkv[:, 32:40], qkv[:, 40:]
-    entries = torch.randperm(by_kernel.num_entries, device=CUDA)[:300]
-    entries[200:] = -1
-    assert by_kernel._on_gpu
-    by_kernel.write_entries(0, entries, k, v)
-    by_torch.write(0, by_torch.flat_index(entries[:200]), k[:200], v[:200])
-    for ours, theirs in ((by_kernel.k[0], by_torch.k[0]), (by_kernel.v[0], by_torch.v[0])):
-        assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
-
-
 def test_nothing_in_a_plan_from_device_tensors_waits_for_the_device() -> None:
     case = case_of([(17, 500), (3, 90)])
     for backend in backends(case):

@@ -93,18 +93,6 @@ def test_any_launch_computes_the_same(splits: int, skip_mask: bool, block_q: int
     assert not found[-3:].any()
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-def test_keys_and_values_are_read_in_numbers_narrower_than_queries(splits: int) -> None:
-    case = make_case(
-        [(1, 130), (9, 0), (5, 63)], heads=4, kv_heads=2, head_dim=16, page_size=32, device=DEVICE.type,
-        kv_dtype=torch.bfloat16,
-    )  # fmt: skip
-    launch = replace(SMALL, splits=splits)
-    plan = TritonPlan(DeviceRows.of(case.rows, DEVICE), case.pool, 4, batch_invariant=False, launch=launch)
-    expected = OracleAttention().plan(case.rows, case.pool, 4).attend(0, case.q_THD)
-    torch.testing.assert_close(plan.attend(0, case.q_THD), expected, rtol=1e-5, atol=1e-5)
-
-
 def test_what_ranges_did_not_write_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges without keys leave their part of the scratch memory as it was, here NaN."""
     case = make_case([(3, 10), (1, 70)], heads=4, kv_heads=2, head_dim=16, page_size=16, device=DEVICE.type)

@@ -51,7 +51,7 @@ def test_rows_equal_the_oracle(
 
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype"),
-    [(torch.float16, None), (torch.float32, torch.float8_e4m3fn), (torch.float16, torch.float8_e4m3fn)],
+    [(torch.float32, torch.bfloat16), (torch.float32, torch.float8_e4m3fn), (torch.float16, torch.float8_e4m3fn)],
 )
 @pytest.mark.parametrize("splits", [1, 3])
 def test_narrow_dtypes_equal_the_oracle(dtype: torch.dtype, kv_dtype: torch.dtype | None, splits: int) -> None:

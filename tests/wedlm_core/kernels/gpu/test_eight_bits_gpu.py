@@ -46,11 +46,11 @@ DTYPES = [torch.float32, torch.bfloat16]
 _ROWS, _OUTPUTS = (1, 17, 33, 65, 160, 4096), (48, 6000, 20_000)
 OTHERS = (Tiles(rows=16, outputs=32, inputs=64, band=1), Tiles(rows=32, outputs=32, inputs=128, band=3))
 SMALLEST = Tiles(rows=16, outputs=64, inputs=32, weights_first=True, band=1)
-INT8_TILES = list(
-    dict.fromkeys([*(tiles_of(rows, outputs) for rows in _ROWS for outputs in _OUTPUTS), *OTHERS, SMALLEST])
-)
-INT4_TILES = [*(_int4_tiles_of(rows, hopper=hopper) for rows in _ROWS for hopper in (True, False)), *OTHERS]
-INT4_TILES = list(dict.fromkeys(INT4_TILES))
+TILES = {
+    8: [*(tiles_of(rows, outputs) for rows in _ROWS for outputs in _OUTPUTS), *OTHERS, SMALLEST],
+    4: [*(_int4_tiles_of(rows, hopper=hopper) for rows in _ROWS for hopper in (True, False)), *OTHERS],
+}
+"""By the bits of weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +73,11 @@ class Problem:
     generator: torch.Generator
     extreme: bool
 
-    def int8(self) -> Tensor:
-        """Weights of Int8Linear, ``[O, I]``."""
-        return _bytes(len(self.scale_O), self.rows.byte_RI.shape[1], self.generator, extreme=self.extreme).to(DEVICE)
-
-    def int4(self) -> tuple[Tensor, Tensor]:
-        """Nibbles ``[O, I / 2]`` and multipliers ``[O, I / 32]`` of Int4Linear."""
+    def weights(self, bits: int) -> tuple[Tensor, ...]:
+        """Of Int8Linear, ``[O, I]``; or of Int4Linear: nibbles ``[O, I / 2]`` and multipliers ``[O, I / 32]``."""
         outputs, inputs = len(self.scale_O), self.rows.byte_RI.shape[1]
+        if bits == 8:
+            return (_bytes(outputs, inputs, self.generator, extreme=self.extreme).to(DEVICE),)
         halves = torch.randint(0, 15, (2, outputs, inputs // 2), generator=self.generator)
         multiplier = torch.randint(1, 19, (outputs, inputs // INT4_GROUP), generator=self.generator)
         if self.extreme:
@@ -109,62 +107,41 @@ def some_problem(
     )
 
 
-def assert_same(found: Tensor, one: Problem, weight_OI: Tensor, rows: RoundedRows | None = None) -> None:
-    """Bit for bit, NaN where NaN is expected."""
-    byte_RI, scale_R = rows or one.rows
-    want = scaled(exact_sums(byte_RI, weight_OI), scale_R, one.scale_O, one.bias_O, one.dtype)
+def check_product(one: Problem, weights: tuple[Tensor, ...], tiles: Tiles | None = None) -> None:
+    """The kernel's product is that of plain arithmetic, bit for bit, NaN where NaN is expected."""
+    (byte_RI, scale_R), parts = one.rows, (one.scale_O, one.bias_O, one.dtype)
+    if len(weights) == 1:
+        weight_OI, found = weights[0], multiply_int8_gpu(one.rows, *weights, *parts, tiles)
+    else:
+        weight_OI, found = expanded(*weights), multiply_int4_gpu(one.rows, *weights, *parts, tiles)
+    want = scaled(exact_sums(byte_RI, weight_OI), scale_R, *parts)
     assert found.dtype == want.dtype
     torch.testing.assert_close(found, want, rtol=0, atol=0, equal_nan=True)
 
 
-ANY_PROBLEM = {
-    "rows": st.integers(1, 140),
-    "outputs": st.integers(1, 150),
-    "seed": st.integers(0, 2**31),
-    "bias": st.booleans(),
-    "dtype": st.sampled_from(DTYPES),
-    "extreme": st.booleans(),
-}
-EXAMPLES = 20  # each is interpreted, or compiled
-
-
-@given(**ANY_PROBLEM, inputs=st.sampled_from([1, 24, 256, 300, 640]), tiles=st.sampled_from([None, *INT8_TILES]))
-@settings(max_examples=EXAMPLES, deadline=None)
-@example(rows=1, outputs=1, seed=0, bias=True, dtype=torch.bfloat16, extreme=False, inputs=256, tiles=None)
-def test_int8_products_are_those_of_plain_arithmetic(
-    rows: int, outputs: int, seed: int, bias: bool, dtype: torch.dtype, extreme: bool, inputs: int, tiles: Tiles | None
-) -> None:
+@given(
+    bits=st.sampled_from([8, 4]), rows=st.integers(1, 140), outputs=st.integers(1, 150), seed=st.integers(0, 2**31),
+    bias=st.booleans(), dtype=st.sampled_from(DTYPES), extreme=st.booleans(),
+    inputs=st.sampled_from([1, 24, 256, 300, 640]), tiles=st.none() | st.integers(0, 20),
+)  # fmt: skip
+@example(bits=8, rows=1, outputs=1, seed=0, bias=True, dtype=torch.bfloat16, extreme=False, inputs=256, tiles=None)
+@example(bits=4, rows=1, outputs=1, seed=0, bias=True, dtype=torch.bfloat16, extreme=False, inputs=256, tiles=None)
+@settings(max_examples=20, deadline=None)
+def test_products_are_those_of_plain_arithmetic(
+    bits: int, rows: int, outputs: int, seed: int, bias: bool, dtype: torch.dtype, extreme: bool, inputs: int,
+    tiles: int | None,
+) -> None:  # fmt: skip
+    inputs = inputs if bits == 8 else -(-inputs // INT4_GROUP) * INT4_GROUP
     one = some_problem(rows, outputs, inputs, seed, bias=bias, dtype=dtype, extreme=extreme)
-    weight = one.int8()
-    assert_same(multiply_int8_gpu(one.rows, weight, one.scale_O, one.bias_O, dtype, tiles), one, weight)
+    check_product(one, one.weights(bits), None if tiles is None else TILES[bits][tiles % len(TILES[bits])])
 
 
-@given(**ANY_PROBLEM, inputs=st.sampled_from([32, 256, 320, 640]), tiles=st.sampled_from([None, *INT4_TILES]))
-@settings(max_examples=EXAMPLES, deadline=None)
-@example(rows=1, outputs=1, seed=0, bias=True, dtype=torch.bfloat16, extreme=False, inputs=256, tiles=None)
-def test_int4_products_are_those_of_plain_arithmetic(
-    rows: int, outputs: int, seed: int, bias: bool, dtype: torch.dtype, extreme: bool, inputs: int, tiles: Tiles | None
-) -> None:
-    one = some_problem(rows, outputs, inputs, seed, bias=bias, dtype=dtype, extreme=extreme)
-    weight = one.int4()
-    found = multiply_int4_gpu(one.rows, *weight, one.scale_O, one.bias_O, dtype, tiles)
-    assert_same(found, one, expanded(*weight))
-
-
-@pytest.mark.sweep(4)
-@pytest.mark.parametrize("tiles", INT8_TILES)
-def test_int8_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
+@pytest.mark.sweep(5)
+@pytest.mark.parametrize(
+    ("bits", "tiles"), [(bits, one) for bits, some in TILES.items() for one in dict.fromkeys(some)]
+)
+def test_products_with_every_kind_of_tiles(bits: int, tiles: Tiles) -> None:
     """More than one tile of rows and two bands of outputs, neither whole; and whole ones."""
-    outputs = tiles.band * tiles.outputs + tiles.outputs + 5
-    for rows, inputs in ((tiles.rows + 3, 2 * tiles.inputs + 24), (tiles.rows, tiles.inputs), (1, tiles.inputs)):
-        one = some_problem(rows, outputs, inputs, 1, bias=True, dtype=torch.float32)
-        weight = one.int8()
-        assert_same(multiply_int8_gpu(one.rows, weight, one.scale_O, one.bias_O, one.dtype, tiles), one, weight)
-
-
-@pytest.mark.sweep(3)
-@pytest.mark.parametrize("tiles", INT4_TILES)
-def test_int4_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
     outputs = tiles.band * tiles.outputs + tiles.outputs + 5
     for rows, inputs in (
         (tiles.rows + 3, 2 * tiles.inputs + INT4_GROUP),
@@ -172,41 +149,31 @@ def test_int4_products_with_every_kind_of_tiles(tiles: Tiles) -> None:
         (1, tiles.inputs),
     ):
         one = some_problem(rows, outputs, inputs, 1, bias=True, dtype=torch.float32)
-        weight = one.int4()
-        found = multiply_int4_gpu(one.rows, *weight, one.scale_O, one.bias_O, one.dtype, tiles)
-        assert_same(found, one, expanded(*weight))
+        check_product(one, one.weights(bits), tiles)
 
 
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize("rows", [1, 20])
-def test_sums_of_the_widest_layer_fit(rows: int) -> None:
-    one = some_problem(rows, 5, MOST_EXACT_INPUTS, 2, bias=True, dtype=torch.float32, extreme=True)
-    one.rows.byte_RI[0] = 127
-    weight = one.int8()
-    weight[-1], weight[-2] = 127, -127
-    found = multiply_int8_gpu(one.rows, weight, one.scale_O, one.bias_O, one.dtype)
-    assert_same(found, one, weight)
-    sums = exact_sums(one.rows.byte_RI, weight)
-    assert sums[0, -1] == -sums[0, -2] == 127**2 * MOST_EXACT_INPUTS
-
+@pytest.mark.parametrize("bits", [8, 4])
+def test_sums_of_the_widest_layer_fit(bits: int) -> None:
     inputs = MOST_EXACT_INPUTS // INT4_GROUP * INT4_GROUP
-    one = some_problem(rows, 5, inputs, 2, bias=True, dtype=torch.float32, extreme=True)
-    nibble, multiplier = one.int4()
-    nibble[-1] = 15 | 15 << 4
+    one = some_problem(1, 5, inputs, 2, bias=True, dtype=torch.float32, extreme=True)
     one.rows.byte_RI[0] = 127
-    found = multiply_int4_gpu(one.rows, nibble, multiplier, one.scale_O, one.bias_O, one.dtype)
-    assert_same(found, one, expanded(nibble, multiplier))
+    weights = one.weights(bits)
+    weights[0][-1], weights[0][-2] = (127, -127) if bits == 8 else (15 | 15 << 4, 1 | 1 << 4)
+    check_product(one, weights, None if DEVICE.type == "cuda" else Tiles(rows=16, outputs=16, inputs=1024, band=1))
+    if bits == 8:
+        sums = exact_sums(one.rows.byte_RI, weights[0])
+        assert sums[0, -1] == -sums[0, -2] == 127**2 * inputs
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_row_that_is_no_number_stays_one_and_changes_no_other(value: float) -> None:
     one = some_problem(40, 50, 96, 3, bias=True, dtype=torch.float32)
     x = torch.randn(40, 96, generator=torch.Generator().manual_seed(4)).to(DEVICE)
-    int8, int4 = one.int8(), one.int4()
+    int8, int4 = one.weights(8), one.weights(4)
     broken = x.clone()
     broken[13, 7] = value
     for form in (
-        lambda rows: multiply_int8_gpu(rows, int8, one.scale_O, one.bias_O, one.dtype),
+        lambda rows: multiply_int8_gpu(rows, *int8, one.scale_O, one.bias_O, one.dtype),
         lambda rows: multiply_int4_gpu(rows, *int4, one.scale_O, one.bias_O, one.dtype),
     ):
         want, found = form(rounded_gpu(x)), form(rounded_gpu(broken))
@@ -317,9 +284,9 @@ def test_only_tiles_that_are_full_of_rows_are_read_without_a_mask(bits: int, mon
     for rows in (1, 15, 16, 17, 32, 64, 100, 128, 129, 256):
         one = some_problem(rows, 48, 64, 0, bias=False, dtype=torch.float32)
         if bits == 8:
-            multiply_int8_gpu(one.rows, one.int8(), one.scale_O, None, one.dtype)
+            multiply_int8_gpu(one.rows, *one.weights(8), one.scale_O, None, one.dtype)
         else:
-            multiply_int4_gpu(one.rows, *one.int4(), one.scale_O, None, one.dtype)
+            multiply_int4_gpu(one.rows, *one.weights(4), one.scale_O, None, one.dtype)
         assert launched[-1]["FULL"] == (rows % launched[-1]["BLOCK_R"] == 0)
     assert {options["FULL"] for options in launched} == {True, False}
 
