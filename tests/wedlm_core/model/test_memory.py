@@ -9,6 +9,7 @@ import torch
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
+from wedlm_core.errors import ConfigError
 from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.checkpoint import load_config
@@ -60,6 +61,8 @@ def test_an_engine_on_a_cpu_holds_each_weight_once(
     packed = [one for layer in decoder._packed for one in layer] + [decoder._head]
     matrices = sum(one.outputs * one.inputs * one.data.element_size() for one in packed)
     assert held(model) + matrices == predicted
+    with pytest.raises(ConfigError, match="took the weights"):
+        Engine(model, Tokenizer.load(folder), EngineConfig())
 
 
 def test_keys_and_values_take_what_is_predicted(qwen3_folder: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from testing.engine.models import random_decoder, write_tokenizer
 from testing.engine.refusals import assert_refused
@@ -25,17 +25,21 @@ FAMILY: tuple[type[WeDLMError], ...] = (ConfigError, WeightsError)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    save_model(random_decoder(qwen3=True, seed=0), tmp_path / "m")
-    write_tokenizer(tmp_path / "m")
-    return tmp_path / "m"
+def folder(qwen3_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(qwen3_folder, tmp_path / "m"))
+
+
+@pytest.fixture(scope="module")
+def in_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("shards")
+    save_model(random_decoder(qwen3=True, seed=0), made, 30_000)
+    write_tokenizer(made)
+    return made
 
 
 @pytest.fixture
-def sharded(tmp_path: Path) -> Path:
-    save_model(random_decoder(qwen3=True, seed=0), tmp_path / "m", 30_000)
-    write_tokenizer(tmp_path / "m")
-    return tmp_path / "m"
+def sharded(in_shards: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(in_shards, tmp_path / "m"))
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -59,7 +63,8 @@ CONFIG: list[tuple[str, Any]] = [
     *(("initializer_range", v) for v in (math.nan, HUGE, -1, "0.02")),
     *((name, v) for name in ("attention_bias", "qk_norm", "tie_word_embeddings") for v in ("false", 1, 0, [])),
     ("use_sliding_window", "false"), ("use_sliding_window", True), ("model_type", None), ("model_type", ["wedlm"]),
-    ("hidden_act", None),
+    ("model_type", "llama"), ("hidden_act", None), ("hidden_act", "gelu"), ("hidden_size", None),
+    ("quantization_config", {"quant_method": "fp8"}),
     *(("mask_token_id", v) for v in (2**70, 336, -1, True, 2.0, "2", [2])),
     *(("eos_token_id", v) for v in (2**70, -1, True, 1.0, "1", [[1]], [True], [1, "2"], {"id": 1}, [1] * 5000)),
     *((name, v) for name in ("bos_token_id", "pad_token_id") for v in (2**70, "0", True, [0])),
@@ -115,6 +120,12 @@ def test_what_real_configurations_hold_is_read(folder: Path, changes: dict[str, 
     assert load_config(folder).hidden_size == 32
 
 
+@pytest.fixture(scope="module")
+def imported(qwen3_folder: Path) -> None:
+    """Imports take time, and are no part of a refusal."""
+    LLM(str(qwen3_folder), device="cpu")
+
+
 JSON_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json")
 
 
@@ -127,9 +138,8 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", JSON_FILES)
-def test_a_json_file_that_is_no_sane_object_is_refused(folder: Path, name: str, text: str) -> None:
+def test_a_json_file_that_is_no_sane_object_is_refused(folder: Path, name: str, text: str, imported: None) -> None:
     edit(folder / "config.json", mask_token_id=None)  # so that every file is asked for it
-    LLM(str(folder), device="cpu")  # whole, and its imports exist
     (folder / name).write_text(TEXTS[text])
     assert_refused(lambda: LLM(str(folder), device="cpu"), "model=|eos_token_id=|config.json=", FAMILY)
 
@@ -229,14 +239,11 @@ def test_a_lying_header_is_refused(folder: Path, header: bytes) -> None:
     assert_refused(lambda: load_model(folder), "^model=", (WeightsError,))
 
 
-def test_a_pickle_in_the_place_of_weights_is_not_opened(folder: Path) -> None:
-    weights = folder / "model.safetensors"
-    torch.save({"model.norm.weight": torch.ones(32)}, weights)
-    assert_refused(lambda: load_model(folder), "^model=.*not a whole safetensors file", (WeightsError,))
-
-
-def test_a_folder_in_the_place_of_a_file_is_refused(folder: Path) -> None:
+def test_files_that_are_absent_or_folders_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert_refused(lambda: load_model(folder), r"^model=.*neither model\.safetensors nor", (WeightsError,))
     (folder / "config.json").unlink()
+    assert_refused(lambda: load_model(folder), "^model=.*required", (WeightsError,))
     (folder / "config.json").mkdir()
     assert_refused(lambda: load_config(folder), "^model=", (WeightsError,))
 

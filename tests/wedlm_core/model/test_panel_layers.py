@@ -42,6 +42,7 @@ def tokens_of(model: Decoder, folder: Path, weights: str, quantised_head: bool) 
     return [(one.token_ids, one.logprobs) for one in run(engine, requests_of(prompts, PARAMS), at_once=4)]
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("head", [True, False])
 @pytest.mark.parametrize(("dtype", "weights"), TABLES)
 @pytest.mark.parametrize("qwen3", [True, False])

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing.engine.numbers import marked
 from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.panel_products import PANEL, numbers_here, numeric_kind
 from wedlm_core.model import large_pages, panels
@@ -21,7 +22,7 @@ from wedlm_core.model.large_pages import large, let_go
 from wedlm_core.model.panels import PanelWeight, pack, units_of
 
 
-@pytest.mark.parametrize("numbers", numbers_here())
+@pytest.mark.parametrize("numbers", marked(numbers_here()))
 @given(outputs=st.integers(1, 300), inputs=st.integers(1, 150), threads=st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
 def test_what_is_packed_can_be_read_back(numbers: str, outputs: int, inputs: int, threads: int) -> None:
@@ -47,7 +48,7 @@ def test_what_is_packed_can_be_read_back(numbers: str, outputs: int, inputs: int
     assert (all_PI[:, inputs:] == zero).all()
 
 
-@pytest.mark.parametrize("numbers", dict.fromkeys((*numbers_here(), "bfloat16")))
+@pytest.mark.parametrize("numbers", marked(dict.fromkeys((*numbers_here(), "bfloat16"))))
 @given(outputs=st.integers(1, 300), inputs=st.integers(1, 150), seed=st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
 def test_a_table_gives_the_rows_of_its_tokens(numbers: str, outputs: int, inputs: int, seed: int) -> None:
@@ -75,8 +76,7 @@ def test_a_transposed_weight_is_packed_as_it_reads() -> None:
     assert torch.equal(pack(weight_IO.t(), "float32").rows(torch.arange(130)), weight_IO.t())
 
 
-@pytest.mark.sweep(5)
-@pytest.mark.parametrize("numbers", numbers_here())
+@pytest.mark.parametrize("numbers", marked(numbers_here()))
 @pytest.mark.parametrize("inputs", [1024, 1023])
 def test_a_weight_that_is_let_go_of_is_in_memory_once(
     numbers: str, inputs: int, monkeypatch: pytest.MonkeyPatch
@@ -132,8 +132,7 @@ def test_large_memory_can_be_written_and_outlives_its_maker(refused: bool, monke
         assert int(found[-1]) == 7
 
 
-@pytest.mark.sweep(8)
-@pytest.mark.parametrize("numbers", numbers_here())
+@pytest.mark.parametrize("numbers", marked(numbers_here()))
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @given(
     outputs=st.integers(1, 300), inputs=st.integers(1, 150), seed=st.integers(0, 2**31),

@@ -5,14 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from testing.pipeline.s3 import S3Server
 from wedlm_core.errors import ConfigError, WeightsError
 from wedlm_core.model import download
 from wedlm_core.model.sources import resolve
@@ -81,39 +79,6 @@ def test_a_download_that_breaks_off_leaves_no_folder(
             resolve(memory_url)
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
     load_model(resolve(memory_url))
-
-
-def test_many_at_once_download_once(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched: list[Path] = []
-    real = download._fetch
-
-    def counted(fs: object, files: dict[str, str], target: Path) -> None:
-        fetched.append(target)
-        real(fs, files, target)
-
-    monkeypatch.setattr(download, "_fetch", counted)
-    found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(resolve(memory_url))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(found)) == 1
-    assert len(found) == 6
-    assert len(fetched) == 1
-
-
-def test_s3_over_the_real_protocol(s3: S3Server, qwen3_folder: Path) -> None:
-    options = s3.options
-    fs = fsspec.filesystem("s3", **options)
-    fs.mkdir("models")
-    fs.put(str(qwen3_folder), "models/qwen3", recursive=True)
-    folder = resolve("s3://models/qwen3", storage_options=options)
-    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "CHECKSUMS"} == {
-        p.name: p.read_bytes() for p in qwen3_folder.iterdir()
-    }
-    with pytest.raises(WeightsError, match="no model files"):
-        resolve("s3://models/nothing", storage_options=options)
 
 
 def test_hub_ids_offline_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ import pytest
 import torch
 
 from testing.engine.engines import requests_of, run
+from testing.engine.numbers import used_here
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
+from wedlm_core.kernels.cpu.panel_products import numeric_kind
 from wedlm_core.model import team
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.team import Attendance, Team
@@ -112,7 +113,7 @@ def test_a_team_multiplies_weights_of_any_numbers_in_turns() -> None:
     generator = torch.Generator().manual_seed(5)
     x_RI, whole_OI = torch.randn(13, 70, generator=generator), torch.randint(-127, 128, (300, 70), generator=generator)
     weights = []
-    for numbers in numbers_here():
+    for numbers in used_here():
         kind = numeric_kind(numbers)
         dtype = torch.int8 if kind in ("int8", "int16") else getattr(torch, kind)
         scale_O = torch.full((300,), 0.01) if dtype == torch.int8 else None

@@ -109,25 +109,16 @@ def test_integer_tensors_are_refused(stale: Path) -> None:
         load_model(stale)
 
 
-def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path, weights: str) -> None:
+    """Twice a row has the same bytes in int8: only its scale differs."""
     model = random_decoder(qwen3=False, seed=0)
     save_model(model, tmp_path / "m")
     edit(tmp_path / "m", lm_head__weight=model.embed.weight.clone())
-    assert_equal_models(load_model(tmp_path / "m"), model)
-    edit(tmp_path / "m", lm_head__weight=model.embed.weight + 1)
-    with pytest.raises(WeightsError, match="ties it to"):
-        load_model(tmp_path / "m")
-
-
-def test_a_stored_tied_head_must_be_the_embedding_in_int8_too(tmp_path: Path) -> None:
-    """Twice a row has the same bytes: only its scale differs."""
-    model = random_decoder(qwen3=False, seed=0)
-    save_model(model, tmp_path / "m")
-    edit(tmp_path / "m", lm_head__weight=model.embed.weight.clone())
-    load_model(tmp_path / "m", weight_dtype="int8")
+    load_model(tmp_path / "m", weight_dtype=weights)
     edit(tmp_path / "m", lm_head__weight=model.embed.weight * 2)
     with pytest.raises(WeightsError, match="ties it to"):
-        load_model(tmp_path / "m", weight_dtype="int8")
+        load_model(tmp_path / "m", weight_dtype=weights)
 
 
 @pytest.mark.parametrize("weights", ["int8", "fp8_e4m3", "taken over"])
@@ -139,28 +130,6 @@ def test_a_decoder_without_its_wide_weights_is_not_saved(qwen3_folder: Path, tmp
     with pytest.raises(ConfigError, match="quantised, or an engine has taken them over"):
         save_model(model, tmp_path / "m")
     assert not list(tmp_path.iterdir())
-
-
-def test_files_absent_or_damaged_are_named(stale: Path, tmp_path: Path) -> None:
-    weights = stale / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(WeightsError, match="not a whole safetensors file"):
-        load_model(stale)
-    weights.unlink()
-    with pytest.raises(WeightsError, match=r"neither model\.safetensors nor"):
-        load_model(stale)
-    (stale / "config.json").write_text("{")
-    with pytest.raises(WeightsError, match="not readable JSON"):
-        load_model(stale)
-    (stale / "config.json").unlink()
-    with pytest.raises(WeightsError, match="required"):
-        load_model(stale)
-    sharded = tmp_path / "s"
-    save_model(random_decoder(qwen3=True, seed=0), sharded, 30_000)
-    next(sharded.glob("model-00002*")).unlink()
-    with pytest.raises(WeightsError, match="model-00002"):
-        load_model(sharded)
 
 
 def test_an_index_that_points_to_the_wrong_shard_is_an_error(tmp_path: Path) -> None:
@@ -210,23 +179,3 @@ def test_configurations_survive_the_round_trip(heads, half, rest, flags, theta, 
         qk_norm=flags[1], tie_word_embeddings=flags[2], mask_token_id=ids[0], eos_token_ids=tuple(ids[1]),
     )  # fmt: skip
     assert ModelConfig.from_hf(json.loads(json.dumps(config.to_hf()))) == config
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model_type": "llama"}, "model_type"),
-        ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"use_sliding_window": True}, "use_sliding_window"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "weights that are already quantised are not read"),
-        ({"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "only default and yarn"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "factor"),
-        ({"num_key_value_heads": 3}, "num_key_value_heads"),
-        ({"mask_token_id": 9999}, "mask_token_id"),
-        ({"hidden_size": None}, "hidden_size"),
-    ],
-)
-def test_unsupported_configurations_say_why(change: dict[str, object], message: str) -> None:
-    raw = {**random_decoder(qwen3=True, seed=0).config.to_hf(), **change}
-    with pytest.raises(ConfigError, match=message):
-        ModelConfig.from_hf(raw)

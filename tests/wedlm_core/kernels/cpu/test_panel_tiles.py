@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing.engine.numbers import marked
 from wedlm_core.kernels.cpu.panel_products import l1_ways, line_units, numbers_here, numeric_kind, tile_rows
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.team import Team
@@ -36,7 +37,7 @@ def assert_same(one: torch.Tensor, other: torch.Tensor) -> None:
     assert torch.equal(one.view(torch.int32)[is_number], other.view(torch.int32)[is_number])
 
 
-@pytest.mark.parametrize("numbers", numbers_here())
+@pytest.mark.parametrize("numbers", marked(numbers_here()))
 @given(
     inputs=st.integers(1, 200), outputs=st.integers(1, 150), power=WEIGHTS, rows=st.integers(2, 40),
     seed=st.integers(0, 2**31),
@@ -53,7 +54,7 @@ def test_a_row_alone_has_the_bits_it_has_among_others(
         assert_same(Team().product(weight, x_RI[first : first + count]), together[first : first + count])
 
 
-@pytest.mark.parametrize("numbers", numbers_here())
+@pytest.mark.parametrize("numbers", marked(numbers_here()))
 def test_rows_of_whole_pages_have_the_same_bits_too(numbers: str) -> None:
     """Such rows are held apart from each other, whatever was in between before."""
     generator, team, inputs = torch.Generator().manual_seed(5), Team(), 4096
@@ -101,7 +102,7 @@ def test_rows_of_whole_pages_are_held_apart_where_a_set_of_the_cache_has_no_room
     assert is_apart == (tiles == 1 or tile_rows("float32") > l1_ways())
 
 
-@pytest.mark.parametrize("numbers", FLOATS)
+@pytest.mark.parametrize("numbers", marked(FLOATS))
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e38, 1e-40])
 @pytest.mark.parametrize("place", ["row", "weight"])
 def test_what_is_no_number_spoils_what_it_would_spoil_among_other_rows(numbers: str, value: float, place: str) -> None:
