@@ -10,10 +10,10 @@ HUGE = 10**400  # too large for a float
 ENDLESS = 10**5000  # too large for Python to print
 
 SAMPLING: list[tuple[str, Any]] = [
-    *(("top_k", v) for v in (2**70, 2**31, ENDLESS, 1.5, True, math.nan, "5", None)),
-    *(("temperature", v) for v in (HUGE, -HUGE, ENDLESS, math.nan, math.inf, 1e39, 1e-40, 10**7, True, "0.7", None)),
-    *(("top_p", v) for v in (HUGE, math.nan, math.inf, 0, -1, 1e-400, True, "1")),
-    *(("max_tokens", v) for v in (2**70, 2**31, ENDLESS, math.inf, math.nan, True, -1)),
+    *(("top_k", v) for v in (2**70, 2**31, ENDLESS, -2, 1.5, True, math.nan, "5", None)),
+    *(("temperature", v) for v in (HUGE, -HUGE, -0.1, ENDLESS, math.nan, math.inf, 1e39, 1e-40, True, "0.7", None)),
+    *(("top_p", v) for v in (HUGE, math.nan, math.inf, 0, -1, 1.1, 1e-400, True, "1")),
+    *(("max_tokens", v) for v in (2**70, 2**31, ENDLESS, math.inf, math.nan, True, 1.5, -1)),
     *(("min_tokens", v) for v in (2**70, math.nan, True, -1, 257, None)),
     *(("min_p", v) for v in (HUGE, math.nan, -0.1, 1.1, True, "0.1", None)),
     *(("repetition_penalty", v) for v in (HUGE, math.nan, math.inf, 0, -1, 1e-9, True, "1", None)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -10,6 +11,27 @@ from wedlm_core.engine.constrained.grammar_masks import GrammarMasks
 from wedlm_core.engine.constrained.matching import Constraint
 from wedlm_core.fallback import Optimisations
 from wedlm_core.grammar import Grammar
+from wedlm_core.grammar.compiler import GrammarCompiler
+from wedlm_core.model.sources import resolve
+from wedlm_core.tokenizer import Tokenizer
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """The shipped model's."""
+    return Tokenizer.load(resolve("tiny"))
+
+
+@cache
+def compiler() -> GrammarCompiler:
+    """Of the shipped model."""
+    return GrammarCompiler(tokenizer().to_json(), tokenizer().vocab_size, (2,))
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    """Whether a text is a complete output."""
+    matcher = grammar.matcher.deep_copy()
+    return bool(matcher.consume_tokens(tokenizer().encode(text)) and matcher.is_accepting())
 
 
 def grammar_masks(

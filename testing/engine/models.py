@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -28,6 +29,15 @@ TEXT = (
 
 def write_tokenizer(folder: Path, vocab_size: int = 320) -> None:
     """Write a byte-level BPE tokenizer with a ChatML template; the first ids are the special tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(_trained(vocab_size))
+    settings = {"eos_token": SPECIAL[1], "pad_token": SPECIAL[0], "mask_token": SPECIAL[2], "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 0]}))
+
+
+@cache
+def _trained(vocab_size: int) -> str:
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -38,11 +48,7 @@ def write_tokenizer(folder: Path, vocab_size: int = 320) -> None:
         show_progress=False,
     )
     backend.train_from_iterator(TEXT * 4, trainer)
-    folder.mkdir(parents=True, exist_ok=True)
-    backend.save(str(folder / "tokenizer.json"))
-    settings = {"eos_token": SPECIAL[1], "pad_token": SPECIAL[0], "mask_token": SPECIAL[2], "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 0]}))
+    return backend.to_str(pretty=True)
 
 
 def random_decoder(

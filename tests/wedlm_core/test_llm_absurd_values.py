@@ -75,6 +75,7 @@ ENGINE: list[tuple[str, Any]] = [
     *((name, v) for name in ("prefill_chunk", "max_model_len", "num_pages", "kv_cache_bytes")
       for v in (2**70, 0, True, 1.5, math.nan, "1")),
     *(("max_num_seqs", v) for v in (10**9,)), *(("max_window", v) for v in (10**6,)),
+    ("page_size", 24), ("max_batch_rows", 10), ("batch_invariant", "maybe"),
     *(("max_model_len", v) for v in (10**12,)), *(("logits_chunk_rows", v) for v in (10**12,)),
     *(("gpu_memory_utilization", v) for v in (HUGE, math.nan, 0, 1.1, True, "0.9")),
     *(("graph_seconds", v) for v in (HUGE, math.nan, math.inf, -1, True, "30")),
@@ -159,7 +160,8 @@ def test_an_absurd_conversation_is_refused(llm: LLM, conversations: Any) -> None
         ({"seed": 1.5}, r"^seed=1\.5"),
         ({"seed": True}, "^seed=True"),
         ({"params": SamplingParams(stop_token_ids=[5, 336])}, r"^stop_token_ids=336: ids are in \[0, 336\)"),
-        ({"params": SamplingParams(window_size=4000)}, "^window_size=4000"),
+        ({"params": SamplingParams(window_size=9)}, r"^window_size=9: at most EngineConfig\.max_window = 8"),
+        ({"prompt_token_ids": (5,) * 510}, r"^prompt \+ max_tokens=.510 \+ 4.*max_model_len = 512"),
         ({"params": SamplingParams(max_tokens=2**31 - 1)}, r"^prompt \+ max_tokens="),
     ],
 )

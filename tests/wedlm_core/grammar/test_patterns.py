@@ -9,15 +9,12 @@ import unicodedata
 
 import pytest
 
+from testing.engine.grammar_oracle import accepts, compiler
 from wedlm_core.errors import RequestError
-from wedlm_core.grammar import Grammar, GrammarCompiler
+from wedlm_core.grammar import Grammar
 from wedlm_core.grammar.patterns import pattern_fault
-from wedlm_core.model.sources import resolve
 from wedlm_core.structured_outputs import StructuredOutputs
-from wedlm_core.tokenizer import Tokenizer
 
-TOKENIZER = Tokenizer.load(resolve("tiny"))
-COMPILER = GrammarCompiler(TOKENIZER.to_json(), TOKENIZER.vocab_size, (2,))
 UNKNOWN_LETTER = "\U0002ebf0"  # of Unicode 15.1
 
 PARTS = [
@@ -58,15 +55,13 @@ TEXTS = [
 def compiled(pattern: str) -> Grammar | None:
     """The grammar of a text with a pattern; None if it is refused."""
     try:
-        return COMPILER.compile(StructuredOutputs(json={"type": "string", "pattern": pattern}))
+        return compiler().compile(StructuredOutputs(json={"type": "string", "pattern": pattern}))
     except RequestError:
         return None
 
 
 def allows(grammar: Grammar, text: str) -> bool:
-    matcher = grammar.matcher.deep_copy()
-    spelled = TOKENIZER.encode(json.dumps(text, ensure_ascii=False))
-    return bool(matcher.consume_tokens(spelled) and matcher.is_accepting())
+    return accepts(grammar, json.dumps(text, ensure_ascii=False))
 
 
 def assert_read_as_python_reads_it(pattern: str) -> bool:

@@ -10,21 +10,12 @@ import jsonschema
 import numpy as np
 import pytest
 
+from testing.engine.grammar_oracle import accepts, compiler, tokenizer
 from wedlm_core.errors import RequestError
-from wedlm_core.grammar import Grammar, GrammarCompiler
-from wedlm_core.model.sources import resolve
+from wedlm_core.grammar import Grammar
 from wedlm_core.structured_outputs import StructuredOutputs
-from wedlm_core.tokenizer import Tokenizer
 
-TOKENIZER = Tokenizer.load(resolve("tiny"))
-COMPILER = GrammarCompiler(TOKENIZER.to_json(), TOKENIZER.vocab_size, (2,))
 CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
-
-
-def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether a text is a complete output."""
-    matcher = grammar.matcher.deep_copy()
-    return bool(matcher.consume_tokens(TOKENIZER.encode(text)) and matcher.is_accepting())
 
 
 def outputs(grammar: Grammar, count: int) -> list[str]:
@@ -36,7 +27,7 @@ def outputs(grammar: Grammar, count: int) -> list[str]:
             bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
             token = int(rng.choice(np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist()))
             if matcher.is_stopped() or token == 2:
-                done.append(TOKENIZER.decode(taken))
+                done.append(tokenizer().decode(taken))
                 break
             taken.append(token)
             matcher.consume_tokens([token])
@@ -73,7 +64,7 @@ def outputs(grammar: Grammar, count: int) -> list[str]:
     ],
 )  # fmt: skip
 def test_only_what_validators_take_is_an_output(schema: dict[str, Any], wrong: str, right: str) -> None:
-    grammar = COMPILER.compile(StructuredOutputs(json=schema))
+    grammar = compiler().compile(StructuredOutputs(json=schema))
     assert accepts(grammar, right)
     assert not accepts(grammar, wrong)
     for text in outputs(grammar, 40):
@@ -107,24 +98,24 @@ def test_only_what_validators_take_is_an_output(schema: dict[str, Any], wrong: s
 )
 def test_what_the_backend_holds_in_another_way_is_refused(schema: dict[str, Any], words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        COMPILER.compile(StructuredOutputs(json=schema))
+        compiler().compile(StructuredOutputs(json=schema))
 
 
 def test_a_schema_inside_of_a_grammar_is_enforced_or_refused_too() -> None:
-    fine = COMPILER.compile(StructuredOutputs(grammar='start: "x" j\nj: %json {"enum": [1, 2]}'))
+    fine = compiler().compile(StructuredOutputs(grammar='start: "x" j\nj: %json {"enum": [1, 2]}'))
     assert accepts(fine, "x2")
-    dated = COMPILER.compile(StructuredOutputs(grammar='start: j\nj: %json {"format": "date", "type": "string"} ";"'))
+    dated = compiler().compile(StructuredOutputs(grammar='start: j\nj: %json {"format": "date", "type": "string"} ";"'))
     assert accepts(dated, '"2024-02-29";')
     assert not accepts(dated, '"2023-02-29";')
-    named = COMPILER.compile(StructuredOutputs(grammar='start: j\nj: %json {"properties": {"a": {"type": "null"}}}'))
+    named = compiler().compile(StructuredOutputs(grammar='start: j\nj: %json {"properties": {"a": {"type": "null"}}}'))
     assert accepts(named, '{"a":null,"b":1}')
     assert not accepts(named, '{"a":null,"\\u0061":1}'), "readers take the last of two fields of one name"
     with pytest.raises(RequestError, match="x-guidance"):
-        COMPILER.compile(StructuredOutputs(grammar='start: j\nj: %json {"x-guidance": {"lenient": true}, "not": {}}'))
+        compiler().compile(StructuredOutputs(grammar='start: j\nj: %json {"x-guidance": {"lenient": true}, "not": {}}'))
 
 
 @pytest.mark.parametrize("tag", ["\n", "a/b", "\n/\"'\\[x]#\r\t- x", "é\U0001f600", ".*|(a", "\\n", "</think>"])
 def test_the_answer_begins_behind_any_tag(tag: str) -> None:
-    grammar = COMPILER.compile(StructuredOutputs(choice=["yes"], after=tag))
+    grammar = compiler().compile(StructuredOutputs(choice=["yes"], after=tag))
     assert accepts(grammar, f"so {tag}yes")
     assert not accepts(grammar, "so yes")

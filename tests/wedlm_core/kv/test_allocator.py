@@ -79,7 +79,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert self.allocator.num_free == POOL - len(self.used())
 
 
-AllocatorMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+AllocatorMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestAllocator = AllocatorMachine.TestCase
 
 

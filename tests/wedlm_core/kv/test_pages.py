@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,12 +74,12 @@ class PagesMachine(RuleBasedStateMachine):
             assert self.manager.num_free == POOL
 
 
-PagesMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+PagesMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestPages = PagesMachine.TestCase
 
 
 @given(texts=st.lists(TOKENS, min_size=1, max_size=8), wanted=TOKENS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_without_pressure_the_longest_sealed_prefix_is_found(texts: list[list[int]], wanted: list[int]) -> None:
     manager = PageManager(200, PAGE, prefix_caching=True)
     for tokens in texts:
@@ -151,11 +148,6 @@ def test_misuse_is_an_integrity_error() -> None:
         manager.close(seq)
     with pytest.raises(IntegrityError):
         manager.grow(seq, 4)
-
-
-def test_page_management_needs_no_torch() -> None:
-    code = "import sys, wedlm_core.kv.pages; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_discarded_pages_are_no_longer_found_as_a_prefix() -> None:

@@ -9,13 +9,11 @@ import pytest
 import torch
 
 from testing.engine.attention import model_shape
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import loaded, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError
 from wedlm_core.kv.pool import KVPool, kv_dtype_of
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
 CPU = torch.device("cpu")
@@ -82,7 +80,7 @@ def test_a_page_takes_half_the_bytes() -> None:
 
 
 def test_verified_still_equals_autoregressive(agreeing_folder: Path) -> None:
-    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    model, tokenizer = loaded(agreeing_folder)
     config = EngineConfig(kv_cache_dtype="fp8_e4m3", page_size=16)
     prompts = [[(7 * i + 3 * j) % 300 for j in range(length)] for i, length in enumerate((1, 9, 33, 70))]
     outputs = [
@@ -103,7 +101,7 @@ def test_verified_still_equals_autoregressive(agreeing_folder: Path) -> None:
 
 
 def test_backends_and_values_that_do_not_support_it_are_refused(agreeing_folder: Path) -> None:
-    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    model, tokenizer = loaded(agreeing_folder)
     with pytest.raises(ConfigError, match="keys and values in float32, bfloat16 and int8 only"):
         Engine(model, tokenizer, EngineConfig(kv_cache_dtype="fp8_e4m3", attention="compiled"))
     with pytest.raises(ConfigError, match="kv_cache_dtype"):

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,13 @@ def recipe(**sections: dict) -> Recipe:
     return parse_recipe(raw)
 
 
-VOCABULARY = Vocabulary(build_tokenizer(recipe()))
+@cache
+def vocabulary() -> Vocabulary:
+    return Vocabulary(build_tokenizer(recipe()))
 
 
 def trainer(folder: Path, made: Recipe) -> Trainer:
-    return Trainer(build_model(made, VOCABULARY, torch.device("cpu")), VOCABULARY, made, folder, lambda line: None)
+    return Trainer(build_model(made, vocabulary(), torch.device("cpu")), vocabulary(), made, folder, lambda line: None)
 
 
 def weights_of(run: Trainer) -> dict[str, torch.Tensor]:
@@ -104,7 +107,7 @@ def test_accumulated_micro_batches_give_the_mean_gradient(tmp_path):
     gradients = []
     for index in range(3):
         run.model.zero_grad()
-        dual_stream_loss(run.model, make_batch(0, index, VOCABULARY, config)).total.backward()
+        dual_stream_loss(run.model, make_batch(0, index, vocabulary(), config)).total.backward()
         gradients.append(run.model.embed.weight.grad.clone())
     made_big = dataclasses.replace(made, optim=dataclasses.replace(made.optim, clip_norm=1e9))
     again = trainer(tmp_path, made_big)
@@ -116,11 +119,11 @@ def test_only_training_problems_are_in_batches():
     config = batch_config(recipe().data)
     seen = 0
     for index in range(12):
-        batch = make_batch(5, index, VOCABULARY, config)
+        batch = make_batch(5, index, vocabulary(), config)
         for row in range(batch.ids.shape[0]):
             for document in range(int(batch.document[row].max()) + 1):
                 ids = batch.ids[row][(batch.document[row] == document) & (batch.block[row] == 0)].tolist()
-                text = VOCABULARY.tokenizer.decode(ids, skip_special_tokens=False)
+                text = vocabulary().tokenizer.decode(ids, skip_special_tokens=False)
                 inner = text.split("user\n")[1].split("<|im_end|>")[0] if text.startswith("<|im_start|>") else None
                 prompt = inner if inner is not None else text.split("\n")[0]
                 assert corpus.split_of(prompt) == "train"
@@ -130,7 +133,7 @@ def test_only_training_problems_are_in_batches():
 
 def test_a_batch_is_a_function_of_seed_and_index():
     config = batch_config(recipe().data)
-    a, b, c, d = (make_batch(s, i, VOCABULARY, config) for s, i in ((0, 4), (0, 4), (0, 5), (1, 4)))
+    a, b, c, d = (make_batch(s, i, vocabulary(), config) for s, i in ((0, 4), (0, 4), (0, 5), (1, 4)))
     assert torch.equal(a.ids, b.ids)
     assert torch.equal(a.weight, b.weight)
     assert not torch.equal(a.ids, c.ids)
@@ -143,8 +146,8 @@ def test_later_families_take_over_at_their_step(tmp_path):
     made = recipe(data=data)
     prompts = []
     for step in (1, 2):
-        batch = make_batch(0, 0, VOCABULARY, batch_config(made.data, step))
-        prompts.append(VOCABULARY.tokenizer.decode(batch.ids[0].tolist()))
+        batch = make_batch(0, 0, vocabulary(), batch_config(made.data, step))
+        prompts.append(vocabulary().tokenizer.decode(batch.ids[0].tolist()))
     assert "Copy: " in prompts[0]
     assert "Sort " not in prompts[0]
     assert "Sort " in prompts[1]
@@ -176,14 +179,14 @@ def test_training_goes_on_from_a_checkpoint_folder(tmp_path):
     folder = tmp_path / "model"
     from wedlm_core.training.bpe import save_tokenizer
 
-    save_tokenizer(VOCABULARY.tokenizer, folder, max_length=1024)
+    save_tokenizer(vocabulary().tokenizer, folder, max_length=1024)
     save_model(first.model, folder)
     onward = recipe(model={"start": str(folder)})
-    assert build_tokenizer(onward).get_vocab() == VOCABULARY.tokenizer.get_vocab()
-    model = build_model(onward, VOCABULARY, torch.device("cpu"))
+    assert build_tokenizer(onward).get_vocab() == vocabulary().tokenizer.get_vocab()
+    model = build_model(onward, vocabulary(), torch.device("cpu"))
     for name, weight in model.named_parameters():
         assert torch.equal(weight, first.model.get_parameter(name)), name
-    Trainer(model, VOCABULARY, onward, tmp_path / "onward", lambda line: None).train(until_step=1)
+    Trainer(model, vocabulary(), onward, tmp_path / "onward", lambda line: None).train(until_step=1)
 
 
 def test_training_starts_from_a_qwen_checkpoint_of_transformers(tmp_path):
@@ -191,7 +194,7 @@ def test_training_starts_from_a_qwen_checkpoint_of_transformers(tmp_path):
     from tokenizers import Tokenizer
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    raw = json.loads(VOCABULARY.tokenizer.to_str())
+    raw = json.loads(vocabulary().tokenizer.to_str())
     raw["added_tokens"] = [token for token in raw["added_tokens"] if token["content"] != "<|mask|>"]
     raw["model"]["vocab"]["<|unused|>"] = raw["model"]["vocab"].pop("<|mask|>")
     (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
@@ -212,7 +215,7 @@ def test_training_starts_from_a_qwen_checkpoint_of_transformers(tmp_path):
     save_model(model, tmp_path / "out")
     assert load_model(tmp_path / "out", device="cpu", dtype=torch.float32).config.mask_token_id is not None
 
-    cramped = Qwen2Config(**{**config.to_dict(), "vocab_size": VOCABULARY.tokenizer.get_vocab_size()})
+    cramped = Qwen2Config(**{**config.to_dict(), "vocab_size": vocabulary().tokenizer.get_vocab_size()})
     Qwen2ForCausalLM(cramped).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="no spare row"):
         build_model(made, vocabulary_of(made), torch.device("cpu"))
@@ -241,10 +244,10 @@ def test_two_gloo_processes_equal_one_that_accumulates(tmp_path):
     _run([*torchrun, *tail, "--output", str(tmp_path / "two")])
     _run([sys.executable, "-m", *tail, "--output", str(tmp_path / "one"), "--set", "optim.accumulate=2"])
     two, one = (load_model(tmp_path / name / "model", device="cpu", dtype=torch.float32) for name in ("two", "one"))
-    start = build_model(recipe(), VOCABULARY, torch.device("cpu"))
+    start = build_model(recipe(), vocabulary(), torch.device("cpu"))
     for name, weight in one.named_parameters():
         # Three Muon and AdamW steps amplify the summation order of float32; a lost rank would show at 1e-2.
         torch.testing.assert_close(two.get_parameter(name), weight, rtol=1e-3, atol=2e-4)
     assert (one.embed.weight - start.embed.weight).abs().max() > 3e-3
     assert (tmp_path / "two" / "curve.png").read_bytes()[:4] == b"\x89PNG"
-    assert json.loads((tmp_path / "two" / "model" / "config.json").read_text())["mask_token_id"] == VOCABULARY.mask
+    assert json.loads((tmp_path / "two" / "model" / "config.json").read_text())["mask_token_id"] == vocabulary().mask
