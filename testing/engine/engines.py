@@ -1,11 +1,32 @@
-"""Run requests through an engine to the end, and check that it is empty afterwards."""
+"""Models that tests share, requests for them, and runs of an engine to the end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
+from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
+from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.weights import load_model
+from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams
+
+COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
+"""A stated step cost, so that engines measure none: windows of 0 to 16, by load."""
+
+
+@cache
+def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
+    """The model of a folder in float32 and its tokenizer, loaded once in a process. Change no weights of it."""
+    return load_model(folder), Tokenizer.load(folder)
+
+
+def as_verified(requests: Sequence[Request], window: int | str) -> list[Request]:
+    """The same requests with strategy ``verified``."""
+    return [replace(one, params=replace(one.params, strategy="verified", window_size=window)) for one in requests]
 
 
 def requests_of(

@@ -24,9 +24,8 @@ from unittest.mock import patch
 import torch
 
 from testing import pretend
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import COST, requests_of, run
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting import measure
 from wedlm_core.engine.drafting.constants import CONSTANTS
@@ -42,7 +41,7 @@ from wedlm_core.types import Generation, Request, SamplingParams
 # Batch-invariant attention and a fixed step cost, so that engines differ only by a scenario's variable.
 CONFIG = EngineConfig(
     max_num_seqs=8, max_window=3, max_batch_rows=48, max_model_len=64, num_pages=120, page_size=4, attention="triton",
-    batch_invariant=True, step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20), graph_rows=16,
+    batch_invariant=True, step_cost=COST, graph_rows=16,
 )  # fmt: skip
 
 
@@ -101,7 +100,7 @@ def both(
 ) -> Found:
     """Run the requests on a pretend device and on the CPU, and compare."""
     tokenizer, config = Tokenizer.load(folder), replace(CONFIG, **settings)
-    plain = replace(config, attention="auto", overlap="auto", cuda_graphs="auto", step_cost=CONFIG.step_cost)
+    plain = replace(config, attention="auto", overlap="auto", cuda_graphs="auto", step_cost=COST)
     expected = run(Engine(model(folder, "cpu"), tokenizer, plain), requests, at_once)
     weights = model(folder, device)
     pretend.LOG.clear()
@@ -179,7 +178,7 @@ def one_slot_elsewhere(folder: Path) -> Found:
     measure.CONSTANTS = replace(CONSTANTS, measured_seconds=(0.05, 0.05))
     config = replace(CONFIG, max_num_seqs=1, step_cost=None, graph_rows=8)
     requests = requests_of([[7, 8, 9], [20]], SamplingParams(max_tokens=5, ignore_eos=True))
-    plain = replace(config, attention="auto", step_cost=CONFIG.step_cost)
+    plain = replace(config, attention="auto", step_cost=COST)
     expected = run(Engine(model(folder, "cpu"), Tokenizer.load(folder), plain), requests)
     pretend.LOG.clear()
     llm = LLM(str(folder), config=config, device="cuda:1", dtype="float32")

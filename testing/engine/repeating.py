@@ -7,28 +7,21 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from testing.engine.engines import requests_of
+from testing.engine.engines import COST, loaded, requests_of
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.engine.drafting.controller import Arm, Controller
 from wedlm_core.model.sources import resolve
-from wedlm_core.model.weights import load_model
 from wedlm_core.structured_outputs import StructuredOutputs
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams
 
-COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
 TIGHT = {"page_size": 4, "prefill_chunk": 5, "max_batch_rows": 99, "num_pages": 120}
 
 
 def new_engine(**settings: Any) -> Engine:
     """An engine on the shipped model."""
-    folder = resolve("tiny")
-    return Engine(
-        load_model(folder), Tokenizer.load(folder), EngineConfig(**{"max_window": 16, "step_cost": COST, **settings})
-    )
+    return Engine(*loaded(resolve("tiny")), EngineConfig(**{"max_window": 16, "step_cost": COST, **settings}))
 
 
 @cache

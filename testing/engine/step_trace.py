@@ -14,13 +14,11 @@ from collections.abc import Iterator
 from itertools import groupby, pairwise
 from types import FrameType
 
+from testing.engine.engines import COST, loaded
 from testing.repository import ROOT
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Request, SamplingParams
 
 __all__ = ["Call", "moves", "quiet_step"]
@@ -46,10 +44,8 @@ def moves(calls: list[Call]) -> int:
 
 
 def _decoding_engine() -> Engine:
-    folder = resolve("tiny")
-    tokenizer = Tokenizer.load(folder)
-    cost = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
-    engine = Engine(load_model(folder), tokenizer, EngineConfig(step_cost=cost))
+    model, tokenizer = loaded(resolve("tiny"))
+    engine = Engine(model, tokenizer, EngineConfig(step_cost=COST))
     params = SamplingParams(max_tokens=400, strategy="verified", ignore_eos=True)
     prompt = tuple(tokenizer.encode("Bob is 31 years old and lives in Rome. To JSON:"))
     for number in range(4):

@@ -16,21 +16,16 @@ from typing import Any
 import pytest
 import torch
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import COST, as_verified, loaded, requests_of, run
 from testing.engine.features import FEATURES, random_features, uses_history
 from testing.engine.oracle import autoregressive, causal_logits
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.step_cost import StepCost
 from wedlm_core.decoding.bad_words import check_words
 from wedlm_core.engine import Engine
 from wedlm_core.errors import RequestError
-from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams, Strategy
 
-COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
 TIGHT = {"page_size": 4, "prefill_chunk": 5, "max_batch_rows": 99, "num_pages": 120}
 ENGINES: dict[str, dict[str, Any]] = {
     "kernels": TIGHT,
@@ -39,11 +34,6 @@ ENGINES: dict[str, dict[str, Any]] = {
     "traced": {**TIGHT, "trace": True},
 }
 COUNT = 10
-
-
-@cache
-def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
-    return load_model(folder), Tokenizer.load(folder)
 
 
 @cache
@@ -68,10 +58,6 @@ def requests_with(folder: Path, fields: dict[str, Any], **common: Any) -> list[R
         for i in range(COUNT)
     ]
     return requests_of(prompts, params)
-
-
-def as_verified(requests: list[Request], window: int | str) -> list[Request]:
-    return [replace(r, params=replace(r.params, strategy="verified", window_size=window)) for r in requests]
 
 
 def assert_same(found: list[Generation], expected: list[Generation], *, nats: bool = True) -> None:

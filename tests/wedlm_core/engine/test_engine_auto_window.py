@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import loaded, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting import measure
 from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.model.sources import resolve
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, SamplingParams
 
 FREE = StepCost.linear(fixed=1.0, per_row=0.01, floor_rows=4096)
@@ -24,8 +22,7 @@ DEAR = StepCost.linear(fixed=0.01, per_row=1.0)
 
 @pytest.fixture(scope="module")
 def parts() -> tuple:
-    folder = resolve("tiny")
-    return load_model(folder), Tokenizer.load(folder)
+    return loaded(resolve("tiny"))
 
 
 def generate(parts: tuple, params: SamplingParams, config: EngineConfig) -> list[Generation]:
@@ -80,24 +77,3 @@ def test_the_cost_is_measured_once_per_model_and_machine(
     assert Engine(*parts, EngineConfig(max_num_seqs=64)).measure_step_cost() == first
     with pytest.raises(AssertionError, match="measured again"):  # smaller engines run fewer sequences at once
         Engine(*parts, EngineConfig(max_num_seqs=3)).measure_step_cost()
-
-
-def test_measuring_in_the_middle_of_a_run_changes_nothing(
-    parts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(measure, "CONSTANTS", replace(CONSTANTS, measured_seconds=(0.1, 0.1)))
-    params = SamplingParams(max_tokens=40, window_size=8)
-    want = generate(parts, params, EngineConfig())
-    engine = Engine(*parts, EngineConfig())
-    prompts = [engine.tokenizer.encode(f"Count from {i} to {i + 12}.") for i in range(1, 9)]
-    done = {}
-    for request in requests_of(prompts, params):
-        engine.add(request)
-    engine.step()
-    engine.step()
-    assert engine.measure_step_cost().seconds
-    engine.pages.check_integrity()
-    while engine.has_work():
-        done.update((g.request_id, g.token_ids) for g in engine.step())
-    assert [done[str(i)] for i in range(8)] == [g.token_ids for g in want]

@@ -56,7 +56,7 @@ CONFIGS = st.builds(
     length=st.sampled_from(sorted(TARGET_PROMPTS)), target=params(), others=OTHERS, config=CONFIGS,
     place=st.integers(0, 6), seed=st.integers(0, 3),
 )  # fmt: skip
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_row_has_the_same_bits_in_any_company(
     request: pytest.FixtureRequest, model: str, length: int, target: SamplingParams,
     others: list[tuple[list[int], SamplingParams]], config: EngineConfig, place: int, seed: int,

@@ -76,18 +76,6 @@ def test_case(name: str) -> None:
     run_cases([name])
 
 
-@pytest.mark.sweep(8)
-@pytest.mark.parametrize("name", case_ids())
-def test_case_with_pages_of_16_and_prefill_chunks_of_7(name: str) -> None:
-    run_cases([name], page_size=16)
-    run_cases([name], prefill_chunk=7)
-
-
-@pytest.mark.parametrize("names", by_model_and_window())
-def test_all_cases_of_a_model_and_window_in_one_batch(names: list[str]) -> None:
-    run_cases(names)
-
-
 @pytest.mark.parametrize("names", by_model_and_window())
 def test_all_at_once_in_chunks_of_7_over_pages_of_16(names: list[str]) -> None:
     run_cases(names, page_size=16, prefill_chunk=7, max_batch_rows=96)

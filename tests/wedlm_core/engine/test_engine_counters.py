@@ -89,11 +89,3 @@ def test_another_thread_reads_them_while_the_engine_runs() -> None:
     assert max(snapshot.occupancy for snapshot in seen) == 1.0
     assert 0 < max(snapshot.kv_pages_share for snapshot in seen) <= 1.0
     assert max(snapshot.waiting for snapshot in seen) > 0
-
-
-@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlapping"])
-def test_windows_are_priced_by_what_forwards_have_at_most_where_the_next_is_launched_before_its_rows_are_known(
-    overlap: bool,
-) -> None:
-    engine = tiny_engine(**SMALL, overlap=overlap)
-    assert engine._drafting._overlap == overlap

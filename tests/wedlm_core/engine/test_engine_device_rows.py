@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import loaded, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.cuda_graphs import StaticInputs
 from wedlm_core.engine.forward.graph_policy import GraphBook
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
-from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Request, SamplingParams
 
 CONFIG = EngineConfig(max_num_seqs=4, max_window=4, page_size=8, max_model_len=64, overlap=True, attention="triton")
-
-
-@cache
-def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
-    return load_model(folder), Tokenizer.load(folder)
 
 
 def some_requests(strategy: str) -> list[Request]:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import COST, requests_of, run
 from testing.engine.schemas import OTHERS, SCHEMAS
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.model.decoder_gpu import DecoderGpu
 from wedlm_core.model.quantised import quantise
@@ -25,7 +24,7 @@ from wedlm_core.types import Generation, Request, SamplingParams
 
 pytestmark = pytest.mark.gpu  # products of 8-bit integers, and masks of grammars, by kernels of a CUDA device
 
-COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
+
 CONFIG = EngineConfig(
     max_num_seqs=32, max_window=8, max_model_len=512, num_pages=600, page_size=16, attention="triton",
     batch_invariant=True, step_cost=COST, graph_rows=128,

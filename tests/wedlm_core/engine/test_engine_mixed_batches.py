@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from testing.engine.engines import run
+from testing.engine.engines import loaded, run
 from testing.engine.features import random_features
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.engine_config import StreamingSwitches
@@ -28,10 +28,7 @@ from wedlm_core.engine.forward.outcome import fetch
 from wedlm_core.engine.forward.runner import StepDetail
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
-from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams, Strategy
 
 COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=60)
@@ -45,11 +42,6 @@ VERIFIED = 0  # the number of its decoding, in every engine
 MODELS = ("tiny", "agreeing")
 MAX_WINDOW = 16  # the value of "auto" for reference and blockwise
 BATCHES = 10  # of each model
-
-
-@cache
-def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
-    return load_model(folder), Tokenizer.load(folder)
 
 
 def engine_of(folder: Path, **fields: Any) -> Engine:
@@ -189,6 +181,8 @@ def test_the_rest_of_a_mix_is_what_it_is_alone_where_some_are_aborted(folder: Pa
             engine.add(requests[name])
             waiting.remove(name)
         done.update((g.request_id, g) for g in engine.step())
+        engine.pages.check_integrity()
+        assert len(engine._sequences) == len(requests) - len(waiting) - len(done) - len(aborted)
         running = [name for name in requests if name not in {*waiting, *done, *aborted}]
         if running and rng.random() < 0.2:
             aborted.add(rng.choice(running))

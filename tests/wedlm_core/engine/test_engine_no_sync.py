@@ -6,7 +6,6 @@ machine. ``test_engine_gpu.py`` has CUDA itself check.
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from testing.engine.engines import requests_of
+from testing.engine.engines import COST, loaded, requests_of
 from testing.engine.features import FEATURES
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
-from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
 UNORDERED: dict[str, Any] = {"min_p": 0.01, "min_tokens": 3, "logit_bias": {7: 1.0}}
@@ -42,11 +37,6 @@ class NoWaiting(TorchDispatchMode):
         if name == "repeat_interleave":
             assert (kwargs or {}).get("output_size") is not None, f"{func} sums its counts"
         return func(*args, **(kwargs or {}))
-
-
-@cache
-def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
-    return load_model(folder), Tokenizer.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +71,7 @@ def test_no_step_waits(agreeing_folder: Path, strategy: str, window: Any, monkey
     monkeypatch.setattr(AsyncLaunch, "_run_model", unwatched)
     config = EngineConfig(
         max_window=16, page_size=4, num_pages=200, prefill_chunk=5, attention="tiled", overlap=True,
-        step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20),
+        step_cost=COST,
     )  # fmt: skip
     engine = Engine(*loaded(agreeing_folder), config)
     params = SamplingParams(

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import COST, requests_of, run
 from testing.engine.features import random_features
 from testing.engine.models import random_decoder
 from wedlm_core.config import EngineConfig
-from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
@@ -32,8 +31,7 @@ GRAMMARS: tuple[Any, ...] = (None, None, {"regex": "[0-9 ]{20,30}"}, {"choice": 
 @cache
 def engine() -> Engine:
     model = random_decoder(qwen3=True, seed=5, sharpness=1.5, common=1.0, vocab=VOCABULARY)
-    cost = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
-    return Engine(model, Tokenizer.load(resolve("tiny")), EngineConfig(page_size=4, max_window=8, step_cost=cost))
+    return Engine(model, Tokenizer.load(resolve("tiny")), EngineConfig(page_size=4, max_window=8, step_cost=COST))
 
 
 def random_requests(rng: random.Random, count: int) -> list[Request]:

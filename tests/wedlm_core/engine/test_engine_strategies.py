@@ -13,7 +13,7 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.types import Generation, SamplingParams, Strategy
+from wedlm_core.types import Generation, SamplingParams
 
 _RANDOM = random.Random(5)
 PROMPTS = [[_RANDOM.randrange(4, 300) for _ in range(_RANDOM.choice([1, 2, 9, 30, 64]))] for _ in range(24)]
@@ -75,21 +75,3 @@ def test_blockwise_commits_whole_blocks_or_nothing(agreeing_folder: Path, window
         sizes = {len(step["decoder_committed"]) for step in generation.trace}
         assert sizes <= {0, window}
         assert window in sizes
-
-
-def test_a_row_is_the_same_in_a_mixed_batch_and_alone(agreeing_folder: Path) -> None:
-    params = [
-        SamplingParams(
-            strategy=list(Strategy)[i % 5], window_size=1 + i % 7, temperature=0.9 * (i % 2), max_tokens=10 + i,
-            entropy_threshold=1.0, ignore_eos=True, top_k=0 if i % 3 else 20,
-        )
-        for i in range(len(PROMPTS))
-    ]  # fmt: skip
-    requests = requests_of(PROMPTS, params)
-    mixed = run(engine_of(agreeing_folder, max_num_seqs=9), requests)
-    single = engine_of(agreeing_folder, max_num_seqs=1, prefill_chunk=5)
-    for request, together in zip(requests, mixed, strict=True):
-        (alone,) = run(single, [request])
-        assert together.token_ids == alone.token_ids
-        assert together.stats.commit_histogram == alone.stats.commit_histogram
-        assert together.stats.mean_entropy == pytest.approx(alone.stats.mean_entropy, abs=1e-6)

@@ -6,16 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import loaded, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.engine_config import StreamingSwitches
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, SamplingParams
 
 _RANDOM = random.Random(7)
@@ -27,7 +24,7 @@ BARE = StreamingSwitches(
 
 def generate(folder: Path, switches: StreamingSwitches, **params: object) -> list[Generation]:
     config = EngineConfig(page_size=16, streaming=switches, trace=True)
-    engine = Engine(load_model(folder, device="cpu", dtype=torch.float32), Tokenizer.load(folder), config)
+    engine = Engine(*loaded(folder), config)
     given = {"max_tokens": 24, "window_size": 6, "entropy_threshold": 1.2, "ignore_eos": True} | params
     return run(engine, requests_of(PROMPTS, SamplingParams(**given)))  # type: ignore[arg-type]
 
@@ -117,7 +114,7 @@ def test_adaptive_windows_without_masks_do_not_stand_still(
     )
     dear = StepCost.linear(fixed=0.1, per_row=1.0)
     config = EngineConfig(streaming=switches, step_cost=dear, max_window=8, page_size=16)
-    engine = Engine(load_model(agreeing_folder), Tokenizer.load(agreeing_folder), config)
+    engine = Engine(*loaded(agreeing_folder), config)
     params = SamplingParams(max_tokens=9, strategy="streaming", ignore_eos=True)
     for request in requests_of([[5, 6, 7], [8] * 20], params):
         engine.add(request)

@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import COST, as_verified, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
@@ -47,7 +47,7 @@ TIGHT = EngineConfig(
     prefill_chunk=5,
     max_batch_rows=99,
     max_window=16,
-    step_cost=StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20),  # windows of 0 to 16, by load
+    step_cost=COST,
 )
 
 
@@ -124,10 +124,6 @@ def assert_same(ours: Generation, theirs: Generation) -> None:
     assert ours.stats.mean_logprob == pytest.approx(theirs.stats.mean_logprob)
     assert ours.stats.mean_entropy == pytest.approx(theirs.stats.mean_entropy)
     assert ours.stats.decode_forwards <= theirs.stats.decode_forwards
-
-
-def as_verified(requests: list[Request], window: int | str) -> list[Request]:
-    return [replace(r, params=replace(r.params, strategy="verified", window_size=window)) for r in requests]
 
 
 CASES = [*((w, n) for w in (1, 4, 16) for n in (1, 7, 32)), *(("auto", n) for n in (1, 7, 64))]

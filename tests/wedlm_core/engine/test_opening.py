@@ -6,19 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import loaded, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine, opening
 from wedlm_core.engine.scheduling.slots import SlotTable
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
 
 def test_rows_of_many_jobs_have_their_own_stops_and_few_are_remembered(
     agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine(load_model(agreeing_folder), Tokenizer.load(agreeing_folder), EngineConfig(max_num_seqs=3))
+    engine = Engine(*loaded(agreeing_folder), EngineConfig(max_num_seqs=3))
     monkeypatch.setattr(opening, "_SHARED", 4)
     seen, eos = dict[tuple[int, ...], int](), engine.eos_token_ids
     set_stop_ids = SlotTable.set_stop_ids

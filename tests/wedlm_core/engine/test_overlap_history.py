@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testing.engine.engines import run
+from testing.engine.engines import loaded, run
 from testing.engine.repeating import COST, TIGHT, Given, engine_of, new_engine, requests, tokens
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting.controller import Arm
 from wedlm_core.engine.overlap import CompletedForward, OverlapLoop
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.model.weights import load_model
 from wedlm_core.statistics import DraftSource
 from wedlm_core.structured_outputs import StructuredOutputs
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Generation, Request, SamplingParams
 
 WORDS = StructuredOutputs(regex=r"([a-z]+ ){6,12}[a-z]+")
@@ -75,6 +73,7 @@ def drafted(done: list[Generation]) -> int:
     return sum(one.stats.history_drafts_accepted for one in done)
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("settings", [{}, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("longest", "at_once"), [(1, 5), (3, 8), (40, 1), (40, 8)])
@@ -133,7 +132,7 @@ def test_windows_that_keep_drafts_when_no_more_are_asked_for(
     agreeing_folder: Path, tight: dict[str, int], slots: int
 ) -> None:
     """Of sequences without a place in the last forward: they were rewritten while the next one had their rows."""
-    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    model, tokenizer = loaded(agreeing_folder)
     config = EngineConfig(max_window=8, overlap=True, step_cost=COST, max_num_seqs=slots, **tight)
     engine, prompt = Engine(model, tokenizer, config), tuple(tokenizer.encode("nine plus one is ten"))
     controller, scheduler = Given(), engine._scheduler

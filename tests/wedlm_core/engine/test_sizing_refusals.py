@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from testing.engine.engines import loaded
 from testing.engine.refusals import assert_refused
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.sizing import check_room, state_bytes
 from wedlm_core.errors import ConfigError
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,7 @@ from wedlm_core.tokenizer import Tokenizer
 def test_what_no_memory_holds_is_refused_before_it_is_allocated(
     agreeing_folder: Path, fields: dict[str, Any], words: str
 ) -> None:
-    model, tokenizer = load_model(agreeing_folder), Tokenizer.load(agreeing_folder)
+    model, tokenizer = loaded(agreeing_folder)
     Engine(model, tokenizer)  # the engine's kernels are compiled
     assert_refused(lambda: Engine(model, tokenizer, EngineConfig(**fields)), words, (ConfigError,))
 

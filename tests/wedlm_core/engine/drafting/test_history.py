@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +55,7 @@ def longest_match(text: list[int], ends: list[int]) -> int:
     return best
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(token, min_size=1, max_size=30))
 def test_the_first_draft_follows_a_longest_match_in_the_own_text(text: list[int]) -> None:
     one = history()
@@ -73,7 +71,7 @@ def test_the_first_draft_follows_a_longest_match_in_the_own_text(text: list[int]
         assert drafts[0] in {text[end] for end in ends}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(token, min_size=1, max_size=40), st.integers(0, 40))
 def test_a_text_is_the_same_whether_it_was_prompt_or_committed(text: list[int], first: int) -> None:
     first = min(first, len(text))
@@ -239,9 +237,3 @@ def test_positions_are_counted_anew_before_they_overflow(monkeypatch: pytest.Mon
 def test_too_little_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match="64 slots need at least"):
         History(64, 4, max_bytes=100_000)
-
-
-def test_importing_history_brings_no_torch() -> None:
-    code = "import sys, wedlm_core.engine.drafting.history; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

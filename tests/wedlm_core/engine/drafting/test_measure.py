@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import loaded, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting import measure
 from wedlm_core.engine.drafting.bench import Bench
 from wedlm_core.engine.drafting.constants import CONSTANTS
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
 
 
@@ -85,7 +83,7 @@ def test_the_first_default_request_runs_in_an_engine_of_any_size(
         return plain(self, rows, sequences, context, before=before)
 
     monkeypatch.setattr(Bench, "run", watched)
-    engine = Engine(load_model(qwen3_folder), Tokenizer.load(qwen3_folder), EngineConfig(overlap=overlap, **settings))
+    engine = Engine(*loaded(qwen3_folder), EngineConfig(overlap=overlap, **settings))
     found = run(engine, requests_of([[3, 4], [5]], SamplingParams(max_tokens=6, ignore_eos=True)))
     assert [len(g.token_ids) for g in found] == [6, 6]
     assert max(seen, default=0) <= settings["max_num_seqs"]  # a pool of one page has no room to measure in

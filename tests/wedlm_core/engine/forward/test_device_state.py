@@ -75,23 +75,6 @@ OTHER = {one.field: one.example for one in OPTIONAL} | {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("field", OTHER)
-def test_one_other_value_is_written_over_what_the_sequence_before_had(field: str) -> None:
-    assert {p.field for p in PARAMETERS if not p.own} <= OTHER.keys()
-    given: dict[str, Any] = {field: OTHER[field]}
-    other = replace(PLAIN, **given)
-    for last, before in ((other, PLAIN), (PLAIN, other)):
-        state, fresh = blank_state(), blank_state()
-        for one, kinds in ((state, (before, last)), (fresh, (last,))):
-            for params in kinds:
-                request = Request(request_id="0", prompt_token_ids=(1, 2), params=params, seed=5)
-                one.setup([request], [2], [0], [()], [[[7]] if params.bad_words else []])
-        for name in ("uses", "tops", "_adjusted"):
-            np.testing.assert_array_equal(getattr(state, name), getattr(fresh, name), err_msg=name)
-        for name, column in fresh.columns.items():
-            assert torch.equal(state.columns[name], column), name
-
-
 def test_parameters_that_differ_in_what_the_host_reads_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     written = list[tuple[int, ...]]()
 
@@ -112,8 +95,9 @@ KINDS = [
     SamplingParams(temperature=1.0, top_p=0.5, max_tokens=9),
     SamplingParams(temperature=1.0, logprobs=3, stop_token_ids=(5,)),
     SamplingParams(presence_penalty=0.5, logit_bias={7: 2.0}),
-    SamplingParams(bad_words=("a",)),
+    *(SamplingParams(**{"temperature": 1.0, name: value}) for name, value in OTHER.items()),
 ]
+assert {p.field for p in PARAMETERS if not p.own} <= OTHER.keys(), "each value differs from the usual one once"
 
 
 @settings(max_examples=80, deadline=None)

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from wedlm_core.decoding.strategies import Commit
-from wedlm_core.engine.forward import joining
 from wedlm_core.engine.forward.joining import join_arrays, join_tensors
 from wedlm_core.engine.forward.outcome import join, outcome_of, take, words_of
 from wedlm_core.errors import IntegrityError
 from wedlm_core.statistics import OUTCOME_KINDS, StepOutcome
-
-ENGINE = Path(joining.__file__).parent
-# These put columns of one table side by side, or add a place for a sequence without a past: there are no groups here.
-OTHERS = {"joining.py", "acceptance.py", "drafting.py", "masks.py", "step_cost.py", "sizing.py"}
-JOINS = {"cat", "concat", "concatenate", "hstack", "vstack", "append"}
 
 
 def outcome(rows: int, places: int, first: int = 0) -> StepOutcome:
@@ -105,23 +96,3 @@ def test_the_words_of_a_commit_bring_it_to_the_host_bit_for_bit() -> None:
     np.testing.assert_array_equal(found.next_rows_D, [9, 10, 11])
     with pytest.raises(IntegrityError, match="float64"):
         words_of(commit(3, 4, torch.float64), torch.arange(3))
-
-
-def joins_of(path: Path) -> list[int]:
-    """Lines of a file that join arrays or tensors by a function of numpy or torch."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and node.attr in JOINS
-        and isinstance(node.value, ast.Name)
-        and node.value.id in ("np", "torch")
-    ]
-
-
-def test_groups_are_joined_in_one_place() -> None:
-    assert joins_of(ENGINE / "joining.py"), "the search finds them"
-    elsewhere = {path.name: joins_of(path) for path in ENGINE.rglob("*.py") if path.name not in OTHERS}
-    found = {name: lines for name, lines in elsewhere.items() if lines}
-    assert not found, f"use wedlm_core.engine.forward.joining in {found}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import numpy as np
 from hypothesis import given, settings
@@ -84,7 +82,7 @@ def check_equal(plan: ForwardPlan, scheduler: Scheduler) -> None:
         assert found.flags.c_contiguous, "as well"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     running=st.integers(0, 9),
@@ -142,7 +140,7 @@ loads = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     loads=loads,
     page_size=st.sampled_from([1, 4, 16]),
@@ -198,11 +196,6 @@ def test_page_pressure_preempts_the_youngest_and_keeps_its_slot() -> None:
     assert old.preemptions == 0
     assert machine.table.cached[slot] == 0
     assert machine.scheduler.waiting[0] is young
-
-
-def test_the_scheduler_imports_no_torch() -> None:
-    code = "import sys, wedlm_core.engine.scheduling.scheduler, wedlm_core.kv.pages; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_adaptive_windows_that_are_too_many_together_take_turns_by_age() -> None:
