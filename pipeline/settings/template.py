@@ -104,12 +104,15 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv"
 
 
 class _MissingCell(StrictUndefined):
-    """A field that a mapping of a row lacks; ``range`` of it names the column too."""
+    """A name that a row, or a mapping of it, lacks; ``range`` of it names the column too."""
 
     __slots__ = ()
 
     def __index__(self) -> int:
         return len(self)  # which raises
+
+    def __repr__(self) -> str:
+        return str(self)  # which raises: a list with it has no text either
 
 
 class _Fields(dict[Any, Any]):
@@ -133,8 +136,9 @@ class RowEnvironment(BoundedEnvironment):
     """The environment of prompt templates: no null has a text."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, undefined=StrictUndefined)
+        super().__init__(**settings, undefined=_MissingCell)
         self.finalize = _not_null
+        self.filters |= {name: _of_a_value(self.filters[name]) for name in _PASS_NULLS}
         self.tests["none"] = lambda value: value is None or isinstance(value, NullCell)
         self.policies["json.dumps_kwargs"] = {"sort_keys": True, "default": _json_null}
 
@@ -168,6 +172,23 @@ def _json_null(value: Any) -> None:
         raise TypeError(f"a {type(value).__name__} has no JSON")
     if not value._is_null:
         str(value)
+
+
+_PASS_NULLS = ("map", "select", "reject", "selectattr", "rejectattr", "items")
+"""Filters of Jinja that take no value for an empty list."""
+
+
+def _of_a_value(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter, for which a null or missing cell is an error and no empty list."""
+
+    @functools.wraps(plain)
+    def own(*args: Any, **options: Any) -> Any:
+        for value in args[:2]:  # the context of some, and the value
+            if isinstance(value, StrictUndefined):
+                iter(value)  # which raises
+        return plain(*args, **options)
+
+    return own
 
 
 @pass_context

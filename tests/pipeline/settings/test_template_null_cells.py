@@ -36,6 +36,10 @@ ROW: dict[str, Any] = {
         ("{{ n | round }}", "n"), ("{{ c | int(3) }}", "c"), ("{{ n | tojson }}", "n"),
         ("{% for k, v in s.items() %}{{ v }}{% endfor %}", "s.x"),
         ("{% macro f(a) %}{{ a }}{% endmacro %}{{ f(c) }}", "c"),
+        ("{{ c | map('upper') | join }}", "c"), ("{{ c.x | select | join }}", "c"),
+        ("{{ s.w | reject | join }}", "s.w"),
+        ("{{ c | selectattr('q') | list }}", "c"), ("{% for k, v in c | items %}{{ v }}{% endfor %}", "c"),
+        ("{{ [s.w] }}", "s.w"), ("{{ {'k': s.w} }}", "s.w"),
     ],
 )  # fmt: skip
 def test_a_template_that_writes_a_null_cell_names_its_place(template: str, place: str) -> None:
