@@ -231,8 +231,8 @@ class Sample:
         """Raise SourceError if all rows would fail."""
         if self.rows and len(self.faults) == self.rows:
             raise SourceError(
-                f"all {self.rows} sampled rows would fail; the first: {self.faults[0]} Correct the settings, or the "
-                "rows: --preview 5 shows them."
+                f"all {self.rows} sampled rows would fail; the first: {self.faults[0].rstrip('.')}. Correct the "
+                "settings, or the rows: --preview 5 shows them."
             )
 
 

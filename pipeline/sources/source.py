@@ -333,11 +333,11 @@ def each_of(files: Sequence[SourceFile], look: Callable[[SourceFile], _T], *, fo
     return results
 
 
-def cut(tables: Iterable[pa.Table], first_row: int, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-    """Cut a stream of consecutive tables, beginning at row ``first_row``, into slices.
+def cut(path: str, tables: Iterable[pa.Table], first_row: int, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+    """Cut a stream of consecutive tables of a file, beginning at row ``first_row``, into slices.
 
     Raises:
-        SourceError: the stream ends before the last slice: the file changed during the run.
+        SourceError: the stream ends before the last slice: the file changed during the run, or is damaged.
     """
     stream = iter(tables)
     held: list[pa.Table] = []
@@ -347,7 +347,10 @@ def cut(tables: Iterable[pa.Table], first_row: int, slices: Sequence[Slice]) -> 
         while end < stop:
             table = next(stream, None)
             if table is None:
-                raise SourceError(f"the input ends at row {end}, but rows up to {stop} were planned: it was changed.")
+                raise SourceError(
+                    f"{path}: it ends at row {end}, and its own count says {stop} or more: it is damaged, or was "
+                    "changed during the run. Correct or remove it."
+                )
             held.append(table)
             end += table.num_rows
             while held and begin + held[0].num_rows <= piece.first_row:

@@ -65,7 +65,8 @@ class IpcSource(FileSource):
         starts = self._starts[number]
         begin = bisect.bisect_right(starts, slices[0].first_row) - 1
         with _batches(self.files[number].path, self.options, begin) as batches:
-            yield from cut((self.conform(pa.Table.from_batches([b])) for b in batches), starts[begin], slices)
+            tables = (self.conform(pa.Table.from_batches([b])) for b in batches)
+            yield from cut(self.files[number].path, tables, starts[begin], slices)
 
 
 @contextmanager

@@ -84,7 +84,8 @@ class ParquetSource(FileSource):
         end = bisect.bisect_left(starts, slices[-1].first_row + slices[-1].num_rows)
         with _open(self.files[number].path, self.options) as file:
             batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=list(range(begin, end)))
-            yield from cut((self.conform(pa.Table.from_batches([b])) for b in batches), starts[begin], slices)
+            tables = (self.conform(pa.Table.from_batches([b])) for b in batches)
+            yield from cut(self.files[number].path, tables, starts[begin], slices)
 
 
 @contextmanager

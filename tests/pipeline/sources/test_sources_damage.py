@@ -18,6 +18,8 @@ from fsspec.implementations.memory import MemoryFile
 from pipeline.errors import SourceError
 from pipeline.sources import inflating
 from pipeline.sources.formats import parquet
+from pipeline.sources.source import cut
+from pipeline.types import Slice
 from testing.pipeline.source_rows import all_rows, opened
 
 TEXT = [f"Count from {i} to 9." for i in range(4000)]
@@ -147,3 +149,9 @@ def test_a_parquet_file_of_rows_that_are_too_long_is_refused_before_it_is_decomp
     monkeypatch.setattr(parquet, "_MOST_ROW_BYTES", 50_000)
     with pytest.raises(SourceError, match=r"x\.parquet: .*10001[0-9] bytes.*50000"):
         opened(tmp_path / "x.parquet", tmp_path)
+
+
+def test_a_file_of_fewer_rows_than_it_says_is_named() -> None:
+    piece = Slice(file=0, first_row=0, num_rows=2)
+    with pytest.raises(SourceError, match=r"^in/x\.parquet: it ends at row 1, .* it is damaged, or was changed"):
+        list(cut("in/x.parquet", [pa.table({"prompt": ["a"]})], 0, [piece]))
