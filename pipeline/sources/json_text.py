@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -116,7 +116,7 @@ class JsonReader:
         return _twice(twice, pairs)
 
 
-def _twice(name: str, pairs: list[tuple[str, Any]]) -> Misfit:
+def _twice(name: str, pairs: Sequence[tuple[str, Any]]) -> Misfit:
     return Misfit(f"the key {name!r} occurs twice in an object", repr(pairs), tuple(pairs))
 
 
