@@ -24,7 +24,7 @@ from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_base.version import VERSION
 
 _OF_COMMANDS = {"stages": "chain", "etl": "etl"}
-"""Fields of a file that one command has beside those of ``RunConfig``."""
+"""Fields of a file that one command has in addition to those of ``RunConfig``."""
 NO_OUTPUT = "."
 """The output of commands that write nothing; the configuration has no default for it."""
 
@@ -85,7 +85,7 @@ def collect(args: argparse.Namespace) -> RunConfig:
 
 
 def collect_with(args: argparse.Namespace, name: str, make: Callable[[RunConfig, Any], tuple[_T, Any]]) -> _T:
-    """The configuration of a command that has one field of its own beside those of ``RunConfig``.
+    """The configuration of a command that has one field of its own in addition to those of ``RunConfig``.
 
     Args:
         args: the options of :func:`jobs.config_options.add_config_options`.
