@@ -3,9 +3,13 @@
     python -m benchmarks.decode.versions OTHER [--models tiny random-25m 0.6b] [--numbers float32 bfloat16 int8]
         [--batches 1 8 32 64] [--point-seconds 6]
 
-OTHER is the root of another checkout, run by this one's interpreter. Each has a process with an engine of its own; one
-of them decodes at a time, and each round has one pass of either. The result is the median over rounds of the ratio of
-the two rates of a round; the tokens of both have to be the same.
+OTHER is the root of another checkout, run by this one's interpreter. Each has a process with an engine of its own. In a
+round both decode the same prompts, some milliseconds each in turns, so that a machine whose speed changes slows both.
+The result is the median over rounds of the ratio of their rates; their tokens have to be the same.
+
+With one thread (the default) rates are by processor time, and other programs hardly change them; with more they need a
+quiet machine. Both engines have the step cost that this checkout measured: two measurements of the same engine differ
+by some percent, and with them windows. Compare a checkout with a copy of itself first, to see the noise.
 
 A model that is named by its shape has random weights in bfloat16 and decodes random prompts greedily. ``--numbers`` are
 those of weights: "int8" rounds weights of float32.
@@ -23,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,7 +51,8 @@ _NUMBERS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "i
 _PROMPT, _NEW, _WORDS = 64, 24, 900  # of random prompts: tokens, tokens that follow, different tokens
 _STRATEGIES = ("verified", "autoregressive", "reference", "streaming", "blockwise")
 _GOAL = 0.98
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 15
+_TURN_SECONDS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +69,9 @@ class _Point:
 class _Engine:
     """A checkout's engine in a process of its own."""
 
-    def __init__(self, root: Path, cache: str, model: str, numbers: str, threads: int) -> None:
+    def __init__(
+        self, root: Path, cache: str, model: str, numbers: str, threads: int, cost: dict[str, Any]
+    ) -> None:  # fmt: skip
         environment = {**os.environ, "WEDLM_CACHE_HOME": cache, "PYTHONPATH": str(root)}
         self._process = subprocess.Popen(
             [sys.executable, str(_CHILD)], cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -72,7 +79,9 @@ class _Engine:
         )  # fmt: skip
         dtype, weights = _NUMBERS[numbers]
         config = {**_CONFIG, "weight_dtype": weights}
-        self.ask({"model": model, "dtype": dtype, "config": config, "threads": threads})
+        self.cost = self.ask(
+            {"model": model, "dtype": dtype, "config": config, "threads": threads, "step_cost": cost}
+        )  # fmt: skip
 
     def ask(self, order: dict[str, Any]) -> dict[str, Any]:
         """Its answer."""
@@ -123,25 +132,36 @@ def _model(
 ) -> Iterator[tuple[_Point, list[float], list[float], bool]]:
     """Rates of this checkout and of the other one, point by point, and whether all tokens were the same."""
     with tempfile.TemporaryDirectory() as mine, tempfile.TemporaryDirectory() as its, _folder(model) as folder:
-        engines = [
-            _Engine(root, cache, str(folder), numbers, args.threads) for root, cache in ((ROOT, mine), (other, its))
-        ]
+        first = _Engine(ROOT, mine, str(folder), numbers, args.threads, {})
+        engines = [first, _Engine(other, its, str(folder), numbers, args.threads, first.cost)]
         for point, work in _points(args, model, numbers):
             order = _order(work, point.strategy)
-            warm = [engine.ask(order) for engine in engines]
+            digests = {answer["digest"] for answer in _round(engines, order)}  # warms up
             rates: tuple[list[float], list[float]] = ([], [])
-            digests, begin = {answer["digest"] for answer in warm}, time.monotonic()
+            begin = time.monotonic()
             while len(rates[0]) < _LEAST_ROUNDS or (
                 len(rates[0]) < _MOST_ROUNDS and time.monotonic() - begin < args.point_seconds
             ):
-                turn = (0, 1) if len(rates[0]) % 2 == 0 else (1, 0)
-                for which in turn:
-                    answer = engines[which].ask(order)
-                    rates[which].append(answer["rate"])
+                for own, answer in zip(rates, _round(engines, order), strict=True):
+                    own.append(answer["rate"])
                     digests.add(answer["digest"])
             yield point, *rates, len(digests) == 1
         for engine in engines:
             engine.close()
+
+
+def _round(engines: Sequence[_Engine], order: dict[str, Any]) -> list[dict[str, Any]]:
+    """The last answers of engines that decode in turns, in a new order each time."""
+    for engine in engines:
+        engine.ask(order)
+    answers: list[dict[str, Any]] = [{} for _ in engines]
+    left, draw = list(range(len(engines))), random.Random(0)
+    while left:
+        draw.shuffle(left)
+        for which in left:
+            answers[which] = engines[which].ask({"seconds": _TURN_SECONDS})
+        left = [which for which in left if not answers[which]["ends"]]
+    return answers
 
 
 def _points(args: argparse.Namespace, model: str, numbers: str) -> Iterator[tuple[_Point, Workload]]:
@@ -205,7 +225,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--numbers", nargs="+", default=["float32"], choices=list(_NUMBERS))
     parser.add_argument("--strategies", nargs="+", default=list(_STRATEGIES[:2]), choices=_STRATEGIES)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64])
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--point-seconds", type=float, default=6.0, help="rounds are added to a point until then")
     return parser
 

@@ -13,59 +13,99 @@ import os
 import sys
 import time
 from collections import deque
+from dataclasses import asdict
 from typing import Any
 
 sys.path.insert(0, os.getcwd())
 
 import torch
 
-from wedlm_core import LLM, EngineConfig, Request, SamplingParams
+from wedlm_core import LLM, EngineConfig, Generation, Request, SamplingParams
+from wedlm_core.config import StepCost
+from wedlm_core.engine import Engine
 
 
 def main() -> None:
     """Answer each line of standard input with one line."""
     answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write between the answers
-    llm: LLM | None = None
+    engine: Engine | None = None
+    passage: Passage | None = None
     for number, line in enumerate(sys.stdin):
         order: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = {}
         if "model" in order:
-            torch.set_num_threads(order["threads"])
-            llm = LLM(order["model"], config=EngineConfig(**order["config"]), device="cpu", dtype=order["dtype"])
-            answer: dict[str, Any] = {}
+            engine = load(order)
+            answer = asdict(engine.measure_step_cost())
+        elif "requests" in order:
+            assert engine is not None
+            passage = Passage(engine, order["requests"], order["concurrency"], number)
         else:
-            assert llm is not None
-            answer = run(llm, order["requests"], order["concurrency"], number)
+            assert passage is not None
+            answer = passage.go_on(order["seconds"])
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def run(llm: LLM, wanted: list[dict[str, Any]], concurrency: int, number: int) -> dict[str, Any]:
-    """Decode; tokens per second until fewer sequences are left than run at once, and a digest of all tokens."""
-    waiting = deque(
-        Request(
-            request_id=f"{number}.{i}",
-            prompt_token_ids=tuple(one["prompt"]),
-            params=SamplingParams(**one["params"]),
-            seed=i,
+def load(order: dict[str, Any]) -> Engine:
+    """The engine, with the step cost of the order if there is one."""
+    torch.set_num_threads(order["threads"])
+    cost = {name: tuple(value) if isinstance(value, list) else value for name, value in order["step_cost"].items()}
+    config = EngineConfig(**order["config"], step_cost=StepCost(**cost) if cost else None)
+    return LLM(order["model"], config=config, device="cpu", dtype=order["dtype"]).engine
+
+
+class Passage:
+    """Decodes requests, a turn at a time.
+
+    Args:
+        engine: empty.
+        wanted: prompts and parameters.
+        concurrency: sequences at once.
+        number: is part of the ids of the requests.
+    """
+
+    def __init__(self, engine: Engine, wanted: list[dict[str, Any]], concurrency: int, number: int) -> None:
+        self._engine, self._concurrency = engine, concurrency
+        # One thread is timed in seconds of its processor, which other programs do not take.
+        self._clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+        self._waiting = deque(
+            Request(
+                request_id=f"{number}.{i}",
+                prompt_token_ids=tuple(one["prompt"]),
+                params=SamplingParams(**one["params"]),
+                seed=i,
+            )
+            for i, one in enumerate(wanted)
         )
-        for i, one in enumerate(wanted)
-    )
-    gc.collect()
-    engine, done, seconds, tokens = llm.engine, {}, None, 0
-    running: set[str] = set()
-    begin = time.perf_counter()
-    while waiting or running:
-        while waiting and len(running) < concurrency:
-            request = waiting.popleft()
-            engine.add(request)
-            running.add(request.request_id)
-        for generation in engine.step():
-            done[generation.request_id] = generation
-            running.discard(generation.request_id)
-        if seconds is None and not waiting and len(running) < concurrency:
-            seconds = time.perf_counter() - begin
-            tokens = sum(len(g.token_ids) for g in done.values()) + sum(len(engine.committed(i)) for i in running)
-    ids = [done[f"{number}.{i}"].token_ids for i in range(len(wanted))]
-    return {"rate": tokens / (seconds or 1e-9), "digest": hashlib.sha256(repr(ids).encode()).hexdigest()}
+        self._ids = [request.request_id for request in self._waiting]
+        self._running, self._done = set[str](), dict[str, Generation]()
+        self._seconds, self._rate = 0.0, 0.0
+        gc.collect()
+
+    def go_on(self, seconds: float) -> dict[str, Any]:
+        """Decode for so many seconds; at the end, tokens per second at full load and a digest of all tokens."""
+        begin = last = self._clock()
+        while last - begin < seconds and (self._waiting or self._running):
+            self._step()
+            now = self._clock()
+            self._seconds, last = self._seconds + now - last, now
+            if not self._rate and not self._waiting and len(self._running) < self._concurrency:
+                # From here on the batch drains. A job drains once, but every pass would: so it does not count.
+                tokens = sum(len(one.token_ids) for one in self._done.values())
+                tokens += sum(len(self._engine.committed(i)) for i in self._running)
+                self._rate = tokens / self._seconds
+        if self._waiting or self._running:
+            return {"ends": False}
+        ids = [self._done[i].token_ids for i in self._ids]
+        return {"ends": True, "rate": self._rate, "digest": hashlib.sha256(repr(ids).encode()).hexdigest()}
+
+    def _step(self) -> None:
+        while self._waiting and len(self._running) < self._concurrency:
+            request = self._waiting.popleft()
+            self._engine.add(request)
+            self._running.add(request.request_id)
+        for generation in self._engine.step():
+            self._done[generation.request_id] = generation
+            self._running.discard(generation.request_id)
 
 
 if __name__ == "__main__":

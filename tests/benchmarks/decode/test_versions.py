@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from benchmarks.decode import versions, versions_child
-from wedlm_core import LLM, EngineConfig
 
 
 @pytest.mark.parametrize("numbers", versions._NUMBERS)
@@ -27,11 +26,18 @@ def test_a_shape_decodes_random_prompts_in_the_numbers_that_are_asked_for(
     ((point, work),) = versions._points(args, "0.6b", numbers)
     assert (point.model, point.numbers, point.batch) == ("0.6b", numbers, 2)
     with versions._folder("0.6b") as folder:
-        llm = LLM(
-            str(folder), dtype=dtype, device="cpu",
-            config=EngineConfig(max_num_seqs=2, max_model_len=128, weight_dtype=weights),
-        )  # fmt: skip
-        order = versions._order(work, point.strategy)
-        first, again = (versions_child.run(llm, order["requests"], order["concurrency"], n) for n in range(2))
-    assert first["rate"] > 0
-    assert first["digest"] == again["digest"]
+        order = {
+            "model": str(folder), "dtype": dtype, "threads": 1, "step_cost": {},
+            "config": {"max_num_seqs": 2, "max_model_len": 128, "weight_dtype": weights},
+        }  # fmt: skip
+        engine = versions_child.load(order)
+        again = versions_child.load(order | {"step_cost": asdict(engine.measure_step_cost())})
+        work_order = versions._order(work, point.strategy)
+        passages = [
+            versions_child.Passage(one, work_order["requests"], work_order["concurrency"], 0) for one in (engine, again)
+        ]
+        assert not passages[0].go_on(0.0)["ends"]
+        whole, same = (one.go_on(100.0) for one in passages)
+    assert again.config.step_cost == engine.measure_step_cost()
+    assert whole["rate"] > 0
+    assert whole["digest"] == same["digest"]
