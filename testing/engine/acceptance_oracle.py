@@ -24,7 +24,7 @@ class Counts:
 
     def observe(
         self, slots_D: IntArray, valid_D: BoolArray, offered_D: IntArray, agreed_D: IntArray, next_valid_D: BoolArray,
-        continues_D: BoolArray, source_DC: np.ndarray,
+        source_DC: np.ndarray,
     ) -> None:  # fmt: skip
         """See :meth:`wedlm_core.engine.drafting.acceptance.Acceptance.observe`."""
         place_C = np.arange(source_DC.shape[1])
@@ -34,7 +34,7 @@ class Counts:
         right_D = agreed_D - (other_DC & (place_C < agreed_D[:, None])).sum(axis=1)
         drafts_D = np.where(censored_D, right_D, offered_D - other_DC.sum(axis=1))
         agreed_D = np.minimum(right_D, drafts_D)
-        through_D = (agreed_D == drafts_D) & continues_D & ~censored_D
+        through_D = (agreed_D == drafts_D) & ~censored_D
         offset_W, kind_D = np.arange(1, self.counts.shape[3]), valid_D.astype(np.int64)
         observed = np.empty((len(slots_D), 2, self.counts.shape[3]))
         observed[:, 0, :-1] = offset_W <= np.minimum(agreed_D + 1, drafts_D)[:, None]

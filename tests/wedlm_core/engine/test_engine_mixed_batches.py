@@ -239,8 +239,8 @@ class Witness:
         mine = self._table.adaptive[slots_D] & (rows_D > 1)
         if mine.any():
             self.expected.observe(
-                slots_D[mine], own.valid_D[mine], own.offered_D[mine], own.agreed_D[mine], own.next_valid_D[mine],
-                ~ended_D[mine],
+                slots_D[mine], own.valid_D[mine], own.offered_D[mine], own.agreed_D[mine],
+                (own.next_valid_D & ~ended_D)[mine],
             )  # fmt: skip
         return bool(mine.any())
 

@@ -48,7 +48,7 @@ class Acceptance:
 
     def observe(
         self, slots_D: IntArray, valid_D: BoolArray, drafts_D: IntArray, agreed_D: IntArray, next_valid_D: BoolArray,
-        continues_D: BoolArray, source_DC: np.ndarray | None = None, own_D: BoolArray | None = None,
+        source_DC: np.ndarray | None = None, own_D: BoolArray | None = None,
     ) -> None:  # fmt: skip
         """Count the outcome of a forward with masks or drafts.
 
@@ -60,15 +60,14 @@ class Acceptance:
             valid_D: bool, whether its drafts were valid.
             drafts_D: int64, number of verified drafts.
             agreed_D: int64, number of accepted drafts, from the first on.
-            next_valid_D: bool, whether the remaining drafts are valid.
-            continues_D: bool, whether the output goes on: proposals of masks after its end are not counted.
+            next_valid_D: bool, whether the remaining drafts are valid; False where the output ended.
             source_DC: int8, source of each draft (:class:`wedlm_core.statistics.DraftSource`); None: all from masks.
             own_D: bool, sequences that count; None: all.
         """
         count = len(slots_D)
         learn(
             slots_D, np.ones(count, dtype=np.bool_) if own_D is None else own_D, valid_D, drafts_D, agreed_D,
-            next_valid_D, continues_D, np.zeros((count, 0), dtype=np.int8) if source_DC is None else source_DC,
+            next_valid_D, np.zeros((count, 0), dtype=np.int8) if source_DC is None else source_DC,
             self._family_S, self._counts, self._job, self._constants.counts_kept,
         )  # fmt: skip
 

@@ -147,8 +147,9 @@ class Drafting:
         adaptive_D = self._table.adaptive[slots_D]
         drafts = int(np.add.reduce(report.rows_D)) > len(slots_D)
         if drafts:
+            # An output that ended makes no use of its masks' proposals, and the next sequence begins without drafts.
             self._acceptance.observe(
-                slots_D, outcome.valid_D, outcome.offered_D, outcome.agreed_D, outcome.next_valid_D, ~report.ended_D,
+                slots_D, outcome.valid_D, outcome.offered_D, outcome.agreed_D, outcome.next_valid_D & ~report.ended_D,
                 self._table.source[slots_D], adaptive_D & (report.rows_D > 1),
             )  # fmt: skip
         if report.seconds is not None and len(slots_D) and adaptive_D.all():

@@ -146,7 +146,7 @@ def _of_masks(offered, agreed, source):  # type: ignore[no-untyped-def]
 
 @kernel
 def learn(  # type: ignore[no-untyped-def]
-    slots, own, valid, offered, agreed, next_valid, goes_on, source, families, counts, job, kept
+    slots, own, valid, offered, agreed, next_valid, source, families, counts, job, kept
 ):
     """Count the drafts of D sequences.
 
@@ -157,7 +157,6 @@ def learn(  # type: ignore[no-untyped-def]
         offered: int64 ``[D]``, drafts that were verified.
         agreed: int64 ``[D]``, how many of these, from the first, were accepted.
         next_valid: bool ``[D]``, the kind of the remaining drafts.
-        goes_on: bool ``[D]``, outputs that have not ended.
         source: int8 ``[D, P]``, where drafts come from; later drafts are masks'.
         families: int64 ``[slots]``.
         counts: float64 ``[2, slots, 2, W + 1]``, changed: stale and valid; tested and right.
@@ -173,7 +172,7 @@ def learn(  # type: ignore[no-untyped-def]
         slot, kind = slots[d], 1 if valid[d] else 0
         drafts, right, cut_off = _of_masks(offered[d], min(agreed[d], offered[d]), source[d])
         right = min(right, drafts)
-        through = right == drafts and goes_on[d] and not cut_off
+        through = right == drafts and not cut_off
         family = families[slot]
         seen[family, kind] = True
         for j in range(width + 1):
