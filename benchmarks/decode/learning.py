@@ -76,7 +76,7 @@ def plot(found: Mapping[Point, Sequence[float]], picture: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = _NAME  # so that the same figures give the same file
+    mpl.rcParams.update({"svg.hashsalt": _NAME, "svg.fonttype": "none"})  # the same figures give the same small file
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(
@@ -88,13 +88,14 @@ def plot(found: Mapping[Point, Sequence[float]], picture: Path) -> None:
         for masks, mark in zip(MASKS, "os^", strict=True):
             percent = [100 * loss for loss in found[machine, batch, masks]]
             panel.plot(list(SECONDS)[: len(percent)], percent, marker=mark, label=f"masks {masks}")
-        panel.set(xscale="log", title=f"{machine}, {batch} sequence{'s' if batch > 1 else ''}")
+        panel.set_title(f"{machine}, {batch} sequence{'s' if batch > 1 else ''}", fontsize=10)
+        panel.set(xscale="log")
         panel.set_xticks(list(SECONDS), ["2 s", "10 s", "60 s", "10 min"])
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     figure.supxlabel("length of the job")
     figure.supylabel("loss to the best fixed window (%)")
-    axes[0, -1].legend()
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(MASKS))
     figure.savefig(picture, metadata={"Date": None})
     plt.close(figure)
 
