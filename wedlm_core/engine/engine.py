@@ -291,8 +291,8 @@ class Engine:
     def _leave_out_drafting(self) -> None:
         """Go on with the smallest windows. Drafts from history are dropped, as the last may be half written."""
         table = self._table
-        slots_D = np.flatnonzero(table.recalls & ~table.constrained)  # grammars write the windows of the others
-        table.recalls[:] = False
+        slots_D = np.flatnonzero(table.has_history & ~table.constrained)  # grammars write the windows of the others
+        table.has_history[:] = False
         if len(slots_D) and not (self._loop is not None and self._loop.is_ahead):
             self._runner.state.empty_windows(slots_D)
             table.rows[slots_D], table.source[slots_D] = table.head[slots_D], DraftSource.MASK

@@ -46,7 +46,7 @@ class HistoryWindows:
     """Keeps the texts of sequences, and writes drafts that follow from them into windows.
 
     Args:
-        table: slots; ``recalls`` is written, and ``rows`` and ``source`` of windows that get drafts.
+        table: slots; ``has_history`` is written, and ``rows`` and ``source`` of windows that get drafts.
         state: windows on the device.
         max_window: most masks of any request's window.
         max_bytes: memory of the history.
@@ -66,19 +66,19 @@ class HistoryWindows:
 
     def open(self, slot: int, prompt: tuple[int, ...]) -> None:
         """Begin the text of a new sequence, which may get drafts from now on."""
-        self._table.recalls[slot] = True
+        self._table.has_history[slot] = True
         self._history.open(slot, np.array(prompt, dtype=np.int64))
 
     def close(self, slot: int, *, keep: bool) -> None:
         """End the text of a sequence; with ``keep`` it joins the finished rows."""
-        if self._table.recalls[slot] and keep:
+        if self._table.has_history[slot] and keep:
             self._history.close(slot)
-        self._table.recalls[slot], self._table.source[slot] = False, DraftSource.MASK
+        self._table.has_history[slot], self._table.source[slot] = False, DraftSource.MASK
 
     @property
     def waits(self) -> bool:
         """Whether the next forward has to wait for the outcome of the one before: drafts follow its tokens."""
-        return (self.is_on or self.placed) and bool(self._table.recalls.any())
+        return (self.is_on or self.placed) and bool(self._table.has_history.any())
 
     def draft(self, report: StepReport, accepted_2SW: np.ndarray, price: float) -> Suggestions | None:
         """Append the committed tokens, propose drafts for the sequences that go on, and write them into windows.
@@ -94,11 +94,11 @@ class HistoryWindows:
             forward is in flight.
         """
         table, slots_D, history = self._table, report.slots_D, self._history
-        recalls_D = table.recalls[slots_D]
-        history.append(slots_D, report.outcome.token_DC, report.emit_D * recalls_D)
+        own_D = table.has_history[slots_D]
+        history.append(slots_D, report.outcome.token_DC, report.emit_D * own_D)
         if not report.can_draft or not (self.is_on or self.placed):
             return None
-        lives_D = recalls_D & ~report.ended_D
+        lives_D = own_D & ~report.ended_D
         most_D = np.minimum(2 * table.widest[slots_D], table.limit[slots_D] - table.generated[slots_D])
         token_DP, acceptance_DP = history.propose(slots_D, most_D * lives_D if self.is_on else np.zeros_like(most_D))
         windows, take_D = self._state.windows_of(slots_D), np.empty(len(slots_D), dtype=np.int64)
@@ -114,7 +114,7 @@ class HistoryWindows:
     def _write(self, report: StepReport, found: Suggestions, windows: Windows) -> None:
         """Write the next windows of sequences without a grammar."""
         table, slots_D, outcome = self._table, report.slots_D, report.outcome
-        lives_D = table.recalls[slots_D] & ~(report.ended_D | table.constrained[slots_D])
+        lives_D = table.has_history[slots_D] & ~(report.ended_D | table.constrained[slots_D])
         columns = Columns(*(getattr(table, name) for name in Columns._fields))
         if write_drafts(
             slots_D, lives_D, outcome.count_D, outcome.offered_D, found.token_DP, found.take_D, columns, windows,

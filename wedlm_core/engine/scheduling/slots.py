@@ -71,7 +71,7 @@ class SlotTable:
         head: bool, the strategy keeps a head token.
         watched: bool, the request has stop strings.
         constrained: bool, the sequence has a grammar.
-        recalls: bool, the sequence gets drafts from history.
+        has_history: bool, the sequence gets drafts from history.
         held: bool, a forward of the sequence is in flight and its outcome has to be known before the next one.
         source: int8 ``[slots, places]``, where each draft of the next forward comes from
             (:class:`wedlm_core.statistics.DraftSource`).
@@ -87,7 +87,7 @@ class SlotTable:
         self.context, self.cached, self.rows, self.capacity, *others = _lines(self._integers)
         self.widest, self.masks, self.keep_valid, self.keep_stale, *others = others
         self.generated, self.limit, self.group, self._stop_counts = others
-        self.adaptive, self.head, self.watched, self.constrained, self.held, self.recalls = _lines(self._flags)
+        self.adaptive, self.head, self.watched, self.constrained, self.held, self.has_history = _lines(self._flags)
         self.source = np.zeros((slots, widest - 1), dtype=np.int8)
         self.stop_ids = np.full((slots, stop_ids), -1, dtype=np.int64)
         self.output = np.zeros((slots, 0), dtype=np.int32)
