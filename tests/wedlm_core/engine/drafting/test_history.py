@@ -222,6 +222,15 @@ def test_a_draft_is_more_probable_after_a_longer_match_and_with_more_of_the_vote
     assert first([4, 9, 4, 8, 4, 9, 4]) < first([4, 9, 4, 9, 4, 9, 4])
 
 
+def test_finished_rows_hold_outputs_and_no_more_of_prompts_than_a_match_needs() -> None:
+    one = history()
+    finish(one, 0, list(range(100)), [200, 201])
+    one.open(0, np.array([5, 6]))
+    assert propose(one) == []
+    one.open(0, np.array([97, 98, 99]))
+    assert propose(one) == [200, 201]
+
+
 def test_positions_are_counted_anew_before_they_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wedlm_core.engine.drafting.history._MOST_POSITIONS", 1200)
     one = history(max_bytes=SMALL)
