@@ -57,18 +57,23 @@ def longest_match(text: list[int], ends: list[int]) -> int:
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(token, min_size=1, max_size=30))
-def test_the_first_draft_follows_a_longest_match_in_the_own_text(text: list[int]) -> None:
+def test_the_first_draft_follows_most_of_the_longest_matches_in_the_own_text(text: list[int]) -> None:
     one = history()
     one.open(0, np.array(text))
     drafts = propose(one)
     best = longest_match(text, text)
     assert bool(drafts) == (best > 0)
     if drafts:
-        suffix = text[len(text) - best :]
-        # The index begins with the longest n-gram that it has: so a match is as long as this one at least.
-        indexed = max(order for order in CONSTANTS.orders if order <= best)
-        ends = [end for end in range(indexed, len(text)) if text[end - indexed : end] == suffix[best - indexed :]]
-        assert drafts[0] in {text[end] for end in ends}
+        ends = [end for end in range(best, len(text)) if text[end - best : end] == text[len(text) - best :]]
+        after = [text[end] for end in ends]
+        latest = {found: end for end, found in zip(ends, after, strict=True)}
+        assert drafts[0] == max(latest, key=lambda found: (after.count(found), latest[found]))
+
+
+def test_a_long_match_is_found_however_often_its_last_token_occurred_since() -> None:
+    one = history()
+    one.open(0, np.array([1, 2, 3, 9, *[3, 8] * 40, 1, 2, 3]))
+    assert propose(one, 0, 1) == [9]
 
 
 @settings(max_examples=40, deadline=None)
