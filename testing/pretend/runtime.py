@@ -25,15 +25,6 @@ class Stream:
     def wait_stream(self, other: Stream) -> None:
         """Nothing to do: work runs in launch order."""
 
-    def wait_event(self, event: Event) -> None:
-        """See :meth:`wait_stream`."""
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """Record an event."""
-        made = event or Event()
-        made.record(self)
-        return made
-
     def synchronize(self) -> None:
         """Count a wait for the device."""
         waits("Stream.synchronize")
