@@ -27,7 +27,7 @@ from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pool
 from pipeline.cluster.session import start_probe
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job
-from pipeline.progress.cost import ResourceSeconds
+from pipeline.progress.snapshot import ResourceSeconds
 from pipeline.worker.load_engine import EngineLoader
 from wedlm_core.kernels.cpu.kept import are_kept
 

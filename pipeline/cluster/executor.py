@@ -30,8 +30,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, plan_units
-from pipeline.progress.cost import ResourceSeconds
-from pipeline.progress.snapshot import ExecutorState
+from pipeline.progress.snapshot import ExecutorState, ResourceSeconds
 from pipeline.settings.pools import ActorRange
 from pipeline.stopping import Stop
 from pipeline.storage.protocol import Storage

@@ -126,11 +126,7 @@ class PoolState:
             else:
                 actors = Actors(ready=len(ready), starting=members.starting, leaving=members.leaving,
                                 most=self._pool.most)  # fmt: skip
-            units = source.units
-            return ExecutorState(
-                actors=actors, waiting=units["waiting"], running=units["running"], phase=self._phase,
-                load=self._loads.total(),
-            )  # fmt: skip
+            return ExecutorState(actors=actors, phase=self._phase, load=self._loads.total())
 
     def close(self) -> None:
         """Ask nobody any more."""

@@ -41,10 +41,9 @@ from pipeline.commit.repair import describe_damage, revoke
 from pipeline.commit.retries import describe_retries
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError
-from pipeline.progress.cost import ResourceSeconds
 from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
-from pipeline.progress.snapshot import ExecutorState, Progress, Stage
+from pipeline.progress.snapshot import ExecutorState, Progress, ResourceSeconds, Stage
 from pipeline.progress.views import Observer, ProgressMode, views
 from pipeline.sources import check_apart
 from pipeline.stopping import Stop, stop_budget

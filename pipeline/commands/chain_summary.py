@@ -9,7 +9,8 @@ from typing import Any
 from pipeline.codec import redact
 from pipeline.commands.filter import FilterResult
 from pipeline.commands.summary import Fact, RunResult, RunSummary, StartUp, SummaryTable
-from pipeline.progress.cost import ResourceSeconds, describe_cost
+from pipeline.progress.figures import describe_cost
+from pipeline.progress.snapshot import ResourceSeconds
 
 
 @dataclass(frozen=True, kw_only=True)

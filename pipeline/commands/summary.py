@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from pipeline.codec import redact
 from pipeline.commands.read import read
 from pipeline.fingerprint import retry_advice
-from pipeline.progress.cost import ResourceSeconds, describe_cost
+from pipeline.progress.figures import describe_cost
+from pipeline.progress.snapshot import ResourceSeconds
 from pipeline.reporting.facts import describe_drafts
 from pipeline.settings.parsing import describe_unparsed
 from pipeline.sinks import FORMATS

@@ -16,7 +16,7 @@ from typing import Any
 from pipeline import layout
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import DamagedError, SinkError
-from pipeline.progress.cost import ResourceSeconds
+from pipeline.progress.snapshot import ResourceSeconds
 from pipeline.storage.protocol import Storage
 
 _EVERY_SECONDS = 30.0

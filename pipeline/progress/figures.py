@@ -2,55 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TextIO
 
 from pipeline.codec import redact
-from pipeline.progress.snapshot import ChainFilter, ChainStage, Eta, Progress, Snapshot, Stage
+from pipeline.progress.snapshot import ChainFilter, ChainStage, Progress, ResourceSeconds, Snapshot, Stage
 
 _UNKNOWN = "-"
-_NO_TIME = 0.05
 _CAUSES = 3
-_UNITS = (("s", 1, 0), ("min", 60, 0), ("h", 3600, 1), ("days", 86_400, 1))
-"""Of times to come: the name, its seconds, and the decimals."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One figure: name, value, and whether it asks for attention."""
-
-    label: str
-    value: str
-    alarming: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageMark:
-    """One stage: label, seconds (0 before it began), and whether it is over, going on or to come."""
-
-    label: str
-    seconds: float
-    state: str
-    """``past``, ``present`` or ``future``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChainRow:
-    """A stage of a chain.
-
-    Attributes:
-        name: of the stage.
-        state: ``past``, ``present`` or ``future``.
-        share: that is done; None of a filter, which nobody counts.
-        text: its rows.
-        failed: how many of them failed; empty if none did.
-    """
-
-    name: str
-    state: str
-    share: float | None
-    text: str
-    failed: str = ""
+FAILED = "failed"
+"""Label of the figure that asks for attention."""
 
 
 def count(number: float) -> str:
@@ -72,69 +32,41 @@ def short_time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 59.95 else clock_time(seconds)
 
 
-def stage_marks(snapshot: Snapshot) -> list[StageMark]:
-    """The stages in their order. One that the run went through unseen, or in no time, is left out."""
-    now = list(Stage).index(snapshot.stage)
-    marks = []
-    for place, stage in enumerate(Stage):
-        seconds = snapshot.stages.get(stage, 0.0)
-        begun = seconds >= _NO_TIME
-        to_come = place >= now and (stage is not Stage.FILTERING or bool(snapshot.filters))
-        if stage is not Stage.DONE and (begun or to_come):
-            state = "present" if place == now else "past" if begun else "future"
-            marks.append(StageMark(label=stage.label, seconds=seconds, state=state))
-    return marks
-
-
-def chain_rows(snapshot: Snapshot) -> list[ChainRow]:
-    """The stages of a chain in their order, its filters after them; none of a run that is no chain."""
-    rows = [_stage_row(own) for own in snapshot.chain]
-    due = next((own.name for own in snapshot.filters if own.rows is None), None)
-    for own in snapshot.filters:
-        present = own.name == due and snapshot.stage is Stage.FILTERING
-        state = "past" if own.rows is not None else "present" if present else "future"
-        rows.append(ChainRow(name=own.name, state=state, share=None, text=_filter_text(own)))
-    return rows
-
-
-def _stage_row(own: ChainStage) -> ChainRow:
-    done = own.done
-    ended = own.units > 0 and done.units == own.units
-    state = "past" if ended else "present" if done.units else "future"
-    about = "" if not own.estimated else "about " if done.units else "at most "
-    text = f"{count(done.rows)} of {about}{count(own.total_rows)}" if own.units else _UNKNOWN
-    failed = f"{count(done.failed_rows)} failed" if done.failed_rows else ""
-    return ChainRow(name=own.name, state=state, share=own.share, text=text, failed=failed)
-
-
-def _filter_text(own: ChainFilter) -> str:
-    return "filter" if own.rows is None or own.kept is None else f"{count(own.kept)} of {count(own.rows)} kept"
-
-
-def cells_of(snapshot: Snapshot) -> list[Cell]:
-    """The figures of a run, always the same ones in the same order; ``-`` where one is not known yet.
+def figures_of(snapshot: Snapshot) -> dict[str, str]:
+    """The figures of a run by their labels, always the same ones; ``-`` where one is not known yet.
 
     Of a chain, the number of rows is the sum over its stages.
     """
-    done, total = snapshot.done, snapshot.total_rows
+    done, total, used = snapshot.done, snapshot.total_rows, snapshot.used
     about = "about " if any(own.estimated for own in snapshot.chain) else ""
-    rows = f"{count(done.rows)} of {about}{count(total)}" if total else _UNKNOWN
-    going = snapshot.recent.seconds > 0
-    load = snapshot.load
-    return [
-        Cell(label="rows", value=rows),
-        Cell(label="failed", value=count(done.failed_rows), alarming=done.failed_rows > 0),
-        Cell(label="ends in", value=_ends_in(snapshot.eta)),
-        Cell(label="tokens/s", value=count(snapshot.recent.tokens_per_second) if going else _UNKNOWN),
-        Cell(label="rows/s", value=_rate(snapshot.recent.rows_per_second) if going else _UNKNOWN),
-        Cell(
-            label="tokens/forward",
-            value=f"{snapshot.session.tokens_per_forward:.2f}" if snapshot.session.decode_forwards else _UNKNOWN,
-        ),
-        Cell(label="actors", value=_actors(snapshot)),
-        Cell(label="KV in use", value=f"{load.kv_share:.0%}" if load is not None and load.actors else _UNKNOWN),
-        _cost(snapshot),
-    ]
+    going, load = snapshot.recent.seconds > 0, snapshot.load
+    per_forward = snapshot.session.tokens_per_forward
+    found = {
+        "rows": f"{count(done.rows)} of {about}{count(total)}" if total else _UNKNOWN,
+        FAILED: count(done.failed_rows),
+        "ends in": _UNKNOWN if snapshot.eta is None else clock_time(snapshot.eta),
+        "tokens/s": count(snapshot.recent.tokens_per_second) if going else _UNKNOWN,
+        "rows/s": f"{snapshot.recent.rows_per_second:,.4g}" if going else _UNKNOWN,
+        "tokens/forward": f"{per_forward:.2f}" if snapshot.session.decode_forwards else _UNKNOWN,
+        "actors": _actors(snapshot),
+        "KV in use": f"{load.kv_share:.0%}" if load is not None and load.actors else _UNKNOWN,
+    }
+    if snapshot.cost is not None:
+        return {**found, "cost so far": f"{snapshot.cost:.4g}"}
+    return {**found, f"{used.unit}-seconds": count(round(used.priced, 1)) if used.priced else _UNKNOWN}
+
+
+def stage_rows(own: ChainStage) -> str:
+    """Done rows of a stage of a chain, and how many it will have."""
+    if not own.units:
+        return _UNKNOWN
+    about = "" if not own.estimated else "about " if own.done.units else "at most "
+    return f"{count(own.done.rows)} of {about}{count(own.total_rows)}"
+
+
+def filter_rows(own: ChainFilter) -> str:
+    """Rows that a filter of a chain kept."""
+    return "filter" if own.rows is None or own.kept is None else f"{count(own.kept)} of {count(own.rows)} kept"
 
 
 def failure_lines(snapshot: Snapshot) -> list[str]:
@@ -154,18 +86,6 @@ def format_progress(progress: Progress) -> str:
     )
 
 
-def _rate(number: float) -> str:
-    return f"{number:.3g}" if 0 < number < 1 else count(number)
-
-
-def _ends_in(eta: Eta | None) -> str:
-    if eta is None:
-        return _UNKNOWN
-    unit, seconds, digits = next((one for one in _UNITS if eta.seconds < one[1] * 120), _UNITS[-1])
-    best, low, high = (f"{value / seconds:.{digits}f}" for value in (eta.seconds, eta.low, eta.high))
-    return f"{best} {unit} ({low} to {high})"
-
-
 def _actors(snapshot: Snapshot) -> str:
     actors = snapshot.actors
     if not actors.most:
@@ -177,11 +97,16 @@ def _actors(snapshot: Snapshot) -> str:
     return text if actors.most <= actors.wanted else f"{text}, max {actors.most}"
 
 
-def _cost(snapshot: Snapshot) -> Cell:
-    used = snapshot.used
-    if snapshot.cost is not None:
-        return Cell(label="cost so far", value=f"{snapshot.cost:.4g}")
-    return Cell(label=f"{used.unit}-seconds", value=count(round(used.priced, 1)) if used.priced else _UNKNOWN)
+def describe_cost(used: ResourceSeconds, tokens: int, price_per_hour: float | None) -> str:
+    """One line for people. ``tokens``: generated in these seconds and committed."""
+    each = used.per_million(tokens)
+    line = f"{used.priced:.1f} {used.unit}-seconds reserved by actors"
+    if each is not None:
+        line += f", {each:.1f} per million tokens"
+    if price_per_hour is None:
+        return line
+    line += f"; at {price_per_hour:g} per {used.unit}-hour: {used.cost(price_per_hour):.4g}"
+    return line if each is None else f"{line}, {used.cost(price_per_hour) / tokens * 1e6:.4g} per million tokens"
 
 
 LINE_SECONDS = 10.0
@@ -223,7 +148,7 @@ class Lines:
 
 def format_line(snapshot: Snapshot) -> str:
     """One line of ``key=value``, without a line's end. Values have no blanks; times are in seconds."""
-    eta, load, actors = snapshot.eta, snapshot.load, snapshot.actors
+    load, actors = snapshot.load, snapshot.actors
     going, session = snapshot.recent.seconds > 0, snapshot.session
     values = {
         "stage": snapshot.stage.value,
@@ -241,9 +166,7 @@ def format_line(snapshot: Snapshot) -> str:
         "gpu_s": f"{snapshot.used.accelerators:.1f}",
         "cpu_s": f"{snapshot.used.cpus:.1f}",
         "cost": f"{snapshot.cost:.6g}" if snapshot.cost is not None else _UNKNOWN,
-        "eta_s": f"{eta.seconds:.0f}" if eta is not None else _UNKNOWN,
-        "eta_low_s": f"{eta.low:.0f}" if eta is not None else _UNKNOWN,
-        "eta_high_s": f"{eta.high:.0f}" if eta is not None else _UNKNOWN,
+        "eta_s": f"{snapshot.eta:.0f}" if snapshot.eta is not None else _UNKNOWN,
     }
     for own in snapshot.chain:
         values[f"{own.name}.rows"] = str(own.done.rows)

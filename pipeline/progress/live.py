@@ -6,6 +6,7 @@ import atexit
 import io
 from typing import Any, TextIO
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
 from rich.live import Live
@@ -14,21 +15,24 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.progress.figures import (
-    cells_of,
-    chain_rows,
+    FAILED,
     clock_time,
+    count,
     failure_lines,
+    figures_of,
+    filter_rows,
     format_line,
     short_time,
-    stage_marks,
+    stage_rows,
 )
 from pipeline.progress.snapshot import Snapshot, Stage
 
 _LEAST_WIDTH = 20
-_CELL_WIDTH = 30
+_FIGURE_WIDTH = 30
 """Columns that a figure with its label takes at least."""
 _RATIOS = (5, 4, 5)
 """Widths of the columns of figures, where all of them fit side by side."""
+_NO_TIME = 0.05
 _WIDE = 60
 """The stages of a chain have bars from this number of columns on."""
 _NOTEBOOK_WIDTH = 100
@@ -56,59 +60,77 @@ def frame(snapshot: Snapshot, console: Console) -> RenderableType:
     title = Text(snapshot.model, style="bold").append(f" to {snapshot.output}", style="not bold")
     head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
     failed = [_line(line, "red") for line in failure_lines(snapshot)]
-    parts = [head, _stages(snapshot, width, marks), _bars(snapshot, width, marks), _cells(snapshot, width), *failed]
-    return Constrain(Group(*parts, _line(snapshot.note, "dim")), width)
+    bars = _chain(snapshot, width, marks) if snapshot.chain else _bar(snapshot)
+    parts = [head, Columns(_stages(snapshot, marks), padding=(0, 2, 0, 0)), bars, _figures(snapshot, width)]
+    return Constrain(Group(*parts, *failed, _line(snapshot.note, "dim")), width)
 
 
-def _stages(snapshot: Snapshot, width: int, marks: dict[str, str]) -> Text:
-    lines = [Text()]
-    for mark in stage_marks(snapshot):
-        spent = "" if mark.state == "future" else f" {short_time(mark.seconds)}"
-        stage = f"{marks[mark.state]}{mark.label}{spent}"
-        if lines[-1] and lines[-1].cell_len + 2 + len(stage) > width:
-            lines.append(Text())
-        lines[-1].append("  " if lines[-1] else "").append(stage, style=_STYLES[mark.state])
-    return Text("\n").join(lines)
+def _stages(snapshot: Snapshot, marks: dict[str, str]) -> list[Text]:
+    """The stages in their order. One that the run went through unseen, or in no time, is left out."""
+    now = list(Stage).index(snapshot.stage)
+    found = []
+    for place, stage in enumerate(Stage):
+        seconds = snapshot.stages.get(stage, 0.0)
+        begun = seconds >= _NO_TIME
+        to_come = place >= now and (stage is not Stage.FILTERING or bool(snapshot.filters))
+        if stage is not Stage.DONE and (begun or to_come):
+            state = "present" if place == now else "past" if begun else "future"
+            spent = "" if state == "future" else f" {short_time(seconds)}"
+            found.append(_line(f"{marks[state]}{stage.label}{spent}", _STYLES[state]))
+    return found
 
 
-def _bars(snapshot: Snapshot, width: int, marks: dict[str, str]) -> Table | Text:
-    """The bar of the run; of a chain a line for each stage: name, bar (where there is room), share and rows."""
+def _bar(snapshot: Snapshot) -> Table:
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
-    if not snapshot.chain:
-        grid.add_column(ratio=1)
-        grid.add_row(_bar(snapshot.share), f"{int(snapshot.share * 100)}%" if snapshot.total_rows else "")
-        return grid
-    lines = []
-    grid.add_column(no_wrap=True, overflow="crop", max_width=width // 3)
     grid.add_column(ratio=1)
-    for row in chain_rows(snapshot):
-        name = Text(marks[row.state] + row.name, style=_STYLES[row.state], overflow="crop", no_wrap=True)
-        share = "" if row.share is None else f"{int(row.share * 100)}% "
-        text = Text(f"{share}{row.text}").append(f"  {row.failed}" if row.failed else "", style="bold red")
-        lines.append(Text.assemble(name, " ", text))
-        grid.add_row(name, Text() if row.share is None else _bar(row.share), text)
-    return grid if width >= _WIDE else Text("\n", no_wrap=True, overflow="crop").join(lines)
+    grid.add_row(_progress_bar(snapshot.share), f"{int(snapshot.share * 100)}%" if snapshot.total_rows else "")
+    return grid
 
 
-def _cells(snapshot: Snapshot, width: int) -> Table:
-    per_line = max(1, min(len(_RATIOS), width // _CELL_WIDTH))
+def _chain(snapshot: Snapshot, width: int, marks: dict[str, str]) -> Table:
+    """A line for each stage: name, share and rows, and a bar where there is room. The filters are the last lines."""
+    grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True, overflow="crop", min_width=_LEAST_WIDTH // 2, max_width=max(_LEAST_WIDTH, width) // 2)
+    grid.add_column(no_wrap=True, overflow="crop")
+    has_bars = width >= _WIDE
+    if has_bars:
+        grid.add_column(ratio=1)
+    for own in snapshot.chain:
+        done = own.done
+        state = "past" if 0 < own.units == done.units else "present" if done.units else "future"
+        text = Text(f"{int(own.share * 100)}% {stage_rows(own)}")
+        text.append(f"  {count(done.failed_rows)} failed" if done.failed_rows else "", style="bold red")
+        bar = [_progress_bar(own.share)] if has_bars else []
+        grid.add_row(_line(marks[state] + own.name, _STYLES[state]), text, *bar)
+    due = next((own for own in snapshot.filters if own.rows is None), None)
+    for kept in snapshot.filters:
+        present = kept is due and snapshot.stage is Stage.FILTERING
+        state = "past" if kept.rows is not None else "present" if present else "future"
+        grid.add_row(_line(marks[state] + kept.name, _STYLES[state]), filter_rows(kept))
+    return grid
+
+
+def _figures(snapshot: Snapshot, width: int) -> Table:
+    per_line = max(1, min(len(_RATIOS), width // _FIGURE_WIDTH))
     grid = Table.grid(expand=True, padding=(0, 1))
-    for place in range(per_line):
-        grid.add_column(ratio=_RATIOS[place] if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="crop")
-    texts = [
-        Text(f"{cell.label} ", style="dim").append(cell.value, style="not dim bold red" if cell.alarming else "not dim")
-        for cell in cells_of(snapshot)
-    ]
+    for ratio in _RATIOS[:per_line]:
+        grid.add_column(ratio=ratio if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="crop")
+    texts = [_figure(label, value) for label, value in figures_of(snapshot).items()]
     for first in range(0, len(texts), per_line):
         grid.add_row(*texts[first : first + per_line])
     return grid
+
+
+def _figure(label: str, value: str) -> Text:
+    alarming = label == FAILED and value != "0"
+    return Text(f"{label} ", style="dim").append(value, style="not dim bold red" if alarming else "not dim")
 
 
 def _line(text: str, style: str) -> Text:
     return Text(text, style=style, no_wrap=True, overflow="crop")
 
 
-def _bar(share: float) -> ProgressBar:
+def _progress_bar(share: float) -> ProgressBar:
     return ProgressBar(total=1.0, completed=share, complete_style="cyan", finished_style="green")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pipeline.progress.eta import Counts, RateTracker, work_of
-from pipeline.progress.snapshot import ChainFilter, ExecutorState, Progress, Snapshot, Stage, Units
+from pipeline.progress.snapshot import ChainFilter, ExecutorState, Progress, Snapshot, Stage
 from pipeline.progress.views import Observer, Pulse
 from pipeline.stages import announced_to
 from pipeline.types import CommitRecord, Totals
@@ -116,7 +116,7 @@ class Monitor:
         with self._lock:
             self._counts[stage].add(record, new)
             work = work_of(new) if self._chain else new.num_rows
-            self._rates.add(rows=new.num_rows, tokens=new.completion_tokens, forwards=new.decode_forwards, work=work)
+            self._rates.add(rows=new.num_rows, tokens=new.completion_tokens, work=work)
         self._tell(stage)
 
     def filtered(self, name: str, rows: int, kept: int) -> None:
@@ -155,17 +155,15 @@ class Monitor:
                 stage=self._stage,
                 stages=dict(self._spent),
                 recent=self._rates.recent(),
-                units=Units(total=sum(own.units for own in counts), waiting=state.waiting, running=state.running,
-                            committed=whole.session.units),
                 actors=state.actors,
                 load=state.load,
                 used=state.used,
                 price_per_hour=self._price,
                 note=self._note if now < self._noted + _NOTE_SECONDS else "",
-                eta=self._rates.eta(left, state.actors.ready, state.running, self._ahead(state, whole.session)),
+                eta=self._rates.eta(left, state.actors.ready),
                 chain=tuple(self._counts[name].as_stage(name) for name in self._chain),
                 filters=tuple(self._filters.values()),
-            )  # fmt: skip
+            )
 
     def _work_left(self) -> float:
         """In rows; of a chain, in token rows, and 0 (nothing is known) before every stage has committed a unit."""
@@ -174,16 +172,6 @@ class Monitor:
             return own.total_rows - own.done.rows
         known = [left for own in self._counts.values() if (left := own.work_left) is not None]
         return sum(known) if len(known) == len(self._counts) else 0.0
-
-    def _ahead(self, state: ExecutorState, session: Totals) -> float | None:
-        """Finished work in units that are not committed yet, as the engines count it; None if they do not."""
-        if state.load is None or not session.completion_tokens:
-            return None
-        tokens = state.load.counters.get("tokens", 0) - session.completion_tokens
-        work = work_of(session) if self._chain else session.rows
-        # Work that is lost or done twice is counted too; no more is ahead than units are held.
-        most = state.running * work / session.units
-        return min(max(0.0, tokens * work / session.completion_tokens), most)
 
     def _enter(self, stage: Stage, now: float) -> None:
         """Count the time since the last look, and go on in a stage."""

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pipeline.codec import gain_of
-from pipeline.progress.cost import ResourceSeconds
 from pipeline.types import Totals
+
+_MILLION = 1_000_000
+_HOUR = 3600.0
 
 
 class Stage(StrEnum):
@@ -32,6 +34,41 @@ class Stage(StrEnum):
     def label(self) -> str:
         """For people."""
         return "starting actors" if self is Stage.STARTING else self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceSeconds:
+    """How long actors have lived, times the resources of each.
+
+    Attributes:
+        accelerators: GPU-seconds.
+        cpus: CPU-seconds.
+    """
+
+    accelerators: float = 0.0
+    cpus: float = 0.0
+
+    def __add__(self, other: ResourceSeconds) -> ResourceSeconds:
+        """The sums."""
+        return ResourceSeconds(accelerators=self.accelerators + other.accelerators, cpus=self.cpus + other.cpus)
+
+    @property
+    def priced(self) -> float:
+        """The seconds that are paid for: of accelerators; where there were none, of CPUs."""
+        return self.accelerators or self.cpus
+
+    @property
+    def unit(self) -> str:
+        """The resource of :attr:`priced`: ``GPU`` or ``CPU``."""
+        return "GPU" if self.accelerators else "CPU"
+
+    def per_million(self, tokens: int) -> float | None:
+        """:attr:`priced` per million tokens; None without tokens."""
+        return self.priced * _MILLION / tokens if tokens else None
+
+    def cost(self, price_per_hour: float) -> float:
+        """Price of the priced seconds, in the currency of ``price_per_hour`` (of one GPU or CPU)."""
+        return self.priced / _HOUR * price_per_hour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +100,7 @@ class Progress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds to the end at this session's rate; None before the first unit. See :class:`Eta` for the spread."""
+        """Seconds to the end at this session's rate; None before the first unit."""
         return (self.total_rows - self.done.rows) / self.rows_per_second if self.rows_per_second else None
 
     def merged_with(self, other: Progress) -> Progress:
@@ -75,32 +112,17 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eta:
-    """When the last row will be committed, as far as the rates so far tell.
-
-    Attributes:
-        seconds: from the snapshot on.
-        low, high: bounds that the end lies between in 8 of 10 runs whose rates stay the same.
-    """
-
-    seconds: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Rates:
     """Rates of the latest commits.
 
     Attributes:
         seconds: how far back "lately" reaches; 0 before anything was committed.
-        rows, tokens, decode_forwards: committed in this time.
+        rows, tokens: committed in this time.
     """
 
     seconds: float = 0.0
     rows: int = 0
     tokens: int = 0
-    decode_forwards: int = 0
 
     @property
     def rows_per_second(self) -> float:
@@ -137,23 +159,6 @@ class Actors:
     def __add__(self, other: Actors) -> Actors:
         """Both."""
         return Actors(**{name: own + getattr(other, name) for name, own in vars(self).items()})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Units:
-    """Units of this session by state.
-
-    Attributes:
-        total: that this session has to do.
-        waiting: read and tokenised, and held by no actor.
-        running: held by an actor.
-        committed: by this session.
-    """
-
-    total: int = 0
-    waiting: int = 0
-    running: int = 0
-    committed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,15 +207,12 @@ class ExecutorState:
 
     Attributes:
         actors: by state.
-        waiting, running: units that no actor holds, and that some actor holds.
         phase: of the actors that are not ready yet: the latest of starting, loading, compiling that any has reached.
         load: of the engines; None if nothing is known.
         used: by the actors so far.
     """
 
     actors: Actors = field(default_factory=Actors)
-    waiting: int = 0
-    running: int = 0
     phase: Stage = Stage.STARTING
     load: Load | None = None
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
@@ -220,8 +222,6 @@ class ExecutorState:
         loads = [own.load for own in (self, other) if own.load is not None]
         return ExecutorState(
             actors=self.actors + other.actors,
-            waiting=self.waiting + other.waiting,
-            running=self.running + other.running,
             phase=max(self.phase, other.phase, key=list(Stage).index),
             load=functools.reduce(operator.add, loads) if loads else None,
             used=self.used + other.used,
@@ -273,13 +273,12 @@ class Snapshot(Progress):
         stage: its stage.
         stages: seconds in each stage so far, in the order of their begin, the present one included.
         recent: rates of the last commits.
-        units: of this session, by state.
         actors: by state.
         load: of the engines; None if nothing is known.
         used: GPU-seconds or CPU-seconds of the actors so far.
         price_per_hour: of one accelerator or CPU, if it was given.
         note: the latest announcement (:func:`pipeline.stages.announce`), such as the reason of a wait; mostly empty.
-        eta: None before enough is committed, and when nothing is left.
+        eta: seconds from now to the end; None before enough is committed, and when nothing is left.
         chain: of a chain, its stages that generate, in order.
         filters: of a chain, the filters at its end, in order.
     """
@@ -290,13 +289,12 @@ class Snapshot(Progress):
     stage: Stage = Stage.PLANNING
     stages: Mapping[Stage, float] = field(default_factory=dict)
     recent: Rates = field(default_factory=Rates)
-    units: Units = field(default_factory=Units)
     actors: Actors = field(default_factory=Actors)
     load: Load | None = None
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
     price_per_hour: float | None = None
     note: str = ""
-    eta: Eta | None = None
+    eta: float | None = None
     chain: tuple[ChainStage, ...] = ()
     filters: tuple[ChainFilter, ...] = ()
 

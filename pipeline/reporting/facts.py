@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from pipeline.codec import DRAFT_SOURCES
-from pipeline.progress.cost import ResourceSeconds
-from pipeline.progress.snapshot import Snapshot
+from pipeline.progress.snapshot import ResourceSeconds, Snapshot
 from pipeline.reporting.aggregate import Aggregate
 from pipeline.reporting.chart import count, percent
 from pipeline.reporting.traces import RowTrace

@@ -15,8 +15,7 @@ from pipeline.codec import FinishReason, Generation, Request, RequestError
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, read_units
-from pipeline.progress.cost import ResourceSeconds
-from pipeline.progress.snapshot import ExecutorState
+from pipeline.progress.snapshot import ExecutorState, ResourceSeconds
 from pipeline.prompts.tokenize import prepare_table
 from pipeline.types import CommitRecord
 from pipeline.worker.engine_thread import EngineThread

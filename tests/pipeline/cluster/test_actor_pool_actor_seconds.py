@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.cluster.actor_pool import ActorSeconds
-from pipeline.progress.cost import ResourceSeconds
+from pipeline.progress.snapshot import ResourceSeconds
 
 
 def test_lives_begin_with_the_process_and_end_when_the_actor_is_given_back() -> None:

@@ -22,8 +22,7 @@ from pipeline.config import RunConfig
 from pipeline.plan.input_check import check_unique_ids
 from pipeline.plan.job import Job
 from pipeline.plan.units import Work, plan_units
-from pipeline.progress.cost import ResourceSeconds
-from pipeline.progress.snapshot import ExecutorState
+from pipeline.progress.snapshot import ExecutorState, ResourceSeconds
 from pipeline.sources import open_source
 from pipeline.storage.local import LocalStorage
 from pipeline.types import CommitRecord

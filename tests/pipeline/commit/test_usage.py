@@ -14,7 +14,7 @@ from pipeline.commands.summary import RunSummary
 from pipeline.commit import usage as module
 from pipeline.commit.usage import Usage, read_usage
 from pipeline.config import RunConfig
-from pipeline.progress.cost import ResourceSeconds
+from pipeline.progress.snapshot import ResourceSeconds
 from pipeline.storage.open import open_storage
 from testing.pipeline.fakes import InlineExecutor, MemoryStorage
 from testing.pipeline.scheduled_table import ScheduledTable, prompts

@@ -10,7 +10,8 @@ from pipeline import RunConfig
 from pipeline.commands.summary import RunSummary
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import fingerprint_fields
-from pipeline.progress.cost import ResourceSeconds, describe_cost
+from pipeline.progress.figures import describe_cost
+from pipeline.progress.snapshot import ResourceSeconds
 from pipeline.types import Totals
 
 

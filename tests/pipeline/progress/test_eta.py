@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import pytest
 
 from pipeline.progress.eta import RateTracker
-from pipeline.progress.snapshot import Eta
 
 PULSE = 0.25
 
@@ -33,23 +32,19 @@ class Run:
 class Said:
     """The estimate of the end, and how long it took from then on."""
 
-    eta: Eta
+    eta: float
     truth: float
 
     @property
-    def covers(self) -> bool:
-        return self.eta.low <= self.truth <= self.eta.high
-
-    @property
     def ratio(self) -> float:
-        return self.eta.seconds / self.truth
+        return self.eta / self.truth
 
 
-def simulate(run: Run, seed: int, share: float, engines_say: bool = True) -> Said:
+def simulate(run: Run, seed: int, share: float) -> Said:
     """The estimate when ``share`` of the units are done. Unit times are gamma distributed; actors never idle."""
     rng, shape = random.Random(seed), run.spread**-2
     tracker, now, ready, given, done = RateTracker(), 0.0, 0, 0, 0
-    said: tuple[float, Eta] | None = None
+    said: tuple[float, float] | None = None
     held: dict[int, tuple[float, float]] = {}
     events = [(at, 0, 0) for at in run.joins]
     heapq.heapify(events)
@@ -65,11 +60,10 @@ def simulate(run: Run, seed: int, share: float, engines_say: bool = True) -> Sai
         if kind == 1:
             done += 1
             del held[unit]
-            tracker.add(rows=run.rows, tokens=run.rows * 50, forwards=run.rows * 10)
+            tracker.add(rows=run.rows, tokens=run.rows * 50)
             if said is None and done >= share * run.units:
                 left = run.units - done
-                ahead = sum((now - begin) / seconds for begin, seconds in held.values()) * run.rows
-                eta = tracker.eta(left * run.rows, ready, len(held), ahead if engines_say else None)
+                eta = tracker.eta(left * run.rows, ready)
                 assert eta is not None
                 said = now, eta
         for _ in range(run.held if kind == 0 else 1):
@@ -91,42 +85,17 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
 @pytest.mark.parametrize("name", RUNS)
-def test_8_of_10_ends_are_within_the_bounds(name: str, share: float) -> None:
-    found = [simulate(RUNS[name], seed, share) for seed in range(30)]
-    assert sum(one.covers for one in found) >= 0.8 * len(found)
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_the_time_is_right_in_the_middle_of_a_run_and_the_bounds_are_of_use(name: str) -> None:
+def test_the_time_is_right_in_the_middle_of_a_run(name: str) -> None:
     found = [simulate(RUNS[name], seed, 0.5) for seed in range(30)]
     assert statistics.median(abs(one.ratio - 1) for one in found) < 0.2
-    assert statistics.median(one.eta.high / one.eta.low for one in found) < 3.2
-
-
-def test_what_engines_have_done_of_units_that_they_hold_counts_at_the_beginning() -> None:
-    run = Run(held=12, units=60)  # most of the first seconds no unit is done, although all are under way
-    with_it, without = (
-        [abs(simulate(run, seed, 0.05, engines_say=said).ratio - 1) for seed in range(30)] for said in (True, False)
-    )
-    assert statistics.median(with_it) < 0.2
-    assert statistics.median(with_it) < statistics.median(without) / 2
-
-
-def test_more_units_narrow_the_bounds() -> None:
-    widths = []
-    for units in (20, 80, 320):
-        found = [simulate(Run(units=units), seed, 0.5).eta for seed in range(10)]
-        widths.append(statistics.median(eta.high / eta.low for eta in found))
-    assert widths[0] > widths[1] > widths[2]
 
 
 def test_rates_that_change_are_noticed_before_the_end() -> None:
     run = Run(units=400, drift=3.0)
     early, late = (statistics.median(simulate(run, seed, share).ratio for seed in range(10)) for share in (0.5, 0.95))
     assert early < 0.5, "nobody can know that the second half is slower"
-    assert 0.75 < late < 1.25
+    assert 0.5 < late < 1.5
 
 
 def test_nothing_is_said_before_there_is_a_rate_nor_when_nothing_is_left() -> None:
@@ -134,18 +103,17 @@ def test_nothing_is_said_before_there_is_a_rate_nor_when_nothing_is_left() -> No
     tracker.advance(0.0, 1)
     assert tracker.eta(100, 1) is None
     tracker.advance(5.0, 1)
-    tracker.add(rows=10, tokens=10, forwards=5)
+    tracker.add(rows=10, tokens=10)
     assert tracker.eta(100, 1) is None, "one unit is no rate"
-    tracker.add(rows=10, tokens=10, forwards=5)
+    tracker.add(rows=10, tokens=10)
     eta = tracker.eta(100, 1)
     assert eta is not None
-    assert eta.seconds == pytest.approx(25.0, rel=0.1)
-    assert eta.low < 25.0 < eta.high
+    assert eta == pytest.approx(25.0, rel=0.1)
     assert tracker.eta(0, 1) is None
     assert tracker.eta(100, 0) is None, "nobody works"
     twice = tracker.eta(100, 2)
     assert twice is not None
-    assert twice.seconds == pytest.approx(eta.seconds / 2), "the rate is one actor's"
+    assert twice == pytest.approx(eta / 2), "the rate is one actor's"
 
 
 def test_time_without_an_actor_does_not_count() -> None:
@@ -153,17 +121,17 @@ def test_time_without_an_actor_does_not_count() -> None:
     for now, actors in ((0.0, 0), (100.0, 0), (110.0, 1)):
         tracker.advance(now, actors)
     for _ in range(4):
-        tracker.add(rows=5, tokens=50, forwards=25)
+        tracker.add(rows=5, tokens=50)
     assert tracker.seconds == pytest.approx(10.0)
     recent = tracker.recent()
-    assert (recent.rows_per_second, recent.tokens_per_second, recent.decode_forwards) == (2.0, 20.0, 100)
+    assert (recent.rows_per_second, recent.tokens_per_second) == (2.0, 20.0)
 
 
 def test_recent_rates_forget_the_beginning() -> None:
     tracker = RateTracker()
     for second in range(400):
         tracker.advance(float(second), 1)
-        tracker.add(rows=1 if second < 300 else 7, tokens=1, forwards=1)
+        tracker.add(rows=1 if second < 300 else 7, tokens=1)
     assert tracker.recent().rows_per_second == pytest.approx(7.0, rel=0.1)
 
 
@@ -171,7 +139,7 @@ def test_what_is_kept_does_not_grow_with_the_run() -> None:
     tracker = RateTracker()
     for second in range(20_000):
         tracker.advance(float(second), 3)
-        tracker.add(rows=1, tokens=2, forwards=1)
-    assert len(tracker._buckets) <= 64
-    assert sum(bucket.units for bucket in tracker._buckets) == 20_000, "merging loses nothing"
+        tracker.add(rows=1, tokens=2)
+    assert len(tracker._last) <= 24
+    assert tracker.recent().rows_per_second == pytest.approx(1.0, rel=0.1)
     assert tracker.seconds == pytest.approx(19_999.0)

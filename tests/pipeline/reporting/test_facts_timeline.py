@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.progress.cost import ResourceSeconds
-from pipeline.progress.snapshot import Actors, Load, Snapshot
+from pipeline.progress.snapshot import Actors, Load, ResourceSeconds, Snapshot
 from pipeline.reporting.facts import Moment, Session, TimeLine, columns_of, moments_of
 from pipeline.types import Totals
 
