@@ -270,8 +270,6 @@ class CommitRecord:
         blank_prompts, identical_prompts: prompts of this attempt without a visible character, and prompts equal to an
         earlier one of the unit.
         made_of: of a unit of a chain's later stage: ``data_sha256`` of its source in the stage before.
-        lowest_hash: the lowest hash (:func:`pipeline.worker.row_traces.row_hashes`) of its generations; None if it has
-            none, or the record is of an earlier version.
         mask_drafts, mask_drafts_accepted, grammar_drafts, grammar_drafts_accepted, history_drafts,
             history_drafts_accepted: sums of the fields of ``stats``; 0 in records of earlier versions.
     """
@@ -304,7 +302,6 @@ class CommitRecord:
     retried: Mapping[str, int] = field(default_factory=dict)
     more: tuple[Stretch, ...] = ()
     made_of: str = ""
-    lowest_hash: int | None = None
     blank_prompts: int = 0
     identical_prompts: int = 0
     mask_drafts: int = 0

@@ -47,10 +47,9 @@ class BatchSource:
 
     files = (SourceFile(key="batch", path="", digest="", stamp=""),)
     remedy = "Correct the rows before the stage."
-    input_format = "rows"
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
+    def __init__(self, schema: pa.Schema, input_format: str = "rows") -> None:
+        self.schema, self.input_format = schema, input_format
 
 
 class BatchJobs:

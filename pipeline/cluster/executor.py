@@ -23,7 +23,7 @@ from pipeline.cluster.node_watch import NodeWatch, drain
 from pipeline.cluster.prefetch import TASK_CPUS, PreparedUnit, interleaved, prefetch_later, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private
 from pipeline.cluster.session import Background
-from pipeline.cluster.tracing import Tracing, rows_to_trace
+from pipeline.cluster.tracing import FirstRows, Tracing
 from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
 from pipeline.config import RunConfig
@@ -189,6 +189,7 @@ class RayExecutor:
         units = prefetch_units(job, work.tasks, partial(_reserved, pool), pool.bisection)
         if work.later is not None:
             units = interleaved(prefetch_later(job, work.later, pool.bisection), units, work.later.end)
+        first = FirstRows(job, wanted=work.traced)
         refit = None if self._private else _refit(job.config, pool.resources, work.units)
         try:
             with ExitStack() as stack:
@@ -198,19 +199,18 @@ class RayExecutor:
                         pool, units, held, work.units, self._stop, starts=self._starts, refit=refit, nodes=watch,
                         drain_seconds=job.config.drain_seconds,
                     ):  # fmt: skip
-                        if work.sampled is not None:
-                            work.sampled.add(record)
+                        first.add(record)
                         yield record
-                if not self._stop.asked and self._begin_tracing(job, work, pool):
+                if not self._stop.asked and self._begin_tracing(first, pool):
                     stack.pop_all()  # the pool is ended when that is done
         except ray.exceptions.RayError as error:
             watch.confirm()
             raise _explained(error, job.storage, begin) from error
 
-    def _begin_tracing(self, job: Job, work: Work, pool: ActorPool) -> bool:
+    def _begin_tracing(self, first: FirstRows, pool: ActorPool) -> bool:
         """Whether an actor traces rows for the report now, and ends the pool."""
         try:
-            rows = rows_to_trace(job, work.sampled)
+            rows = first.read()
             return rows is not None and self._tracing.begin(pool, rows)
         except Exception:
             _LOG.warning("rows could not be traced for the report", exc_info=True)

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from pipeline.cluster.actor_pool import ActorPool
 from pipeline.codec import redact
+from pipeline.commit.part_files import staged_place
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import load_place
-from pipeline.plan.units import Sampled
-from pipeline.worker.row_traces import SPARE, Traced, lowest_rows
+from pipeline.types import CommitRecord
+from pipeline.worker.row_traces import SPARE, Traced, rows_that_succeeded
 
 _LOG = logging.getLogger(__name__)
 _SECONDS = 20.0
@@ -23,12 +24,29 @@ _END_SECONDS = 5.0
 _REASON_CHARACTERS = 200
 
 
-def rows_to_trace(job: Job, sampled: Sampled | None) -> pa.Table | None:
-    """The output rows that may be traced, read from where they are staged; None if there are none."""
-    if sampled is None or not job.config.report or not job.config.report_traces:
-        return None
-    tables = (load_place(job, place) for place in sampled.places())
-    return lowest_rows(tables, job.config.report_traces + SPARE, job.config.column_prefix)
+class FirstRows:
+    """Knows where the rows are that may be traced: those of the first units that are done.
+
+    Args:
+        job: the run.
+        wanted: whether any are to be traced.
+    """
+
+    def __init__(self, job: Job, *, wanted: bool) -> None:
+        self._job = job
+        self._most = job.config.report_traces + SPARE if wanted else 0
+        self._units: list[CommitRecord] = []
+
+    def add(self, record: CommitRecord) -> None:
+        """A unit has been staged."""
+        if record.samples and len(self._units) < self._most:
+            self._units.append(record)
+
+    def read(self) -> pa.Table | None:
+        """These rows, read from where they are staged; None if there are none."""
+        job = self._job
+        places = (staged_place(record, derived_ids=job.rows.derived_ids) for record in self._units)
+        return rows_that_succeeded((load_place(job, place) for place in places), self._most, job.config.column_prefix)
 
 
 class Tracing:

@@ -33,7 +33,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, TooManyFailuresError
 from pipeline.plan.input_check import changed_since_planned, check_committed_rows
 from pipeline.plan.job import Job
-from pipeline.plan.retry_failed import REPAIR_FIRST, SampledUnits, settled_samples, with_previous
+from pipeline.plan.retry_failed import REPAIR_FIRST, with_previous
 from pipeline.plan.units import Work, read_tasks
 from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
@@ -47,7 +47,6 @@ from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.open import check_output_url, open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.types import Totals
-from pipeline.worker.row_traces import SPARE
 
 _LEAST_ROWS = 100
 """With fewer rows the share is not tested."""
@@ -310,7 +309,7 @@ def _generate(
         tasks=read_tasks(with_previous(units.work(), index, derived_ids=job.rows.derived_ids)),
         units=units.work_units,
         unit_rows=units.largest_work,
-        sampled=_sampled(job, index),
+        traced=job.config.report and job.config.report_traces > 0,
     )
     for records in executor.run_units(job, work):
         lease.check()
@@ -324,14 +323,6 @@ def _generate(
     if missing:
         raise AssertionError(f"the graph ended without an error, but units {missing} have no record")
     return time.monotonic() - begin
-
-
-def _sampled(job: Job, index: Index) -> SampledUnits | None:
-    """The finder of the rows that the report shows step by step; None if it shows none."""
-    if not job.config.report or not job.config.report_traces:
-        return None
-    most, derived = job.config.report_traces + SPARE, job.rows.derived_ids
-    return SampledUnits(most, settled_samples(index, most, derived_ids=derived), derived_ids=derived)
 
 
 def publish_committed(

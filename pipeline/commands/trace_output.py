@@ -1,13 +1,14 @@
-"""Traces of an output's sampled rows, made afterwards: by any process that has the model."""
+"""Traces of some rows of an output, made afterwards: by any process that has the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from pipeline.cluster.batch_stage import BatchSource
 from pipeline.codec import CoreConfigError, SamplingParams
 from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
@@ -15,9 +16,8 @@ from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.job import Job, resolve_job
 from pipeline.prompts.model_files import smoothing_of
 from pipeline.storage.protocol import Storage
-from pipeline.types import Slice, SourceFile
 from pipeline.worker.load_engine import EngineLoader, load_engine
-from pipeline.worker.row_traces import SPARE, Traced, lowest_rows, trace_rows
+from pipeline.worker.row_traces import SPARE, Traced, rows_that_succeeded, trace_rows
 
 _SETTINGS = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
              "system_prompt", "on_long_prompt", "column_prefix", "include_token_ids", "dtype", "sampling_columns",
@@ -36,12 +36,12 @@ def trace_output(
     storage_options: Mapping[str, Any] | None = None,
     load: EngineLoader = load_engine,
 ) -> Traced:
-    """Decode the sampled rows of an output once more, step by step, in this process.
+    """Decode the first rows of an output once more, step by step, in this process.
 
     Args:
         storage: the output.
         state: its run record.
-        tables: its rows; all are read.
+        tables: its rows.
         model: the model that made them, wherever it is now.
         most: rows to trace.
         storage_options: keyword arguments of the model's file system.
@@ -51,7 +51,7 @@ def trace_output(
         ConfigError: the model or its smoothing cannot be found, or another one made the output.
     """
     prefix: str = state.fingerprint["column_prefix"]
-    rows = lowest_rows(tables, most + SPARE, prefix)
+    rows = rows_that_succeeded(tables, most + SPARE, prefix)
     if rows is None:
         return Traced(reasons=("no row succeeded",))
     try:
@@ -79,27 +79,9 @@ def _job(storage: Storage, state: RunState, model: str, options: Mapping[str, An
     except (CoreConfigError, TypeError) as error:
         raise ConfigError(f"{storage.url}: made by a version with other settings ({error}). Use that one.") from error
     config = replace(config, engine=replace(config.engine, smoothing=smoothing_of(config, digest)))
-    job = resolve_job(config, _Columns(state.columns, settings.get("input_format", "rows")), storage)
+    job = resolve_job(config, BatchSource(state.columns, settings.get("input_format", "rows")), storage)
     return Job(**{**job.__dict__, "model_digest": digest})
 
 
 def _under(prefix: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
-
-
-class _Columns:
-    """A source that is its columns only: nothing is read from it."""
-
-    remedy = ""
-
-    def __init__(self, schema: pa.Schema, input_format: str) -> None:
-        self.schema, self.input_format = schema, input_format
-        self.files: tuple[SourceFile, ...] = ()
-
-    def slices(self, rows: int) -> Iterator[Slice]:
-        """None that anybody reads."""
-        yield Slice(file=0, first_row=0, num_rows=rows)
-
-    def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-        """Nothing."""
-        raise AssertionError("nothing is read from the input")

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.sources.source import NO_ROWS, SlicedSource, Source
 from pipeline.sources.stage_rows import StageRows
 from pipeline.storage.retry import map_ahead
-from pipeline.types import CommitRecord, Place, Slice, Stretch, Unit
+from pipeline.types import Slice, Stretch, Unit
 
 _MOST = 32
 """Units of one take, read by one task."""
@@ -100,16 +100,6 @@ class ReadTask:
     units: tuple[Unit, ...]
 
 
-class Sampled(Protocol):
-    """Wants to know of staged units."""
-
-    def add(self, record: CommitRecord) -> None:
-        """A unit that has been staged."""
-
-    def places(self) -> list[Place]:
-        """Where the rows are that it has chosen."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """The work of an executor.
@@ -119,14 +109,14 @@ class Work:
         units: number of units in all tasks; with ``later``, at most so many.
         unit_rows: rows of the largest unit.
         later: units of a chain's later stages, to be read as they come; None if there are none.
-        sampled: is shown every unit that is staged; None if nobody asks for samples.
+        traced: whether rows are traced for the report at the end.
     """
 
     tasks: Iterable[ReadTask]
     units: int
     unit_rows: int
     later: LaterUnits | None = None
-    sampled: Sampled | None = None
+    traced: bool = False
 
     @classmethod
     def of(cls, units: Iterable[Unit]) -> Work:

@@ -21,7 +21,6 @@ from pipeline.schema import data_columns
 from pipeline.settings.parsing import Parse
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
-from pipeline.worker.row_traces import lowest_hash
 
 _CAUSES = 8
 """Causes of failures that a unit's record tells apart; the dead-letter table has every message."""
@@ -77,10 +76,7 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
 
     def total(name: str, inside: str | None = None) -> int:
         column = out[prefix + name]
-        if inside is not None and column.type.get_field_index(inside) < 0:
-            return 0  # the output was begun with a schema that lacks it
-        values = column if inside is None else pc.struct_field(column, inside)
-        return pc.sum(values).as_py() or 0
+        return pc.sum(column if inside is None else pc.struct_field(column, inside)).as_py() or 0
 
     first, *more = unit.stretches(job.source.files)
     rows = unit.num_rows
@@ -112,7 +108,6 @@ def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitReco
         examples=examples,
         unparsed=_unparsed(job, out),
         retried=retried_rows(out, prefix),
-        lowest_hash=lowest_hash(out, prefix),
     )
 
 

@@ -83,12 +83,6 @@ class Index:
         self._scratch.run(f"DELETE FROM records WHERE {overtaken}")
         return 0 if row is None else int(row[0])
 
-    def settled_lowest(self, most: int) -> list[CommitRecord]:
-        """Of the records of planned units that need no work in this run, those with the lowest hashes of a row."""
-        names = ", ".join(COLUMNS)
-        query = f"SELECT {names} FROM records WHERE {_SETTLED} AND lowest_hash IS NOT NULL ORDER BY lowest_hash LIMIT ?"
-        return [record_of(row) for row in self._scratch.all(query, (most,))]
-
     def settled(self) -> Totals:
         """Sums over the records of planned units that need no work in this run."""
         return self.records.totals(_SETTLED)

@@ -39,7 +39,6 @@ def record(number: int, attempt: int, draw: random.Random) -> CommitRecord:
         unit_id=f"u{number:02d}", file_key="f", first_row=number, num_rows=1, failed_rows=draw.randrange(2), samples=1,
         prompt_tokens=draw.randrange(2**40), completion_tokens=draw.randrange(9), decode_forwards=1, rows_forwarded=1,
         staged_bytes=1, data_sha256=f"{draw.randrange(99)}", attempt=attempt, failures={"E": draw.randrange(1, 9)},
-        lowest_hash=draw.randrange(2**62),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from pipeline.sources import source_of
 from pipeline.storage.open import open_storage
 from pipeline.worker import row_traces
 from pipeline.worker.engine_thread import EngineThread
-from pipeline.worker.row_traces import Traced, lowest_rows, row_hashes, trace_rows
+from pipeline.worker.row_traces import Traced, rows_that_succeeded, trace_rows
 from testing.pipeline.fakes import InlineExecutor
 from wedlm_core.llm import LLM
 
@@ -70,7 +70,7 @@ def test_rows_with_their_own_parameters_seeds_and_samples(tmp_path: Path, engine
     sampling = SamplingParams(max_tokens=40, n=2, temperature=1.0)
     job, rows = done(tmp_path, engine, sampling=sampling, sampling_columns={"max_tokens": "limit"}, seed=7,
                      column_prefix="g_")  # fmt: skip
-    chosen = lowest_rows([rows], 6, "g_")
+    chosen = rows_that_succeeded([rows], 6, "g_")
     assert chosen is not None
     found = trace_rows(job, engine, chosen, 6)
     assert [trace.same for trace in found.traces] == [True] * 6
@@ -115,16 +115,19 @@ def test_long_rows_are_traced_up_to_a_limit_and_slow_ones_for_a_time(
     assert not engine.has_work(), "nothing is left"
 
 
-def test_the_rows_of_the_lowest_hashes_are_chosen_from_any_stretches(tmp_path: Path, engine: Any) -> None:
+def test_the_first_rows_that_succeeded_are_chosen_and_no_more_tables_are_read(tmp_path: Path, engine: Any) -> None:
     _, rows = done(tmp_path, engine)
-    hashes = row_hashes(rows["row_id"].to_pylist(), rows["sample_index"].to_pylist())
-    expected = [rows["row_id"][int(i)].as_py() for i in hashes.argsort()[:4]]
+    place = rows.column_names.index("finish_reason")
+    failed = pa.array(["error", *rows["finish_reason"].to_pylist()[1:]], rows.schema.field(place).type)
+    rows = rows.set_column(place, rows.schema.field(place), failed)
     for size in (1, 5, 12):
-        pieces = [rows.slice(first, size) for first in range(0, rows.num_rows, size)]
-        chosen = lowest_rows(pieces, 4)
+        pieces = iter([rows.slice(first, size) for first in range(0, rows.num_rows, size)])
+        chosen = rows_that_succeeded(pieces, 4)
         assert chosen is not None
-        assert chosen["row_id"].to_pylist() == expected
-    assert lowest_rows([], 4) is None
+        assert chosen["row_id"].to_pylist() == rows["row_id"].to_pylist()[1:5]
+        assert sum(piece.num_rows for piece in pieces) == max(0, 12 - -(-5 // size) * size)
+    assert rows_that_succeeded([], 4) is None
+    assert rows_that_succeeded([rows.slice(0, 1)], 4) is None
 
 
 def test_tasks_run_when_the_engine_is_idle_and_what_they_raise_is_theirs(engine: Any) -> None:
