@@ -8,14 +8,13 @@ so is whether it generates any faster than ``verified``, without which it gives 
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from pipeline import layout, stages
+from pipeline import stages
 from pipeline.codec import tokens_per_forward
 from pipeline.commands.calibration_sample import (
     PREFIX,
@@ -27,12 +26,9 @@ from pipeline.commands.calibration_sample import (
     token_agreement,
     wilson,
 )
+from pipeline.commands.run_checks import sampled
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
-from pipeline.plan.job import resolve_job
-from pipeline.prompts.model_files import check_model
-from pipeline.sources import source_of
-from pipeline.storage.local import LocalStorage
 
 GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9, 1.4, 2.0, 3.0)
 """Thresholds in nats; tried in ascending order until two in a row fail."""
@@ -137,18 +133,14 @@ def calibrate(config: RunConfig, wanted: CalibrationConfig) -> Calibration:
         SourceError: the input cannot be read, has no rows, or every row of the sample fails.
     """
     _check(config, wanted)
-    check_model(config)
     config = replace(
         config,
         columns=() if wanted.answer_column is None else (wanted.answer_column,),
         column_prefix=PREFIX,
         include_token_ids=True,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        storage = LocalStorage(folder, layout.SCRATCH)
-        job = resolve_job(config, source_of(config, storage), storage)
-        sample = CalibrationSample(job, wanted.rows, config.input)
-        return _Search(sample, wanted).run()
+    with sampled(config, wanted.rows) as (job, _, table):
+        return _Search(CalibrationSample(job, table), wanted).run()
 
 
 def _check(config: RunConfig, wanted: CalibrationConfig) -> None:

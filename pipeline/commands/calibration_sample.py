@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import heapq
-import itertools
 import math
 import re
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline import layout
+from pipeline.commands.run_checks import sampled
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError
-from pipeline.plan.job import Job, resolve_job
-from pipeline.plan.units import check_any_rows
-from pipeline.prompts.model_files import check_model
-from pipeline.prompts.tokenize import PROMPT_IDS, prepare_table
-from pipeline.sources import Source, source_of
-from pipeline.storage.local import LocalStorage
+from pipeline.plan.job import Job
+from pipeline.prompts.tokenize import PROMPT_IDS
 from pipeline.types import Slice, Unit
 from pipeline.worker.load_engine import load_engine
 from pipeline.worker.unit_worker import preview_table
@@ -35,8 +26,8 @@ PREFIX = "__wedlm_out_"
 class CalibrationSample:
     """Prepared rows and an engine."""
 
-    def __init__(self, job: Job, rows: int, given: Any) -> None:
-        self._job, self._table = job, read_sample(job, rows, given)
+    def __init__(self, job: Job, table: pa.Table) -> None:
+        self._job, self._table = job, table.combine_chunks()
         self._unit = Unit(
             unit_id="calibration", index=0, rows=Slice(file=0, first_row=0, num_rows=self._table.num_rows)
         )
@@ -54,41 +45,14 @@ class CalibrationSample:
         return out.rename_columns([name.removeprefix(PREFIX) for name in out.column_names]), seconds
 
 
-def read_sample(job: Job, rows: int, given: Any) -> pa.Table:
-    """A prepared sample, in input order; which rows it has depends on the input and ``rows`` only.
-
-    ``given``: the configuration's ``input``, for the error where it has no rows.
-    """
-    found = heapq.nsmallest(rows, job.sliced.slices(1), key=lambda piece: _lot(job.source, piece))
-    check_any_rows(len(found), given)
-    found.sort(key=lambda piece: (piece.file, piece.first_row))
-    tables = []
-    for _, own in itertools.groupby(found, key=lambda piece: piece.file):
-        pieces = list(own)
-        for piece, table in zip(pieces, job.sliced.read(pieces), strict=True):
-            tables.append(prepare_table(table, Unit(unit_id="calibration", index=0, rows=piece), job))
-    return pa.concat_tables(tables).combine_chunks()
-
-
 def sample_token_ids(config: RunConfig, rows: int) -> list[list[int]]:
     """Token ids of the prompts of a sample of the input; rows whose prompt fails are left out.
 
     Raises:
         ConfigError, SourceError, WeightsError: as :func:`pipeline.run` would.
     """
-    if rows < 1:
-        raise ConfigError(f"rows={rows}: at least 1. Use 256.")
-    check_model(config)
-    with tempfile.TemporaryDirectory() as folder:
-        storage = LocalStorage(folder, layout.SCRATCH)
-        job = resolve_job(config, source_of(config, storage), storage)
-        found: list[list[int] | None] = read_sample(job, rows, config.input)[PROMPT_IDS].to_pylist()
-    return [ids for ids in found if ids]
-
-
-def _lot(source: Source, piece: Slice) -> bytes:
-    key = f"{source.files[piece.file].key}\x1f{piece.first_row}"
-    return hashlib.blake2b(key.encode(), digest_size=8).digest()
+    with sampled(config, rows) as (_, _, table):
+        return [ids for ids in table[PROMPT_IDS].to_pylist() if ids]
 
 
 _Z = 1.959964  # 95%, two-sided

@@ -6,7 +6,6 @@ import io
 import math
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,16 +13,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from pipeline import layout
-from pipeline.commands.run_checks import on_this_cpu, plan_index, prepared_sample
+from pipeline.commands.run_checks import on_this_cpu, sampled
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError
-from pipeline.plan.job import Job, resolve_job
+from pipeline.plan.job import Job
 from pipeline.prompts.model_files import ModelMemory, check_model, model_memory
-from pipeline.prompts.structures import check_structure
 from pipeline.sinks import FORMATS
-from pipeline.sources import source_of
-from pipeline.storage.local import LocalStorage
 from pipeline.types import Slice, Unit
 from pipeline.worker.load_engine import EngineLoader, load_engine
 from pipeline.worker.unit_worker import preview_table
@@ -153,15 +147,8 @@ def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine
     Raises:
         ConfigError, SourceError, WeightsError: as :func:`pipeline.run` would.
     """
-    if rows < 1:
-        raise ConfigError(f"rows={rows}: at least 1. Ask for more.")
-    memory = model_memory(config, check_model(config).config, on_cpu=on_this_cpu(config))
-    check_structure(config)
-    with tempfile.TemporaryDirectory() as folder:
-        began, storage = time.monotonic(), LocalStorage(folder, layout.SCRATCH)
-        job = resolve_job(config, source_of(config, storage), storage)
-        with plan_index(job, config) as index:
-            total, table = index.units.rows, prepared_sample(job, index.units, rows)
+    began = time.monotonic()
+    with sampled(config, rows) as (job, total, table):
         planned = time.monotonic()
         _start_process()
         begin = time.monotonic()
@@ -173,7 +160,8 @@ def estimate(config: RunConfig, rows: int = 64, load: EngineLoader = load_engine
         out = preview_table(job, engine, unit, table)
         seconds = time.monotonic() - warm
         found = _extrapolated(job, total, table.num_rows, out, load_seconds=ready - begin, seconds=seconds)
-        return replace(_with_start_up(found, config, planned - began, warm - planned), memory=memory)
+    memory = model_memory(config, check_model(config).config, on_cpu=on_this_cpu(config))
+    return replace(_with_start_up(found, config, planned - began, warm - planned), memory=memory)
 
 
 def _start_process() -> None:

@@ -18,17 +18,17 @@ from typing import Any
 from pipeline import layout
 from pipeline.codec import redact
 from pipeline.commit.manifest import Manifest, Publication
+from pipeline.commit.repair import published
 from pipeline.commit.run_record import RunState
-from pipeline.errors import ConfigError, DamagedError, OutputError, SinkError
+from pipeline.errors import ConfigError, OutputError, SinkError
 from pipeline.sinks.delta_options import check_columns, check_delta_options
 from pipeline.sinks.delta_table import ConflictError, DeltaCommit, DeltaFile, DeltaLake, table_options
-from pipeline.sinks.part_format import HashedFile
+from pipeline.sinks.stored_rows import check_object
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, with_secrets
 
 _SCRATCH = "_wedlm_scratch"
-_COPY_BYTES = 2**20
 _ATTEMPTS = 20
 
 
@@ -215,14 +215,5 @@ def _paths(app: str, publication: Publication) -> list[str]:
 
 def _copy(source: Storage, key: str, sha256: str, files: Storage, path: str) -> None:
     """Copy a file; it appears whole, and only if it equals the published one."""
-    with files.create(path) as copy:
-        hashed = HashedFile(copy)
-        try:
-            with source.open(key) as original:
-                while chunk := original.read(_COPY_BYTES):
-                    hashed.write(chunk)
-        except FileNotFoundError:
-            raise DamagedError(f"{source.url}/{key}: missing", "Run again with repair; or export again.") from None
-        if hashed.sha256 != sha256:
-            raise DamagedError(f"{source.url}/{key}: not as it was published (its checksum differs)",
-                               "Run again with repair, then export.")  # fmt: skip
+    with files.create(path) as copy, published(source, "Run again with repair, then export."):
+        check_object(source, key, sha256, copy)

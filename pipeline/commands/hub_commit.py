@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import layout
 from pipeline.commit.part_files import PartRecord
+from pipeline.commit.repair import published
 from pipeline.errors import ConfigError, DamagedError
 from pipeline.sinks.hub_card import mark_of
+from pipeline.sinks.stored_rows import check_object
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 CARD = "README.md"
-_COPY_BYTES = 2**20
 _KIND = "dataset"
 
 
@@ -92,7 +93,7 @@ def commit_to_hub(api: HfApi, found: HubContent, repo: str, *, private: bool, re
     operations: list[Any] = [CommitOperationDelete(path) for path in stale]
     with tempfile.TemporaryDirectory(prefix="wedlm-push-") as folder:
         for key in missing:
-            operation = CommitOperationAdd(key, _local(found.storage, key, folder))
+            operation = CommitOperationAdd(key, _local(found.storage, key, found.parts[key].sha256, folder))
             api.preupload_lfs_files(repo, [operation], repo_type=_KIND, revision=revision, free_memory=False)
             _check_sent(found, key, operation.upload_info.sha256.hex())
             if operation._upload_mode == "lfs":
@@ -164,19 +165,15 @@ def _mark_there(api: HfApi, repo: str, head: str) -> str | None:
         return mark_of(Path(path).read_text(encoding="utf-8", errors="replace"))
 
 
-def _local(storage: Storage, key: str, folder: str) -> str:
+def _local(storage: Storage, key: str, sha256: str, folder: str) -> str:
     """A path of a published file; one in a store is copied to ``folder``."""
     if not is_url(storage.url):
         if not (path := Path(storage.url) / key).is_file():
             raise DamagedError(f"{path}: missing", "Run again with repair; if a run is publishing, push again.")
         return str(path)
     path = Path(folder) / key.replace("/", ".")
-    try:
-        with storage.open(key) as source, path.open("wb") as copy:
-            while chunk := source.read(_COPY_BYTES):
-                copy.write(chunk)
-    except FileNotFoundError:
-        raise DamagedError(f"{storage.url}/{key}: missing", "Run again with repair; or push again.") from None
+    with path.open("wb") as copy, published(storage, "Run again with repair, then push."):
+        check_object(storage, key, sha256, copy)
     return str(path)
 
 

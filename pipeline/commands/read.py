@@ -17,7 +17,7 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, DamagedError, OutputError, ResourceError
 from pipeline.sinks.dataset_card import json_schema
-from pipeline.sinks.jsonl_parts import JsonlFormat
+from pipeline.sinks.registry import JsonlFormat
 from pipeline.sources.spool import features_of
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import tempfile
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from pipeline.prompts.structures import check_structure
 from pipeline.prompts.tokenize import FAILURE_CLASS, PROMPT_IDS, ROW_ID, prepare_table
 from pipeline.sinks import FORMATS
 from pipeline.sources import source_of
+from pipeline.storage.local import LocalStorage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import join
 from pipeline.types import Unit
@@ -246,6 +248,25 @@ def plan_index(job: Job, config: RunConfig) -> Index:
     index.units.fill(plan_units(job.sliced, config.resolved_unit_rows(), "sample", config.limit))
     check_any_rows(len(index.units), config.input)
     return index
+
+
+@contextmanager
+def sampled(config: RunConfig, rows: int) -> Iterator[tuple[Job, int, pa.Table]]:
+    """Context: the job of a command that writes no output, the rows of its input, and a sample of them.
+
+    Raises:
+        ConfigError, SourceError, WeightsError: as :func:`pipeline.run` would.
+    """
+    if rows < 1:
+        raise ConfigError(f"rows={rows}: at least 1. Ask for more.")
+    check_model(config)
+    check_structure(config)
+    with tempfile.TemporaryDirectory() as folder:
+        storage = LocalStorage(folder, layout.SCRATCH)
+        job = resolve_job(config, source_of(config, storage), storage)
+        with plan_index(job, config) as index:
+            total, table = index.units.rows, prepared_sample(job, index.units, rows)
+        yield job, total, table
 
 
 def sample_rows(job: Job, units: PlannedUnits, rows: int = SAMPLE_ROWS, spread: int = SAMPLE_ROWS) -> Sample:

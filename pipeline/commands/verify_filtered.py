@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from pipeline.commands.filter_source import FilteredOutput
-from pipeline.commands.verify_parts import Findings, RowStream, check_bytes
+from pipeline.commands.verify_parts import Findings, check_bytes
 from pipeline.commit.committed_rows import published_dead_letters
 from pipeline.errors import PipelineError
 from pipeline.sinks.staged import data_checksum
+from pipeline.sinks.stored_rows import RowStream
 
 _ROWS_AT_ONCE = 1024
 

@@ -25,7 +25,7 @@ from pipeline.plan.units import read_tasks, read_units
 from pipeline.schema import DEAD_FIELDS, data_columns, dead_schema, output_schema
 from pipeline.sinks import FORMATS
 from pipeline.sinks.staged import data_checksum
-from pipeline.sinks.stored_rows import unit_row_faults
+from pipeline.sinks.stored_rows import RowStream, unit_row_faults
 from pipeline.sources import Source
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, column_row_ids, derived_row_ids
@@ -194,22 +194,6 @@ def _check_part(
 def _tables(storage: Storage, key: str, publication: Publication) -> Iterator[pa.Table]:
     with storage.open(key) as file:
         yield from FORMATS[publication.format].tables(file, publication.schema)
-
-
-class RowStream:
-    """Takes rows from a stream of tables, any number at a time."""
-
-    def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
-        self._tables = tables
-        self._held = schema.empty_table()
-
-    def take(self, rows: int) -> pa.Table:
-        """The next ``rows`` rows, or fewer at the end."""
-        while self._held.num_rows < rows and (table := next(self._tables, None)) is not None:
-            self._held = pa.concat_tables([self._held, table])
-        taken = self._held.slice(0, rows)
-        self._held = self._held.slice(taken.num_rows)
-        return taken
 
 
 def _unit_faults(

@@ -18,7 +18,7 @@ from pipeline.commit.run_record import RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.errors import DamagedError, OutputError
 from pipeline.sinks import FORMATS
-from pipeline.sinks.stored_rows import PlaceReader
+from pipeline.sinks.stored_rows import PlaceReader, RowStream
 from pipeline.storage.damage import Damage, FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import map_ahead
@@ -150,7 +150,8 @@ def committed_tables(storage: Storage, table: CommittedTable, state: RunState, s
             parts = (replace(part, schema=schema) for part in table.parts(storage, publication))
             pieces = (piece for part in parts for piece in part.tables())
             if publication.position in overtaken:
-                yield from _latest(index.published.units(publication.position), pieces, table, staged)
+                rows = RowStream(pieces, schema)
+                yield from _latest(index.published.units(publication.position), rows, table, staged)
             else:
                 yield from pieces
         # Of a file whose rows are published, others are of an older or a coming version.
@@ -160,20 +161,14 @@ def committed_tables(storage: Storage, table: CommittedTable, state: RunState, s
 
 def _latest(
     units: Iterable[IndexedUnit],
-    pieces: Iterator[pa.Table],
+    pieces: RowStream,
     table: CommittedTable,
     staged: Callable[[CommitRecord], pa.Table],
 ) -> Iterator[pa.Table]:
     """A publication's rows, those of units with a later committed attempt replaced by that attempt's."""
-    held: list[pa.Table] = []
     for unit in units:
-        wanted = table.published(unit)
-        while sum(piece.num_rows for piece in held) < wanted and (piece := next(pieces, None)) is not None:
-            held.append(piece)
-        if held:
-            whole = pa.concat_tables(held)
-            own, held = whole.slice(0, wanted), [whole.slice(wanted)]
-            if unit.latest is None:
-                yield own
+        own = pieces.take(table.published(unit))
+        if unit.latest is None:
+            yield own
         if unit.latest is not None and table.committed(unit.latest):
             yield staged(unit.latest)

@@ -17,6 +17,8 @@ from pipeline import layout
 from pipeline.commit.index import CommittedUnits
 from pipeline.commit.lease import Lease
 from pipeline.errors import SinkError
+from pipeline.sinks.stored_rows import check_object
+from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 
 _CHUNK = 1 << 20
@@ -60,28 +62,16 @@ def load_snapshot(storage: Storage, records: CommittedUnits, since: int, notes: 
         with tempfile.TemporaryDirectory(prefix="wedlm-") as folder:
             path = Path(folder) / "ledger"
             try:
-                if _copied(storage, key, path) != sha256:
-                    notes.append(f"{storage.url}/{key}: altered (its checksum differs); the ledger was read instead")
-                    continue
+                with path.open("wb") as file:
+                    check_object(storage, key, sha256, file)
                 facts = records.load(str(path))
-            except FileNotFoundError:
-                continue  # its successor is there
-            except (OSError, SinkError) as error:
-                notes.append(f"{storage.url}/{key}: cannot be loaded ({error}); the ledger was read instead")
+            except (OSError, SinkError, FoundDamageError) as error:
+                if storage.exists(key):  # else its successor is there
+                    notes.append(f"{storage.url}/{key}: cannot be loaded ({error}); the ledger was read instead")
                 continue
         if facts is not None:
             return Covered(below=dict(facts["below"]), entries=int(facts["entries"]))
     return Covered()
-
-
-def _copied(storage: Storage, key: str, path: Path) -> str:
-    """Copy an object to a file; returns its SHA-256."""
-    digest = hashlib.sha256()
-    with storage.open(key) as source, path.open("wb") as file:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-            file.write(chunk)
-    return digest.hexdigest()
 
 
 def save_snapshot(storage: Storage, lease: Lease, records: CommittedUnits, covered: Covered, since: int) -> None:

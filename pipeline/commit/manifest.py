@@ -5,34 +5,28 @@ The manifest repeats the publication records in full, so each can be restored fr
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.index import PublishedUnit, PublishedUnits
+from pipeline.commit.lists import read_list, write_list
 from pipeline.commit.part_files import PartRecord
 from pipeline.commit.run_record import Origin
 from pipeline.commit.sealed import read_state, seal, unseal
-from pipeline.errors import DamagedError, OutputError, SinkError
-from pipeline.sinks.part_format import HashedFile
-from pipeline.storage.damage import is_unreadable
+from pipeline.errors import DamagedError, OutputError
 from pipeline.storage.protocol import Storage
-from pipeline.storage.retry import with_retries
 
 _VERSION = 3
 """Version of the record. 1 held the units themselves; 2 was named by a token."""
 FENCE = b"fenced off "
 """First bytes of a fence: an object under the name of a record that must not be put any more."""
 _UNITS = pa.schema([("unit_id", pa.string()), ("attempt", pa.int32()), ("rows", pa.int64()), ("failed", pa.int64())])
-_BATCH_UNITS = 4096
 _SCHEMAS = ("schema", "dead_schema")
-_CHUNK_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +115,7 @@ class Publication:
         Raises:
             OutputError: written by a version with other records.
         """
-        version = raw.get("version", 1)
+        version = raw["version"]
         if version != _VERSION:
             raise OutputError(
                 f"{layout.publication(raw['slot'], raw['revision'])}: its record is of version {version}, this version "
@@ -233,10 +227,9 @@ def _without_schemas(publications: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _with_schemas(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Inverse of :func:`_without_schemas`; manifests of earlier versions have each record in full."""
-    schemas = manifest.get("schemas", ())
+    """Inverse of :func:`_without_schemas`."""
     for raw in manifest["publications"]:
-        yield {**raw, **{name: schemas[raw[name]] for name in _SCHEMAS if isinstance(raw[name], int)}}
+        yield {**raw, **{name: manifest["schemas"][raw[name]] for name in _SCHEMAS}}
 
 
 def write_units(storage: Storage, key: str, units: Callable[[], Iterable[PublishedUnit]]) -> PartRecord:
@@ -250,21 +243,7 @@ def write_units(storage: Storage, key: str, units: Callable[[], Iterable[Publish
     Raises:
         SinkError: it failed repeatedly.
     """
-    return with_retries(lambda: _write_units(storage, key, units()), f"writing {storage.url}/{key}")
-
-
-def _write_units(storage: Storage, key: str, units: Iterable[PublishedUnit]) -> PartRecord:
-    source, count = iter(units), 0
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with storage.create(key) as file:
-        hashed = HashedFile(file)
-        with pa.ipc.new_stream(hashed, _UNITS, options=options) as writer:
-            while batch := list(islice(source, _BATCH_UNITS)):
-                columns = [[getattr(unit, name) for unit in batch] for name in _UNITS.names]
-                arrays = [pa.array(c, field.type) for c, field in zip(columns, _UNITS, strict=True)]
-                writer.write_batch(pa.record_batch(arrays, schema=_UNITS))
-                count += len(batch)
-    return PartRecord.of(key, count, hashed)
+    return write_list(storage, key, _UNITS, units)
 
 
 def index_publication(storage: Storage, publication: Publication, published: PublishedUnits) -> None:
@@ -273,14 +252,13 @@ def index_publication(storage: Storage, publication: Publication, published: Pub
     Raises:
         DamagedError: the list of its units is missing or damaged.
     """
+    shas = [part.sha256 for part in publication.parts]
 
-    def load() -> None:
-        _check_list(storage, publication)
-        units = _placed(publication, _read_units(storage, publication.units_key))
-        shas = [part.sha256 for part in publication.parts]
-        published.replace(publication.position, publication.part_keys, shas, publication.format, units)
+    def take(units: Iterator[PublishedUnit]) -> None:
+        placed = _placed(publication, units)
+        published.replace(publication.position, publication.part_keys, shas, publication.format, placed)
 
-    _of_list(storage, publication, load)
+    _read_units(storage, publication, take)
 
 
 def count_units(storage: Storage, publication: Publication) -> int:
@@ -289,41 +267,21 @@ def count_units(storage: Storage, publication: Publication) -> int:
     Raises:
         DamagedError: the list is missing or damaged.
     """
-    _of_list(storage, publication, lambda: _check_list(storage, publication))
+    _read_units(storage, publication, lambda units: None)
     return publication.units.rows
 
 
-def _of_list(storage: Storage, publication: Publication, load: Callable[[], None]) -> None:
-    """Run ``load``, which reads the list of a publication's units; see :func:`index_publication`."""
-    key = f"{storage.url}/{publication.units_key}"
-    try:
-        with_retries(load, f"reading {key}")
-    except (DamagedError, pa.ArrowException, ValueError, SinkError) as error:
-        missing = isinstance(error.__cause__, FileNotFoundError)
-        if isinstance(error, SinkError) and not missing and not is_unreadable(error):
-            raise
-        fault = "missing" if missing else str(error)
-        raise DamagedError(
-            f"{key}: the list of the units of {publication.name} is {fault}",
+def _read_units(
+    storage: Storage, publication: Publication, take: Callable[[Iterator[PublishedUnit]], None]
+) -> None:  # fmt: skip
+    about = (
+        f"the list of the units of {publication.name}",
+        (
             "Run the same command again: it is made again from the published rows; or restore it from a copy, or "
-            "discard the run with mode='new'.",
-        ) from error
-
-
-def _check_list(storage: Storage, publication: Publication) -> None:
-    digest = hashlib.sha256()
-    with storage.open(publication.units_key) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    if digest.hexdigest() != publication.units.sha256:
-        raise DamagedError("altered (its checksum differs)")
-
-
-def _read_units(storage: Storage, key: str) -> Iterator[PublishedUnit]:
-    with storage.open(key) as file, pa.ipc.open_stream(pa.PythonFile(file, mode="r")) as reader:
-        for batch in reader:
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield PublishedUnit(**dict(zip(_UNITS.names, values, strict=True)))
+            "discard the run with mode='new'."
+        ),
+    )
+    read_list(storage, publication.units_key, publication.units, PublishedUnit, take, about)
 
 
 def _placed(

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.discard import remove_parts
-from pipeline.commit.index import Index, PublishedUnit
+from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest, Publication, index_publication, write_units
 from pipeline.commit.part_files import (
@@ -41,18 +41,17 @@ from pipeline.commit.part_files import (
     PartRecord,
     Rows,
     check_pieces,
-    staged_dead_place,
     staged_keys,
-    staged_place,
     write_part,
     write_rows,
 )
+from pipeline.commit.pieces import Pieces, joined, new_piece, part_jobs
 from pipeline.errors import DamagedError, LeaseLostError
 from pipeline.sinks import FORMATS
 from pipeline.sinks.dataset_card import NAME, is_card
 from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
-from pipeline.types import CommitRecord, Place
+from pipeline.types import Place
 
 WriteInputs = Callable[[int, int], tuple[PartRecord, ...]]
 """Writes the watermark of the publication of this number and position; returns its lists."""
@@ -87,60 +86,53 @@ def publish(
         LeaseLostError: another run took over.
         SinkError: the parts could not be written.
     """
-    storage, number = output.storage, manifest.next_number
+    return publish_pieces(
+        output, manifest, index, lambda: (new_piece(record, output) for record in index.publishable()), lease=lease,
+        failed=lambda: (new_piece(record, output) for record in index.publishable(failed_only=True)),
+        write_parts=write_parts, write_inputs=write_inputs,
+    )  # fmt: skip
+
+
+def publish_pieces(
+    output: OutputTables,
+    manifest: Manifest,
+    index: Index,
+    pieces: Pieces,
+    *,
+    lease: Lease,
+    before: Publication | None = None,
+    failed: Pieces | None = None,
+    write_parts: WriteParts | None = None,
+    write_inputs: WriteInputs | None = None,
+) -> Manifest:
+    """Publish units, in the place of the publication ``before`` or as a new one; returns the new manifest.
+
+    ``pieces`` gives the units in order, and ``failed`` those with failed rows (None: search ``pieces``). The other
+    arguments and the errors are those of :func:`publish`.
+    """
+    storage, rows, number = output.storage, output.rows, manifest.next_number
+    position = manifest.next_position if before is None else before.position
     folder = layout.publishing(number, lease.epoch)
     storage.delete(folder)  # an attempt that found damage may have left parts there
-    derived = output.rows.derived_ids
-    jobs = (
-        PartJob(
-            storage=storage,
-            rows=output.rows,
-            key=f"{folder}/{layout.part(i)}{output.rows.format.suffix}",
-            pieces=pieces,
-        )
-        for i, pieces in enumerate(_grouped(index.publishable(), output.target_part_bytes, derived))
-    )
-    parts = written((write_parts or write_parts_here)(jobs))
+    parts = written((write_parts or write_parts_here)(part_jobs(output, before, index, pieces, folder)))
+    failed = failed or pieces
     dead = write_dead_letters(
-        storage, number, lease, output.dead_rows, lambda: map(staged_dead_place, index.publishable(failed_only=True))
+        storage, number, lease, output.dead_rows, lambda: joined(p.dead for p in failed() if p.dead is not None)
     )
-    units = write_units(
-        storage, layout.units(number, lease.epoch), lambda: map(PublishedUnit.of, index.publishable())
-    )  # fmt: skip
-    inputs = manifest.inputs if write_inputs is None else write_inputs(number, manifest.next_position)
-    publication = publication_of(
-        output, lease, number=number, position=manifest.next_position, parts=parts, dead_letters=dead, units=units,
-        inputs=inputs,
-    )  # fmt: skip
-    return decide(storage, manifest, publication, index, lease)
-
-
-def publication_of(
-    output: OutputTables,
-    lease: Lease,
-    *,
-    number: int,
-    position: int,
-    revision: int = 0,
-    parts: tuple[PartRecord, ...],
-    dead_letters: PartRecord | None,
-    units: PartRecord,
-    inputs: tuple[PartRecord, ...],
-) -> Publication:
-    """A publication of these files, with the format and the schemas of the output as they are now."""
-    return Publication(
+    publication = Publication(
         number=number,
         position=position,
-        revision=revision,
+        revision=0 if before is None else before.revision + 1,
         epoch=lease.epoch,
-        format=output.rows.format.name,
-        schema=output.rows.schema,
+        format=rows.format.name,
+        schema=rows.schema,
         dead_schema=output.dead_rows.schema,
         parts=parts,
-        dead_letters=dead_letters,
-        units=units,
-        inputs=inputs,
+        dead_letters=dead,
+        units=write_units(storage, layout.units(number, lease.epoch), lambda: (piece.unit for piece in pieces())),
+        inputs=manifest.inputs if write_inputs is None else write_inputs(number, position),
     )
+    return decide(storage, manifest, publication, index, lease)
 
 
 def write_parts_here(jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
@@ -159,20 +151,6 @@ def written(results: Iterable[PartRecord | PartDamage]) -> tuple[PartRecord, ...
     if damages:
         raise FoundDamageError(damages)
     return tuple(result for result in every if isinstance(result, PartRecord))
-
-
-def _grouped(records: Iterable[CommitRecord], target_bytes: int, derived_ids: bool) -> Iterator[tuple[Place, ...]]:
-    """The pieces of each part, at least one part."""
-    group: list[Place] = []
-    size = parts = 0
-    for record in records:
-        group.append(staged_place(record, derived_ids=derived_ids))
-        size += record.staged_bytes
-        if size >= target_bytes:
-            yield tuple(group)
-            group, size, parts = [], 0, parts + 1
-    if group or not parts:
-        yield tuple(group)
 
 
 def write_dead_letters(

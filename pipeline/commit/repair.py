@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from pipeline.errors import DamagedError, OutputError, SinkError
 from pipeline.schema import data_columns
 from pipeline.sinks import FORMATS
 from pipeline.sinks.staged import data_checksum
-from pipeline.sinks.stored_rows import check_object
+from pipeline.sinks.stored_rows import RowStream, check_object
 from pipeline.storage.damage import Damage, FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Revocation
@@ -117,19 +118,13 @@ def _units_found(
     for key in publication.part_keys:
         with storage.open(key) as file:
             tables = FORMATS[publication.format].tables(file, publication.schema)
-            held = publication.schema.empty_table()
-            while True:
-                if not held.num_rows and (table := next(tables, None)) is not None:
-                    held = table
-                if not held.num_rows:
-                    break
+            stream = RowStream(tables, publication.schema)
+            while stream.has_rows():
                 record = next(candidates, None)
                 if record is None:
                     raise FoundDamageError([Damage(key=key, fault="holds rows of no unit of the ledger")])
-                while held.num_rows < record.output_rows and (table := next(tables, None)) is not None:
-                    held = pa.concat_tables([held, table])
-                if data_checksum(held.slice(0, record.output_rows), names) == record.data_sha256:
-                    held = held.slice(record.output_rows)
+                if data_checksum(stream.peek(record.output_rows), names) == record.data_sha256:
+                    stream.take(record.output_rows)
                     yield PublishedUnit.of(record)
 
 
@@ -171,6 +166,19 @@ def describe_damage(url: str, damages: Sequence[Damage]) -> str:
         f"{named}{more}. Restore the published files from a copy, or run again with repair=True (--repair): "
         "every published file is checked, and the rows of damaged ones are generated again."
     )
+
+
+@contextmanager
+def published(storage: Storage, remedy: str) -> Iterator[None]:
+    """Context: damage of a published file that is copied is an error with this remedy.
+
+    Raises:
+        DamagedError: the file is missing or not as it was published.
+    """
+    try:
+        yield
+    except FoundDamageError as error:
+        raise DamagedError(f"{storage.url}/{error}", remedy) from error
 
 
 def reading_error(storage: Storage, damages: Sequence[Damage]) -> OutputError:

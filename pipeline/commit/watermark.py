@@ -13,28 +13,21 @@ count.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import fields
-from itertools import islice
-from typing import BinaryIO
+from functools import partial
 
 import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commit.index import Inputs, ProcessedFile
+from pipeline.commit.lists import read_list, write_list
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.part_files import PartRecord
-from pipeline.errors import DamagedError, SinkError
-from pipeline.sinks.part_format import HashedFile
-from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
-from pipeline.storage.retry import with_retries
 
 _GROWTH = 2
 """A list is merged into the new one if it has at most so many times its files."""
-_BATCH_FILES = 4096
-_CHUNK_BYTES = 2**20
 _TYPES = {"str": pa.string(), "int": pa.int64(), "int | None": pa.int64(), "bool": pa.bool_()}
 _SCHEMA = pa.schema([(field.name, _TYPES[str(field.type)]) for field in fields(ProcessedFile)])
 
@@ -50,32 +43,17 @@ def load_watermark(storage: Storage, manifest: Manifest, inputs: Inputs) -> None
     Raises:
         DamagedError: a list is missing, or differs from the decided one.
     """
+    about = (
+        "this list of input files that were processed",
+        (
+            "Restore it from a copy, or discard the table with mode='new': without it nobody knows which files are "
+            "new. The published files themselves are plain tables."
+        ),
+    )
     for number, part in enumerate(manifest.inputs):
-        key = layout.named_inputs(part.name)
-        try:
-            _check(storage, key, part)  # nothing is decoded before
-            with storage.open(key) as file:
-                inputs.enter(_parsed(file), number=number)
-        except (DamagedError, FileNotFoundError, SinkError, pa.ArrowException, ValueError) as error:
-            missing = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
-            if isinstance(error, SinkError) and not missing and not is_unreadable(error):
-                raise
-            fault = "missing" if missing else str(error)
-            raise DamagedError(
-                f"{storage.url}/{key}: this list of input files that were processed is {fault}",
-                "Restore it from a copy, or discard the table with mode='new': without it nobody knows which files are "
-                "new. The published files themselves are plain tables.",
-            ) from error
+        enter = partial(inputs.enter, number=number)
+        read_list(storage, layout.named_inputs(part.name), part, ProcessedFile, enter, about)
     inputs.keep_positions([publication.position for publication in manifest.publications])
-
-
-def _check(storage: Storage, key: str, part: PartRecord) -> None:
-    digest = hashlib.sha256()
-    with storage.open(key) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    if digest.hexdigest() != part.sha256:
-        raise DamagedError("altered (its checksum differs)")
 
 
 def write_watermark(
@@ -107,27 +85,4 @@ def write_watermark(
     inputs.enter(files(), number=len(manifest.inputs))
     inputs.join_lists(len(kept))
     key = layout.inputs(number, epoch)
-    own = with_retries(lambda: _write(storage, key, inputs.entries(len(kept))), f"writing {storage.url}/{key}")
-    return (*kept, own)
-
-
-def _write(storage: Storage, key: str, files: Iterator[ProcessedFile]) -> PartRecord:
-    count = 0
-    with storage.create(key) as file:
-        hashed = HashedFile(file)
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.ipc.new_stream(hashed, _SCHEMA, options=options) as writer:
-            while batch := list(islice(files, _BATCH_FILES)):
-                arrays = [pa.array([getattr(f, own.name) for f in batch], own.type) for own in _SCHEMA]
-                writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
-                count += len(batch)
-    return PartRecord.of(key, count, hashed)
-
-
-def _parsed(file: BinaryIO) -> Iterator[ProcessedFile]:
-    with pa.ipc.open_stream(pa.PythonFile(file, mode="r")) as reader:
-        for batch in reader:
-            columns = (column.to_pylist() for column in batch.columns)
-            yield from (
-                ProcessedFile(**dict(zip(_SCHEMA.names, row, strict=True))) for row in zip(*columns, strict=True)
-            )
+    return (*kept, write_list(storage, key, _SCHEMA, lambda: inputs.entries(len(kept))))

@@ -61,7 +61,12 @@ def frame(snapshot: Snapshot, console: Console) -> RenderableType:
     head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
     failed = [_line(line, "red") for line in failure_lines(snapshot)]
     bars = _chain(snapshot, width, marks) if snapshot.chain else _bar(snapshot)
-    parts = [head, Columns(_stages(snapshot, marks), padding=(0, 2, 0, 0)), bars, _figures(snapshot, width)]
+    parts: list[RenderableType] = [
+        head,
+        Columns(_stages(snapshot, marks), padding=(0, 2, 0, 0)),
+        bars,
+        _figures(snapshot, width),
+    ]
     return Constrain(Group(*parts, *failed, _line(snapshot.note, "dim")), width)
 
 

@@ -1,18 +1,176 @@
-"""The table of part formats, and the check that a format can hold a schema."""
+"""The formats of published parts: Parquet, Arrow IPC and JSON Lines; and the check that one can hold a schema."""
 
 from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError
-from pipeline.sinks.ipc_parts import IpcFormat
-from pipeline.sinks.jsonl_parts import JsonlFormat
-from pipeline.sinks.parquet_parts import ParquetFormat
-from pipeline.sinks.part_format import PartFormat
+from pipeline.sinks.dataset_card import card_of
+from pipeline.sinks.json_values import from_json_values, to_json_values
+from pipeline.sinks.part_format import PartFormat, cast_table
+
+_ROW_GROUP_BYTES = 64 * 2**20
+"""Of Arrow data, about, in a row group of a Parquet file."""
+_BATCH_BYTES = 4 * 2**20
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", unify_dictionaries=True)
+_BATCH_ROWS = 4096
+
+
+class ParquetFormat:
+    """The default format of published parts."""
+
+    name = "parquet"
+    suffix = ".parquet"
+
+    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> _ParquetPart:
+        """Begin a part file."""
+        return _ParquetPart(file, schema)
+
+    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
+        """One table per batch of a row group."""
+        with pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches():
+                yield cast_table(pa.Table.from_batches([batch]), schema)
+
+    def card(self, schema: pa.Schema) -> None:
+        """None: the parts hold their schema."""
+
+
+class _BufferedPart:
+    """Holds rows until there are ``most`` bytes of them; None: until the end."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._held: list[pa.Table] = []
+        self._bytes = 0
+
+    def write(self, table: pa.Table) -> None:
+        self._held.append(table)
+        self._bytes += table.nbytes
+        if self._most is not None and self._bytes >= self._most:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            self._put(pa.concat_tables(self._held))
+        self._held, self._bytes = [], 0
+
+    def _put(self, table: pa.Table) -> None:
+        raise NotImplementedError
+
+
+class _ParquetPart(_BufferedPart):
+    def __init__(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> None:
+        super().__init__(_ROW_GROUP_BYTES)
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
+
+    def _put(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+
+class IpcFormat:
+    """Arrow IPC files, zstd."""
+
+    name = "ipc"
+    suffix = ".arrow"
+
+    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> _IpcPart:
+        """Begin a part file."""
+        return _IpcPart(file, schema)
+
+    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
+        """One table per batch."""
+        with pa.ipc.open_file(pa.PythonFile(file, mode="r")) as reader:
+            for i in range(reader.num_record_batches):
+                batch = reader.get_batch(i)
+                batch.validate(full=True)  # a damaged offset ends in an error that Python cannot name
+                yield cast_table(pa.Table.from_batches([batch]), schema)
+
+    def card(self, schema: pa.Schema) -> None:
+        """None: the parts hold their schema."""
+
+
+class _IpcPart(_BufferedPart):
+    """A file has one dictionary per column, so tables with dictionaries are buffered until the end."""
+
+    def __init__(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> None:
+        self._holds_all = any(_has_dictionary(field.type) for field in schema)
+        super().__init__(None if self._holds_all else _BATCH_BYTES)
+        self._writer = pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema, options=_OPTIONS)
+
+    def _put(self, table: pa.Table) -> None:
+        self._writer.write_table(table if self._holds_all else table.combine_chunks())
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+
+
+class JsonlFormat:
+    """JSON Lines."""
+
+    name = "jsonl"
+    suffix = ".jsonl"
+
+    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> _JsonlPart:
+        """Begin a part file."""
+        return _JsonlPart(file, schema)
+
+    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
+        """One table per few thousand rows; one empty table if there are no rows."""
+        lines = iter(file)
+        held = list(islice(lines, _BATCH_ROWS))
+        while True:
+            rows = [json.loads(line) for line in held]
+            columns = [from_json_values([_cell(row, field) for row in rows], field.type) for field in schema]
+            yield pa.table(columns, schema=schema)
+            held = list(islice(lines, _BATCH_ROWS))
+            if not held:
+                return
+
+    def card(self, schema: pa.Schema) -> bytes:
+        """The types of the columns."""
+        return card_of(schema, f"data-*/*{self.suffix}")
+
+
+def _cell(row: Mapping[str, Any], field: pa.Field) -> Any:
+    """A value; null where the table gained the column after the row was written."""
+    return row.get(field.name) if field.nullable else row[field.name]
+
+
+class _JsonlPart:
+    def __init__(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> None:
+        self._file = file
+        self._names = schema.names
+
+    def write(self, table: pa.Table) -> None:
+        for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
+            columns = [to_json_values(column) for column in batch.columns]
+            for row in zip(*columns, strict=True):
+                text = json.dumps(dict(zip(self._names, row, strict=True)), ensure_ascii=False, allow_nan=False)
+                self._file.write(text.encode() + b"\n")
+
+    def close(self) -> None:
+        """Nothing is buffered."""
+
 
 FORMATS: Mapping[str, PartFormat] = {
     format.name: format for format in (ParquetFormat(), IpcFormat(), JsonlFormat())

@@ -136,6 +136,30 @@ def check_object(storage: Storage, key: str, sha256: str, copy: SupportsWrite | 
         raise FoundDamageError([Damage(key=key, fault="changed since it was published (SHA-256 differs)")])
 
 
+class RowStream:
+    """Takes rows from a stream of tables, any number at a time."""
+
+    def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        self._tables = tables
+        self._held = schema.empty_table()
+
+    def has_rows(self) -> bool:
+        """Whether there is another row."""
+        return self.peek(1).num_rows > 0
+
+    def peek(self, rows: int) -> pa.Table:
+        """The next ``rows`` rows, or fewer at the end; they stay."""
+        while self._held.num_rows < rows and (table := next(self._tables, None)) is not None:
+            self._held = pa.concat_tables([self._held, table])
+        return self._held.slice(0, rows)
+
+    def take(self, rows: int) -> pa.Table:
+        """The next ``rows`` rows, or fewer at the end."""
+        taken = self.peek(rows)
+        self._held = self._held.slice(taken.num_rows)
+        return taken
+
+
 def unit_row_faults(table: pa.Table, ids: Sequence[str] | None, rows: int, prefix: str) -> list[str]:
     """Check that output rows are those of a unit: every input row once, in order, its samples numbered from 0.
 

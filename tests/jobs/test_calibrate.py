@@ -199,20 +199,15 @@ def test_the_command_prints_settings_that_can_be_used(tmp_path: Path, capsys: py
 
 
 def test_the_sample_is_the_same_every_time_and_from_all_over_the_input(tmp_path: Path) -> None:
-    from pipeline import layout
-    from pipeline.commands.calibration_sample import read_sample
-    from pipeline.plan.job import resolve_job
+    from pipeline.commands.run_checks import sampled
     from pipeline.prompts.tokenize import ROW_ID
-    from pipeline.sources import source_of
-    from pipeline.storage.local import LocalStorage
 
     for part in range(2):
         table = pa.table({"prompt": [f"Count from {i} to {i + 3}." for i in range(part * 150, part * 150 + 150)]})
         pq.write_table(table, tmp_path / f"{part}.parquet", row_group_size=40)
-    storage = LocalStorage(str(tmp_path / "scratch"), layout.SCRATCH)
-    config = config_of(str(tmp_path / "*.parquet"))
-    job = resolve_job(config, source_of(config, storage), storage)
-    once, again = read_sample(job, 40, None), read_sample(job, 40, None)
+    config = replace(config_of(str(tmp_path / "*.parquet")), unit_rows=4)
+    with sampled(config, 40) as (_, total, once), sampled(config, 40) as (_, _, again):
+        assert total == 300
     assert once.equals(again)
     names = once[ROW_ID].to_pylist()
     places = [(name.split(":")[0], int(name.split(":")[1])) for name in names]

@@ -369,7 +369,7 @@ def test_a_lost_list_of_processed_files_is_an_error_and_nothing_is_done_twice(ta
     lists = Path(table.config.run.output, "__wedlm", "inputs")
     (only,) = lists.iterdir()
     only.write_bytes(only.read_bytes()[:-20])
-    with pytest.raises(DamagedError, match=r"list of input files .* is altered"):
+    with pytest.raises(DamagedError, match=r"list of input files .* is changed"):
         table.run(NoWork())
     shutil.rmtree(lists)
     with pytest.raises(DamagedError, match=r"is missing"):

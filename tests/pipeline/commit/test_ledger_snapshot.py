@@ -115,7 +115,7 @@ def test_a_wrong_snapshot_is_named_and_not_used_and_the_next_writer_makes_anothe
     found, totals, notes = read(storage)
     assert (found, totals) == wanted
     assert len(notes) == (damage != "gone")
-    assert all(key in note and "checksum differs" in note for note in notes)
+    assert all(key in note and "SHA-256 differs" in note for note in notes)
     with hold_lease(storage) as lease, Index() as index:
         ledger, told = Ledger.load(storage, index.records, lease, 1)
         assert told == notes

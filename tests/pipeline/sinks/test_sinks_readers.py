@@ -20,7 +20,7 @@ from pipeline.commands.read import read
 from pipeline.commands.run import run_on
 from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
-from pipeline.sinks.ipc_parts import IpcFormat
+from pipeline.sinks.registry import IpcFormat
 from pipeline.storage.open import open_storage
 from pipeline.types import Totals
 from testing.pipeline.fakes import InlineExecutor
