@@ -71,8 +71,7 @@ def causes_of(counts: Mapping[str, int], examples: Mapping[str, str]) -> list[Ca
 
     Args:
         counts: cause -> rows that failed for it.
-        examples: cause -> an example from :func:`example_of`. Records of earlier versions have error classes as causes,
-            and examples on one line.
+        examples: cause -> an example from :func:`example_of`; causes without one are counted alone.
     """
     ordered = sorted(counts.items(), key=lambda item: (item[0] == OTHER, -item[1], item[0]))
     return [_cause(cause, rows, examples.get(cause, "")) for cause, rows in ordered]

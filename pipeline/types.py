@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -257,12 +258,12 @@ class CommitRecord:
         rows_sha256, dead_sha256: SHA-256 of the staged objects; ``dead_sha256`` is empty if no row failed.
         input_sha256: checksum of the input rows, all columns, as they were read.
         kept_sha256: if rows failed, or were corrected apart from the input, checksum of the other input rows: a retry
-            accepts an input file that corrects failed rows only. Empty in records of earlier versions.
+            accepts an input file that corrects failed rows only.
         copy: 0 for the first execution, 1 for a speculative backup on another actor.
         redone: why the good rows of the attempt before could not be kept; empty if they were, or there was none.
         rows_again: input rows that this attempt generated again; 0 in a first attempt.
         failures: number of failed rows by error class.
-        causes: number of failed rows by cause, see :mod:`pipeline.causes`; empty in records of earlier versions.
+        causes: number of failed rows by cause, see :mod:`pipeline.causes`.
         examples: a failed row of each cause, see :func:`pipeline.causes.example_of`.
         unparsed: number of generations whose JSON could not be read, or not all of it, by ``column:reason``; the
             reasons are those of :data:`pipeline.settings.parsing.UNPARSED`.
@@ -271,7 +272,7 @@ class CommitRecord:
         earlier one of the unit.
         made_of: of a unit of a chain's later stage: ``data_sha256`` of its source in the stage before.
         mask_drafts, mask_drafts_accepted, grammar_drafts, grammar_drafts_accepted, history_drafts,
-            history_drafts_accepted: sums of the fields of ``stats``; 0 in records of earlier versions.
+            history_drafts_accepted: sums of the fields of ``stats``.
     """
 
     unit_id: str
@@ -422,32 +423,13 @@ class Totals:
 
     def plus(self, record: CommitRecord) -> Totals:
         """These totals and one more unit."""
-        return Totals(
-            units=self.units + 1,
-            rows=self.rows + record.num_rows,
-            failed_rows=self.failed_rows + record.failed_rows,
-            **{name: getattr(self, name) + getattr(record, name) for name in (*GENERATED_COUNTS, *PROMPT_COUNTS)},
-            failures=_added(self.failures, record.failures),
-            causes=added_causes(self.causes, record.causes or record.failures),
-            examples=_examples(self.examples, record.examples),
-            unparsed=_added(self.unparsed, record.unparsed),
-            retried=_added(self.retried, record.retried),
-        )
+        own = {name: getattr(record, name) for name in _TOTALS if name not in ("units", "rows")}
+        return self.merged_with(Totals(units=1, rows=record.num_rows, **own))
 
     def merged_with(self, other: Totals) -> Totals:
         """The sums of both."""
-        names = [
-            f.name for f in fields(self) if f.name not in ("failures", "causes", "examples", "unparsed", "retried")
-        ]
-        own = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Totals(
-            **own,
-            failures=_added(self.failures, other.failures),
-            causes=added_causes(self.causes, other.causes),
-            examples=_examples(self.examples, other.examples),
-            unparsed=_added(self.unparsed, other.unparsed),
-            retried=_added(self.retried, other.retried),
-        )
+        both = ((name, getattr(self, name), getattr(other, name)) for name in _TOTALS)
+        return Totals(**{name: _SUMS.get(name, operator.add)(own, more) for name, own, more in both})
 
     @property
     def drafts(self) -> dict[str, int]:
@@ -482,3 +464,10 @@ def _examples(own: Mapping[str, str], more: Mapping[str, str]) -> Mapping[str, s
 
 def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
     return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}} if more else counts
+
+
+_TOTALS = tuple(field.name for field in fields(Totals))
+_SUMS: Mapping[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("failures", "unparsed", "retried"), _added), "causes": added_causes, "examples": _examples,
+}  # fmt: skip
+"""How fields of totals that are no numbers are added up."""

@@ -199,8 +199,7 @@ def _run_in_session(
     if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
         say([surplus])
     seconds, manifest = 0.0, begun.manifest
-    tokens = index.records.totals().completion_tokens
-    usage = Usage(storage, epoch=lease.epoch, since=origin.begun, tokens=tokens, used=executor.used)
+    usage = Usage(storage, epoch=lease.epoch, since=origin.begun, used=executor.used)
     if index.units.work_units or not _is_published(begun, index):
         try:
             with RunReport(storage, lease, monitor, config, executor.traced).kept(index):
@@ -224,7 +223,6 @@ def _run_in_session(
         used=executor.used(),
         used_by_all=usage.total,
         gain=load.gain if load is not None else None,
-        uncounted_tokens=usage.uncounted_tokens,
         price_per_hour=config.price_per_hour,
         retries=tuple(describe_retries(begun.retries, total.retried)),
         model_params=resolved_model(config).generation_defaults(config.generation_config).describe(config.sampling),

@@ -173,7 +173,6 @@ class RunSummary:
         used: resources of this call's actors, from the start of their processes until they were given back.
         used_by_all: resources of the actors of all calls on this output, as far as recorded.
         gain: how many times faster the actors decoded than autoregressive decoding would at this load; None if unknown.
-        uncounted_tokens: committed tokens of the time before it was.
         price_per_hour: of one accelerator or CPU, if it was given.
         retries: how each retry of failed rows differed from the run, and its rows in the output.
         model_params: which sampling parameters of the model's ``generation_config.json`` were applied, as text.
@@ -193,7 +192,6 @@ class RunSummary:
     used: ResourceSeconds = field(default_factory=ResourceSeconds)
     used_by_all: ResourceSeconds = field(default_factory=ResourceSeconds)
     gain: float | None = None
-    uncounted_tokens: int = 0
     price_per_hour: float | None = None
     retries: tuple[str, ...] = ()
     model_params: str = ""
@@ -267,7 +265,7 @@ class RunSummary:
         else:
             facts["This run"] = "nothing was left to do"
         if self.used_by_all.priced > self.used.priced:  # calls before this one
-            tokens = max(0, total.completion_tokens - self.uncounted_tokens)
+            tokens = total.completion_tokens
             facts["Cost of all runs"] = describe_cost(self.used_by_all, tokens, self.price_per_hour)
         if self.start_up.actors:
             label, _, value = self.start_up.describe().partition(": ")

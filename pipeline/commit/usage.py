@@ -27,26 +27,21 @@ class Usage:
 
     Attributes:
         before: use of earlier calls.
-        uncounted_tokens: tokens that were committed before anything was recorded, by a version that did not.
 
     Args:
         storage: the output.
         epoch: of this call's lease.
         since: epoch at the begin of the run; earlier records do not count.
-        tokens: that are committed now.
         used: use of this call up to now.
     """
 
-    def __init__(
-        self, storage: Storage, *, epoch: int, since: int, tokens: int, used: Callable[[], ResourceSeconds]
-    ) -> None:
+    def __init__(self, storage: Storage, *, epoch: int, since: int, used: Callable[[], ResourceSeconds]) -> None:
         self._storage, self._epoch, self._used = storage, epoch, used
         self._next = time.monotonic() + _EVERY_SECONDS
         found = _latest(storage, since)
         own = found is not None and layout.epoch_of(found[0]) == epoch  # of an earlier round of this call
         raw: Mapping[str, Any] = {} if found is None else found[1]
         self.before = _sum(raw, *(("before",) if own else ("before", "own")))
-        self.uncounted_tokens = tokens if found is None else int(raw.get("uncounted_tokens", 0))
 
     @property
     def total(self) -> ResourceSeconds:
@@ -64,7 +59,7 @@ class Usage:
         used = self._used()
         if not used.priced:
             return
-        raw = {"before": asdict(self.before), "own": asdict(used), "uncounted_tokens": self.uncounted_tokens}
+        raw = {"before": asdict(self.before), "own": asdict(used)}
         with suppress(SinkError, OSError):
             self._storage.put(layout.usage(self._epoch), seal(raw))
             others = self._storage.keys(layout.USAGE)

@@ -78,8 +78,6 @@ def kept_rows(out: pa.Table, prefix: str, apart: Collection[int]) -> list[int]:
 
 def retried_rows(out: pa.Table, prefix: str) -> dict[str, int]:
     """Number of each retry in the column ``retry`` (as text, for JSON) -> input rows."""
-    if f"{prefix}retry" not in out.column_names:
-        return {}
     numbers = out[f"{prefix}retry"].filter(pc.equal(out[f"{prefix}sample_index"], 0)).drop_null()
     return {str(own["values"]): own["counts"] for own in pc.value_counts(numbers).to_pylist()}
 

@@ -1,7 +1,6 @@
 """Scores that rank rows: fields of ``evidence`` by name, or an expression.
 
-Higher is better, so entropies count negative. A field that ``evidence`` lacks is taken from ``stats``, where outputs of
-schema version 1 have some of them.
+Higher is better, so entropies count negative.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Score:
             prefix: of the result columns.
 
         Raises:
-            ConfigError: there is no such field, or the expression gives no number.
+            ConfigError: the expression gives no number.
             ResourceError: DuckDB is not installed, and it is an expression.
         """
         self._terms: list[tuple[tuple[str, ...], float]] = []
@@ -53,8 +52,7 @@ class Score:
                 raise ConfigError(f"score={text!r}: does not give a number. Use one of {', '.join(SCORES)}, or an SQL "
                                   "expression that does.")  # fmt: skip
             return
-        for name, weight in SCORES[text].items():
-            self._terms.append((_field(text, name, schema, prefix), weight))
+        self._terms += (((f"{prefix}evidence", name), weight) for name, weight in SCORES[text].items())
 
     def values(self, table: pa.Table) -> pa.ChunkedArray:
         """float64, null where there is none."""
@@ -62,16 +60,6 @@ class Score:
             return self._expression.values(table).cast(pa.float64())
         terms = [pc.multiply(values_of(table, path), weight) for path, weight in self._terms]
         return functools.reduce(pc.add, terms)
-
-
-def _field(score: str, name: str, schema: pa.Schema, prefix: str) -> tuple[str, ...]:
-    for column in (f"{prefix}evidence", f"{prefix}stats"):
-        if column in schema.names and schema.field(column).type.get_field_index(name) >= 0:
-            return column, name
-    raise ConfigError(
-        f"score={score!r}: this output has no {name}, as it was begun before there was a column evidence. Use "
-        'score="mean_logprob", or an expression over its columns.'
-    )
 
 
 _TO_DEVIATION = 1.4826

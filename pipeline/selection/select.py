@@ -86,7 +86,7 @@ class Selection:
         self._texts = [find_column(schema, name.split("."), "dedup.columns") for name in _text_columns(config, prefix)]
         for path in self._texts:
             _check_text(schema, path)
-        self._script = _script_path(schema, prefix) if config.outliers and config.outliers.script_share else None
+        self._script = (f"{prefix}evidence", "script") if config.outliers and config.outliers.script_share else None
         self._candidates = Candidates()
         self._duplicates = None
         if config.dedup is not None:
@@ -231,11 +231,3 @@ def _check_text(schema: pa.Schema, path: tuple[str, ...]) -> None:
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise ConfigError(f"dedup.columns={'.'.join(path)!r}: a column of {kind}, and words are looked for in text. "
                           "Name columns of text.")  # fmt: skip
-
-
-def _script_path(schema: pa.Schema, prefix: str) -> tuple[str, ...]:
-    name = f"{prefix}evidence"
-    if name not in schema.names:
-        raise ConfigError("outliers.script_share: this output has no evidence (it was begun before there was such a "
-                          "column). Set it to null, or generate the output again.")  # fmt: skip
-    return (name, "script")

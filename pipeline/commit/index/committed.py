@@ -166,7 +166,7 @@ class CommittedUnits:
         query = f"SELECT rowid, {names} FROM records WHERE {told} ORDER BY rowid LIMIT ?"
         for _, failed, why, unread, again, texts in self._scratch.stream(query):
             failures.update(json.loads(failed) if failed else {})
-            causes = added_causes(causes, json.loads(why or failed or "{}"))
+            causes = added_causes(causes, json.loads(why or "{}"))
             unparsed.update(json.loads(unread) if unread else {})
             retried.update(json.loads(again) if again else {})
             examples = {**json.loads(texts), **examples} if texts and len(examples) < MOST_CAUSES else examples

@@ -21,7 +21,7 @@ from testing.pipeline.scheduled_table import ScheduledTable, prompts
 
 
 def usage(storage: MemoryStorage, epoch: int, used: list[float], **more: Any) -> Usage:
-    return Usage(storage, **{"epoch": epoch, "since": 0, "tokens": 0, **more},
+    return Usage(storage, **{"epoch": epoch, "since": 0, **more},
                  used=lambda: ResourceSeconds(accelerators=used[0], cpus=2 * used[0]))  # fmt: skip
 
 
@@ -67,8 +67,8 @@ def test_a_damaged_record_is_as_none_and_a_store_that_refuses_it_ends_no_run(mon
     storage = MemoryStorage()
     usage(storage, 1, [4.0]).save()
     storage.objects[layout.usage(1)] = b"{"
-    own = usage(storage, 2, [1.0], tokens=70)
-    assert (own.total.accelerators, own.uncounted_tokens) == (1.0, 70)
+    own = usage(storage, 2, [1.0])
+    assert own.total.accelerators == 1.0
 
     def refuse(*args: Any) -> None:
         raise OSError("full")
