@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from pipeline.commands.run_checks import check_foreign, check_rows, first_rows_fail
 from pipeline.commands.scheduled import ScheduledRun
-from pipeline.commit.discard import discard, finish_discard, remove_parts
+from pipeline.commit.discard import discard, finish_discard
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.ledger import Ledger
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.publish import clean
-from pipeline.commit.recover import Recovery, give_up, recover
+from pipeline.commit.recover import Recovery, recover, withdraw
 from pipeline.commit.repair import describe_damage, find_published_damage, index_publications, revoke
 from pipeline.commit.retries import Retry
 from pipeline.commit.run_record import Origin, RunState, is_begun
@@ -188,12 +188,7 @@ def _index(
             "is not in the input any more, so they cannot be generated again: put the input file back, restore the "
             "state from a copy, or discard the run with mode='new'."
         )
-    for name in found.unrecorded:
-        remove_parts(job.storage, name)
-        lists.notes.append(f"{job.storage.url}/{name}: no record names it; removed, its rows are generated again")
-    for publication in lists.lost:
-        manifest = give_up(job.storage, manifest, publication, lease)
-        lists.notes.append(f"{job.storage.url}/{publication.name}: its list of units is lost; generated again")
+    manifest = withdraw(job.storage, found, lists.lost, lease, lists.notes)
     say(lists.notes)
     if not known and (unplanned := index.published.unplanned()) is not None:
         raise DamagedError(

@@ -14,13 +14,12 @@ import pyarrow as pa
 from pipeline.commands.begin import say
 from pipeline.commands.etl_config import EtlConfig
 from pipeline.commands.scheduled import check_scheduled
-from pipeline.commit.discard import remove_parts
 from pipeline.commit.index import Index, Inputs, ProcessedFile
 from pipeline.commit.lease import Lease
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, Publication, index_publication
 from pipeline.commit.part_files import Rows
-from pipeline.commit.recover import Recovery, give_up, recover
+from pipeline.commit.recover import recover, withdraw
 from pipeline.commit.repair import find_published_damage, index_publications
 from pipeline.commit.run_record import Origin, RunState
 from pipeline.commit.watermark import load_watermark
@@ -231,21 +230,11 @@ def repair_records(storage: Storage, lease: Lease, origin: Origin, is_there: Cal
     with Index() as index:
         read_ledger(storage, index.records, origin.begun)
         lists = index_publications(storage, found.manifest, index, _rows_of(state), repair=True, scheduled=True)
-        say(lists.notes)
         names = [*(publication.name for publication in lists.lost), *found.unrecorded]
         if names:
             _check_readable(storage, names, index, is_there)
-    _withdraw(storage, found, lists.lost, lease)
-
-
-def _withdraw(storage: Storage, found: Recovery, lost: list[Publication], lease: Lease) -> None:
-    manifest = found.manifest
-    for name in found.unrecorded:
-        remove_parts(storage, name)
-        say([f"{storage.url}/{name}: no record names it; removed, its rows are generated again"])
-    for publication in lost:
-        manifest = give_up(storage, manifest, publication, lease)
-        say([f"{storage.url}/{publication.name}: its list of units is lost; generated again"])
+    withdraw(storage, found, lists.lost, lease, lists.notes)
+    say(lists.notes)
 
 
 def _check_readable(storage: Storage, names: list[str], index: Index, is_there: Callable[[str], bool]) -> None:

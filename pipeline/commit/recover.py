@@ -7,6 +7,7 @@ published files themselves.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -78,6 +79,23 @@ def give_up(storage: Storage, manifest: Manifest, publication: Publication, leas
     manifest = replace(manifest, decided=tuple(p for p in manifest.decided if p.position != publication.position))
     manifest.save(storage, lease.epoch)
     storage.delete(publication.name)
+    return manifest
+
+
+def withdraw(
+    storage: Storage, found: Recovery, lost: Iterable[Publication], lease: Lease, notes: list[str]
+) -> Manifest:  # fmt: skip
+    """Remove published folders without a record, and publications whose list of units is lost.
+
+    Adds a note for each; returns the manifest of the others.
+    """
+    manifest = found.manifest
+    for name in found.unrecorded:
+        remove_parts(storage, name)
+        notes.append(f"{storage.url}/{name}: no record names it; removed, its rows are generated again")
+    for publication in lost:
+        manifest = give_up(storage, manifest, publication, lease)
+        notes.append(f"{storage.url}/{publication.name}: its list of units is lost; generated again")
     return manifest
 
 

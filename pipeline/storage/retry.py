@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pipeline.errors import PipelineError, SinkError
 from pipeline.storage.protocol import Storage
@@ -71,12 +71,41 @@ def without_credentials(what: str, error: CredentialsError) -> str:
     return f"{what}: no usable credentials ({error}). {_SIGN_IN}"
 
 
+def _retried(name: str, doing: str, *, finds: bool = False) -> Any:
+    """The method of this name, with retries.
+
+    Args:
+        name: of a method of :class:`~pipeline.storage.protocol.Storage`.
+        doing: what it does, for the error.
+        finds: a missing object stays a FileNotFoundError.
+    """
+
+    def call(storage: RetryingStorage, *args: Any, **named: Any) -> Any:
+        method = functools.partial(getattr(storage.inner, name), *args, **named)
+        return storage.attempt(method, doing, next(iter(args), ""), finds=finds)
+
+    return call
+
+
 class RetryingStorage:
     """A storage whose calls are tried up to five times.
 
     A stream (:meth:`create`) cannot be repeated here: its writer repeats the whole stream with :func:`with_retries`.
     Reading a missing object stays a FileNotFoundError; every other failure is a SinkError.
     """
+
+    put = _retried("put", "writing")
+    read = _retried("read", "reading", finds=True)
+    read_many = _retried("read_many", "reading", finds=True)
+    open = _retried("open", "opening", finds=True)  # opening is retried, reading is not
+    exists = _retried("exists", "looking for")
+    keys = _retried("keys", "listing")
+    sizes = _retried("sizes", "listing")
+    folders = _retried("folders", "listing")
+    delete = _retried("delete", "removing")
+    delete_objects = _retried("delete_objects", "removing")
+    promote = _retried("promote", "moving", finds=True)
+    sweep = _retried("sweep", "sweeping")
 
     def __init__(self, inner: Storage) -> None:
         """``inner``: the storage to call."""
@@ -87,61 +116,27 @@ class RetryingStorage:
         """Path or URL of the output."""
         return self.inner.url
 
-    def _try(self, action: Callable[[], _T], what: str, key: str) -> _T:
-        return with_retries(action, f"{what} {self.url}/{key}")
-
-    def _find(self, action: Callable[[], _T], what: str, key: str) -> _T:
-        """:meth:`_try`, but a missing object stays a FileNotFoundError."""
+    def attempt(self, action: Callable[[], _T], doing: str, key: object, *, finds: bool = False) -> _T:
+        """An operation on a key, or on several, with retries; see :func:`_retried`."""
+        name = key if isinstance(key, str) else next(iter(key), "") if isinstance(key, Sequence) else ""
         try:
-            return self._try(action, what, key)
+            return with_retries(action, f"{doing} {self.url}/{name}")
         except SinkError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
+            if finds and isinstance(error.__cause__, FileNotFoundError):
                 raise error.__cause__ from None
             raise
-
-    def put(self, key: str, data: bytes) -> None:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        self._try(functools.partial(self.inner.put, key, data), "writing", key)
 
     def put_new(self, key: str, data: bytes) -> bool:
         """See the protocol. ``data`` must differ between callers, to recognise an attempt that only seemed to fail."""
 
-        def attempt() -> bool:
+        def put() -> bool:
             return self.inner.put_new(key, data) or self.inner.read(key) == data
 
-        return self._try(attempt, "writing", key)
+        return self.attempt(put, "writing", key)
 
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
         """Not retried."""
         return self.inner.create(key)
-
-    def read(self, key: str) -> bytes:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        return self._find(functools.partial(self.inner.read, key), "reading", key)
-
-    def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        return self._find(functools.partial(self.inner.read_many, keys), "reading", keys[0] if keys else "")
-
-    def open(self, key: str) -> BinaryIO:
-        """Opening is retried, reading is not."""
-        return self._find(functools.partial(self.inner.open, key), "opening", key)
-
-    def exists(self, key: str) -> bool:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        return self._try(functools.partial(self.inner.exists, key), "looking for", key)
-
-    def keys(self, prefix: str) -> list[str]:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        return self._try(functools.partial(self.inner.keys, prefix), "listing", prefix)
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        return self._try(functools.partial(self.inner.sizes, prefix), "listing", prefix)
-
-    def folders(self) -> list[str]:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        return self._try(self.inner.folders, "listing", "")
 
     def walk(self, prefix: str) -> Iterator[list[str]]:
         """See the protocol. Starts again after a failure, so a key may occur twice."""
@@ -155,24 +150,8 @@ class RetryingStorage:
                 pages = self.inner.walk(prefix)
                 raise
 
-        while (page := self._try(next_page, "listing", prefix)) is not None:
+        while (page := self.attempt(next_page, "listing", prefix)) is not None:
             yield page
-
-    def delete(self, key: str) -> None:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        self._try(functools.partial(self.inner.delete, key), "removing", key)
-
-    def delete_objects(self, keys: Sequence[str]) -> None:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        self._try(functools.partial(self.inner.delete_objects, keys), "removing", keys[0] if keys else "")
-
-    def promote(self, source: str, target: str) -> None:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        self._find(functools.partial(self.inner.promote, source, target), "moving", source)
-
-    def sweep(self, before: float) -> None:
-        """See :class:`~pipeline.storage.protocol.Storage`."""
-        self._try(functools.partial(self.inner.sweep, before), "sweeping", "")
 
 
 _THREADS = 16
