@@ -1,8 +1,7 @@
 """How fast a run goes, and when it will end. Plain logic: the caller tells it the time.
 
-The remaining time is the remaining work over work per actor-second over the actors there are, so a run whose actors
-come and go is judged by the rate of one actor. Work is rows; of a chain, whose stages have rows of unlike cost, it is
-token rows.
+The remaining time is the remaining units over units per actor-second over the actors there are, so a run whose actors
+come and go is judged by the rate of one actor. Of a chain, the units of all stages count alike: their rates do.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class _Sums:
     units: int = 0
     rows: int = 0
     tokens: int = 0
-    work: float = 0.0
 
     def __sub__(self, other: _Sums) -> _Sums:
         return _Sums(**{name: value - getattr(other, name) for name, value in vars(self).items()})
@@ -53,13 +51,10 @@ class RateTracker:
         spent = max(0.0, now - before)
         self._sums = replace(own, seconds=own.seconds + spent, exposure=own.exposure + spent * actors)
 
-    def add(self, *, rows: int, tokens: int, work: float | None = None) -> None:
-        """Count a unit that was committed at the time of the last :meth:`advance`. ``work``: None for its rows."""
+    def add(self, *, rows: int, tokens: int) -> None:
+        """Count a unit that was committed at the time of the last :meth:`advance`."""
         own = self._sums
-        self._sums = replace(
-            own, units=own.units + 1, rows=own.rows + rows, tokens=own.tokens + tokens,
-            work=own.work + (rows if work is None else work),
-        )  # fmt: skip
+        self._sums = replace(own, units=own.units + 1, rows=own.rows + rows, tokens=own.tokens + tokens)
         self._last.append(self._sums)
         while len(self._last) > _RECENT_UNITS + 1 and own.seconds - self._last[1].seconds >= _RECENT_SECONDS:
             self._last.popleft()
@@ -72,24 +67,16 @@ class RateTracker:
     def recent(self) -> Rates:
         """Rates of the last commits."""
         own = self._sums - self._last[0]
-        return Rates(seconds=own.seconds if own.units else 0.0, rows=own.rows, tokens=own.tokens)
+        if not own.units or not own.seconds:
+            return Rates()
+        return Rates(rows_per_second=own.rows / own.seconds, tokens_per_second=own.tokens / own.seconds)
 
-    def eta(self, work: float, actors: int) -> float | None:
-        """Seconds until the last row is committed; None before enough units are, or if nothing is left.
-
-        Args:
-            work: that is left, in the measure of :meth:`add`.
-            actors: that are ready.
-        """
+    def eta(self, units: int, actors: int) -> float | None:
+        """Seconds until ``units`` more are committed by so many ready actors; None if none is, or before enough are."""
         own = self._sums - self._quarter
-        if work <= 0 or actors <= 0 or own.units < _LEAST_UNITS or own.work <= 0 or own.exposure <= 0:
+        if units <= 0 or actors <= 0 or own.units < _LEAST_UNITS or own.exposure <= 0:
             return None
-        return work * own.exposure / own.work / actors
-
-
-def work_of(totals: Totals | CommitRecord) -> int:
-    """Token rows that were forwarded: rows of different stages are compared by them."""
-    return totals.prompt_tokens + totals.rows_forwarded
+        return units * own.exposure / own.units / actors
 
 
 class Counts:
@@ -138,13 +125,9 @@ class Counts:
         )  # fmt: skip
 
     @property
-    def work_left(self) -> float | None:
-        """Work that is left; None if the cost of a row is unknown."""
-        own = self.committed
-        left, session = own.total_rows - own.done.rows, own.session
-        if left <= 0:
-            return 0.0
-        return left * work_of(session) / session.rows if session.rows else None
+    def units_left(self) -> int:
+        """Units that are to be committed."""
+        return self._planned - self._own.done.units
 
     def _expected_rows(self, own: Progress) -> int:
         """Rows in all, if the units that are left have as many as those that are done; ``own`` has the most."""

@@ -39,14 +39,14 @@ def figures_of(snapshot: Snapshot) -> dict[str, str]:
     """
     done, total, used = snapshot.done, snapshot.total_rows, snapshot.used
     about = "about " if any(own.estimated for own in snapshot.chain) else ""
-    going, load = snapshot.recent.seconds > 0, snapshot.load
+    recent, load = snapshot.recent, snapshot.load
     per_forward = snapshot.session.tokens_per_forward
     found = {
         "rows": f"{count(done.rows)} of {about}{count(total)}" if total else _UNKNOWN,
         FAILED: count(done.failed_rows),
         "ends in": _UNKNOWN if snapshot.eta is None else clock_time(snapshot.eta),
-        "tokens/s": count(snapshot.recent.tokens_per_second) if going else _UNKNOWN,
-        "rows/s": f"{snapshot.recent.rows_per_second:,.4g}" if going else _UNKNOWN,
+        "tokens/s": count(recent.tokens_per_second) if recent.rows_per_second else _UNKNOWN,
+        "rows/s": f"{recent.rows_per_second:,.4g}" if recent.rows_per_second else _UNKNOWN,
         "tokens/forward": f"{per_forward:.2f}" if snapshot.session.decode_forwards else _UNKNOWN,
         "actors": _actors(snapshot),
         "KV in use": f"{load.kv_share:.0%}" if load is not None and load.actors else _UNKNOWN,
@@ -149,15 +149,15 @@ class Lines:
 def format_line(snapshot: Snapshot) -> str:
     """One line of ``key=value``, without a line's end. Values have no blanks; times are in seconds."""
     load, actors = snapshot.load, snapshot.actors
-    going, session = snapshot.recent.seconds > 0, snapshot.session
+    recent, session = snapshot.recent, snapshot.session
     values = {
         "stage": snapshot.stage.value,
         "elapsed_s": f"{snapshot.at:.1f}",
         "rows": str(snapshot.done.rows),
         "total_rows": str(snapshot.total_rows) if snapshot.total_rows else _UNKNOWN,
         "failed": str(snapshot.done.failed_rows),
-        "tokens_per_s": f"{snapshot.recent.tokens_per_second:.0f}" if going else _UNKNOWN,
-        "rows_per_s": f"{snapshot.recent.rows_per_second:.4g}" if going else _UNKNOWN,
+        "tokens_per_s": f"{recent.tokens_per_second:.0f}" if recent.rows_per_second else _UNKNOWN,
+        "rows_per_s": f"{recent.rows_per_second:.4g}" if recent.rows_per_second else _UNKNOWN,
         "tokens_per_forward": f"{session.tokens_per_forward:.2f}" if session.decode_forwards else _UNKNOWN,
         "kv_share": f"{load.kv_share:.2f}" if load is not None and load.actors else _UNKNOWN,
         "actors_ready": str(actors.ready),

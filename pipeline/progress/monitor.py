@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from pipeline.progress.eta import Counts, RateTracker, work_of
+from pipeline.progress.eta import Counts, RateTracker
 from pipeline.progress.snapshot import ChainFilter, ExecutorState, Progress, Snapshot, Stage
 from pipeline.progress.views import Observer, Pulse
 from pipeline.stages import announced_to
@@ -115,8 +115,7 @@ class Monitor:
         new = record if before is None else record.since(before)
         with self._lock:
             self._counts[stage].add(record, new)
-            work = work_of(new) if self._chain else new.num_rows
-            self._rates.add(rows=new.num_rows, tokens=new.completion_tokens, work=work)
+            self._rates.add(rows=new.num_rows, tokens=new.completion_tokens)
         self._tell(stage)
 
     def filtered(self, name: str, rows: int, kept: int) -> None:
@@ -143,7 +142,8 @@ class Monitor:
             else:
                 self._enter(self._stage, now)
             whole = functools.reduce(Progress.merged_with, (own.whole for own in counts))
-            left = self._work_left() if self._stage is Stage.GENERATING else 0
+            known = all(own.committed.session.units or not own.units_left for own in counts)
+            left = sum(own.units_left for own in counts) if known and self._stage is Stage.GENERATING else 0
             return Snapshot(
                 total_rows=whole.total_rows,
                 done=whole.done,
@@ -164,14 +164,6 @@ class Monitor:
                 chain=tuple(self._counts[name].as_stage(name) for name in self._chain),
                 filters=tuple(self._filters.values()),
             )
-
-    def _work_left(self) -> float:
-        """In rows; of a chain, in token rows, and 0 (nothing is known) before every stage has committed a unit."""
-        if not self._chain:
-            own = self._counts[_ONLY].committed
-            return own.total_rows - own.done.rows
-        known = [left for own in self._counts.values() if (left := own.work_left) is not None]
-        return sum(known) if len(known) == len(self._counts) else 0.0
 
     def _enter(self, stage: Stage, now: float) -> None:
         """Count the time since the last look, and go on in a stage."""

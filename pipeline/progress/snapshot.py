@@ -113,26 +113,10 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Rates of the latest commits.
+    """Input rows and generated tokens per second, of the latest commits; 0 before there are any."""
 
-    Attributes:
-        seconds: how far back "lately" reaches; 0 before anything was committed.
-        rows, tokens: committed in this time.
-    """
-
-    seconds: float = 0.0
-    rows: int = 0
-    tokens: int = 0
-
-    @property
-    def rows_per_second(self) -> float:
-        """Input rows per second."""
-        return self.rows / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens per second."""
-        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+    rows_per_second: float = 0.0
+    tokens_per_second: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

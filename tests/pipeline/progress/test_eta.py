@@ -63,7 +63,7 @@ def simulate(run: Run, seed: int, share: float) -> Said:
             tracker.add(rows=run.rows, tokens=run.rows * 50)
             if said is None and done >= share * run.units:
                 left = run.units - done
-                eta = tracker.eta(left * run.rows, ready)
+                eta = tracker.eta(left, ready)
                 assert eta is not None
                 said = now, eta
         for _ in range(run.held if kind == 0 else 1):
@@ -101,17 +101,17 @@ def test_rates_that_change_are_noticed_before_the_end() -> None:
 def test_nothing_is_said_before_there_is_a_rate_nor_when_nothing_is_left() -> None:
     tracker = RateTracker()
     tracker.advance(0.0, 1)
-    assert tracker.eta(100, 1) is None
+    assert tracker.eta(10, 1) is None
     tracker.advance(5.0, 1)
     tracker.add(rows=10, tokens=10)
-    assert tracker.eta(100, 1) is None, "one unit is no rate"
+    assert tracker.eta(10, 1) is None, "one unit is no rate"
     tracker.add(rows=10, tokens=10)
-    eta = tracker.eta(100, 1)
+    eta = tracker.eta(10, 1)
     assert eta is not None
     assert eta == pytest.approx(25.0, rel=0.1)
     assert tracker.eta(0, 1) is None
-    assert tracker.eta(100, 0) is None, "nobody works"
-    twice = tracker.eta(100, 2)
+    assert tracker.eta(10, 0) is None, "nobody works"
+    twice = tracker.eta(10, 2)
     assert twice is not None
     assert twice == pytest.approx(eta / 2), "the rate is one actor's"
 

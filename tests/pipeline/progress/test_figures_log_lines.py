@@ -11,7 +11,7 @@ from pipeline.types import Totals
 
 GOING = Snapshot(
     total_rows=1000, done=Totals(rows=400, failed_rows=2), session=Totals(completion_tokens=900, decode_forwards=300),
-    at=20.0, stage=Stage.GENERATING, recent=Rates(seconds=10, rows=20, tokens=450),
+    at=20.0, stage=Stage.GENERATING, recent=Rates(rows_per_second=2, tokens_per_second=45),
     actors=Actors(ready=3, starting=1, most=8), load=Load(actors=3, kv_pages_used=5, kv_pages=10),
     used=ResourceSeconds(accelerators=120.0, cpus=480.0), price_per_hour=3.0, eta=300.0,
 )  # fmt: skip

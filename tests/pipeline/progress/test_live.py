@@ -26,7 +26,7 @@ GOING = Snapshot(
     output="s3://bucket/tables/instructions-2026-11", model="WeDLM-8B-Instruct", at=5450.3, stage=Stage.GENERATING,
     stages={Stage.PLANNING: 2.3, Stage.STARTING: 31.0, Stage.LOADING: 88.4, Stage.COMPILING: 9.2,
             Stage.GENERATING: 5319.4},
-    recent=Rates(seconds=20, rows=1450, tokens=371_000),
+    recent=Rates(rows_per_second=72.5, tokens_per_second=18_550),
     actors=Actors(ready=6, starting=2, most=16), load=Load(actors=6, kv_pages_used=8800, kv_pages=12_000),
     used=ResourceSeconds(accelerators=31_000), price_per_hour=2.5, note="waiting for 2 actors",
     eta=8500.0,
