@@ -238,23 +238,14 @@ class RunConfig:
         _require(isinstance(self.engine, EngineConfig), "engine", self.engine, "EngineConfig",
                  "Pass EngineConfig(...), or a mapping in YAML.")  # fmt: skip
         _require(self.output != "", "output", self.output, "a folder", "Name the folder to write to.")
-        _require(self.mode in MODES, "mode", self.mode, f"one of {list(MODES)}", "Pick one of these.")
-        _require(self.output_format in OUTPUT_FORMATS, "output_format", self.output_format,
-                 f"one of {list(OUTPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
-        _require(self.on_long_prompt in LONG_PROMPTS, "on_long_prompt", self.on_long_prompt,
-                 f"one of {list(LONG_PROMPTS)}", "Pick one of these.")  # fmt: skip
-        _require(self.special_tokens_in_text in SPECIAL_TOKENS, "special_tokens_in_text", self.special_tokens_in_text,
-                 f"one of {list(SPECIAL_TOKENS)}", "Pick one of these.")  # fmt: skip
-        _require(self.generation_config in GENERATION_CONFIGS, "generation_config", self.generation_config,
-                 f"one of {list(GENERATION_CONFIGS)}", "Pick one of these.")  # fmt: skip
-        _require(self.input_format in INPUT_FORMATS, "input_format", self.input_format,
-                 f"one of {list(INPUT_FORMATS)}", "Pick one of these.")  # fmt: skip
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            _require(value in choices, name, value, f"one of {list(choices)}", "Pick one of these.")
         names = self.served_model_names
         listed = isinstance(names, Sequence) and not isinstance(names, str)
         _require(listed and all(isinstance(name, str) and name for name in names), "served_model_names", names,
                  "a list of names", 'Write ["gpt-4o-mini"], or ["*"] for any.')  # fmt: skip
         object.__setattr__(self, "served_model_names", tuple(names))
-        _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {list(DTYPES)}", "Pick one of these.")
         self._check_actors()
         self._check_numbers()
         self._check_prompts()
@@ -334,8 +325,9 @@ class RunConfig:
                  'Set it, for example "float32".')  # fmt: skip
 
     def _check_numbers(self) -> None:
-        _require(is_int(self.target_part_bytes) and self.target_part_bytes >= 1, "target_part_bytes",
-                 self.target_part_bytes, "an integer of 1 or more", "Give a count.")  # fmt: skip
+        for name, (least, remedy) in _COUNTS.items():
+            value = getattr(self, name)
+            _require(is_int(value) and value >= least, name, value, f"an integer of {least} or more", remedy)
         for name in ("limit", "unit_rows", "units_in_flight"):
             value = getattr(self, name)
             _require(value is None or (is_int(value) and value >= 1), name, value,
@@ -347,10 +339,6 @@ class RunConfig:
                  "Pick one in range.")  # fmt: skip
         _require(is_int(self.report_traces) and 0 <= self.report_traces <= _MOST_TRACES, "report_traces",
                  self.report_traces, f"an integer from 0 to {_MOST_TRACES}", "Use 6.")  # fmt: skip
-        _require(is_int(self.max_engine_deaths) and self.max_engine_deaths >= 0, "max_engine_deaths",
-                 self.max_engine_deaths, "an integer of 0 or more", "Use 3.")  # fmt: skip
-        _require(is_int(self.max_row_deaths) and self.max_row_deaths >= 1, "max_row_deaths",
-                 self.max_row_deaths, "an integer of 1 or more", "Use 2.")  # fmt: skip
         price = self.price_per_hour
         fine = isinstance(price, (int, float)) and not isinstance(price, bool) and math.isfinite(price) and price >= 0
         _require(price is None or fine, "price_per_hour", price, "None or a price of 0 or more",
@@ -433,6 +421,14 @@ class RunConfig:
 _MOST_UNITS_IN_FLIGHT = 64
 _MOST_TRACES = 8
 
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "mode": MODES, "output_format": OUTPUT_FORMATS, "on_long_prompt": LONG_PROMPTS, "input_format": INPUT_FORMATS,
+    "special_tokens_in_text": SPECIAL_TOKENS, "generation_config": GENERATION_CONFIGS, "dtype": DTYPES,
+}  # fmt: skip
+_COUNTS = {
+    "target_part_bytes": (1, "Give a count."), "max_engine_deaths": (0, "Use 3."), "max_row_deaths": (1, "Use 2."),
+}  # fmt: skip
+"""The least value, and the remedy of a smaller one."""
 _URLS = ("input", "output", "model")
 _FLAGS = ("chat", "include_token_ids", "retry_failed", "repair", "report", "expect_autoscaling")
 _TEXTS = ("revision", "prompt_column", "messages_column", "token_ids_column", "tools_column",
