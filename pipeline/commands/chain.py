@@ -30,15 +30,14 @@ from pipeline.commands.chain_stage import (
     run_filters,
 )
 from pipeline.commands.chain_summary import ChainResult, ChainSummary
-from pipeline.commands.run import check_inputs, publish_committed
+from pipeline.commands.run import check_inputs, publish_committed, summary_of
 from pipeline.commands.run_checks import check_setup, check_writable
 from pipeline.commands.run_report import put_page
-from pipeline.commands.summary import RunSummary, StartUp
+from pipeline.commands.summary import StartUp
 from pipeline.commit.index import Index
 from pipeline.commit.lease import hold_lease
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.repair import describe_damage, revoke
-from pipeline.commit.retries import describe_retries
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError
 from pipeline.progress.figures import LINE_SECONDS
@@ -150,29 +149,13 @@ def chain_on(
         seconds = time.monotonic() - begin
         return ChainSummary(
             output=config.base.output,
-            stages={run.name: _summary(run) for run in runs},
+            stages={run.name: summary_of(run.begun, run.index, run.manifest, run.session, run.seconds) for run in runs},
             filters=run_filters(config.filters, storages[-1], config.base.output_options, monitor),
             seconds=seconds,
             start_up=StartUp.of([start for executor in executors for start in executor.starts]),
             used=sum((executor.used() for executor in executors), start=ResourceSeconds()),
             price_per_hour=config.base.price_per_hour,
         )
-
-
-def _summary(run: StageRun) -> RunSummary:
-    total = run.index.records.totals()
-    return RunSummary(
-        output=run.begun.job.storage.url,
-        total=total,
-        session=run.session.session,
-        seconds=run.seconds,
-        generating_seconds=run.session.seconds,
-        publications=tuple(p.name for p in run.manifest.publications),
-        format=run.config.output_format,
-        unread=run.begun.job.unread,
-        retries=tuple(describe_retries(run.begun.retries, total.retried)),
-        corrected_rows=bool(run.begun.job.retry.rows),
-    )
 
 
 def _report(run: StageRun) -> None:

@@ -207,27 +207,33 @@ def _run_in_session(
             begun.ledger.keep_snapshot()
         finally:
             usage.save()
-    session = monitor.now()
-    total = index.records.totals()
     load = executor.state().load
-    return RunSummary(
-        output=storage.url,
-        total=total,
-        session=session.session,
-        seconds=seconds,
-        generating_seconds=session.seconds,
-        publications=tuple(p.name for p in manifest.publications),
-        format=config.output_format,
-        unread=begun.job.unread,
+    return replace(
+        summary_of(begun, index, manifest, monitor.now(), seconds),
         start_up=StartUp.of(executor.starts),
         used=executor.used(),
         used_by_all=usage.total,
         gain=load.gain if load is not None else None,
         price_per_hour=config.price_per_hour,
-        retries=tuple(describe_retries(begun.retries, total.retried)),
         model_params=resolved_model(config).generation_defaults(config.generation_config).describe(config.sampling),
         scheduled=scheduled is not None,
-        corrected_rows=bool(begun.job.retry.rows),
+    )
+
+
+def summary_of(begun: Begun, index: Index, manifest: Manifest, session: Progress, seconds: float) -> RunSummary:
+    """The summary of a run, or of a stage of a chain, without its cost; ``seconds``: of generating."""
+    job, total = begun.job, index.records.totals()
+    return RunSummary(
+        output=job.storage.url,
+        total=total,
+        session=session.session,
+        seconds=seconds,
+        generating_seconds=session.seconds,
+        publications=tuple(p.name for p in manifest.publications),
+        format=job.config.output_format,
+        unread=job.unread,
+        retries=tuple(describe_retries(begun.retries, total.retried)),
+        corrected_rows=bool(job.retry.rows),
     )
 
 
