@@ -35,6 +35,8 @@ from pipeline.types import Unit
 from pipeline.worker.load_engine import check_attention, count_gpus
 
 _FEW = 3
+_SMALL_UNIT = 8
+"""Rows of a unit where a sample is spread over units: it is taken from many places."""
 
 
 def sample_units(units: PlannedUnits, rows: int, spread: int | None = None) -> list[Unit]:
@@ -264,7 +266,8 @@ def sampled(config: RunConfig, rows: int) -> Iterator[tuple[Job, int, pa.Table]]
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
         job = resolve_job(config, source_of(config, storage), storage)
-        with plan_index(job, config) as index:
+        small = replace(config, unit_rows=min(_SMALL_UNIT, config.resolved_unit_rows()))
+        with plan_index(job, small) as index:
             total, table = index.units.rows, prepared_sample(job, index.units, rows)
         yield job, total, table
 
