@@ -266,7 +266,7 @@ def sampled(config: RunConfig, rows: int) -> Iterator[tuple[Job, int, pa.Table]]
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
         job = resolve_job(config, source_of(config, storage), storage)
-        small = replace(config, unit_rows=min(_SMALL_UNIT, config.resolved_unit_rows()))
+        small = replace(config, unit_rows=config.unit_rows or min(_SMALL_UNIT, config.resolved_unit_rows()))
         with plan_index(job, small) as index:
             total, table = index.units.rows, prepared_sample(job, index.units, rows)
         yield job, total, table

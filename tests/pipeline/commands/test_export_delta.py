@@ -325,7 +325,7 @@ def test_damaged_files_are_not_taken(two: Path, tmp_path: Path) -> None:
     part = next((tmp_path / "out" / "data-000001").iterdir())
     data = part.read_bytes()
     part.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
-    with pytest.raises(DamagedError, match="checksum differs"):
+    with pytest.raises(DamagedError, match="SHA-256 differs"):
         export_delta(tmp_path / "out", tmp_path / "table")
     assert len(rows_of(str(tmp_path / "table"))) == 9
     part.unlink()
