@@ -20,6 +20,7 @@ from pipeline import layout
 from pipeline.commands.read import read
 from pipeline.commit import ledger
 from testing.pipeline.exactly_once import SmallJob
+from testing.pipeline.fakes import InlineExecutor
 from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Moment, Recorder, boundary, crash_points
 from testing.pipeline.leases import expire_leases
 from testing.repository import ROOT
@@ -27,6 +28,7 @@ from testing.sweeps import AT_EVERY
 
 BAD = {3: "", 9: None}
 ROWS = [{"prompt": BAD.get(i, f"Count from {i} to {i + 4}."), "topic": f"t{i % 3}"} for i in range(11)]
+PUBLISHING = {"part", "dead letters", "list of units", "publication record", "promote", "manifest"}
 LATER = [{"prompt": f"Count from {i} to {i + 4}.", "topic": "late"} for i in range(20, 25)]
 
 
@@ -97,7 +99,8 @@ def test_a_first_run_that_dies_anywhere_is_completed_by_the_next(make: MakeCase,
         seen.add(boundary(moment))
         published = sorted(Path(case.config.output).glob("data-*/*"))
         assert not published or sum(pq.read_metadata(p).num_rows for p in published) == len(expected), "all or nothing"
-        case.run(target_part_bytes=2**30)
+        case.run(executor := InlineExecutor(), target_part_bytes=2**30)
+        assert boundary(moment) not in PUBLISHING or executor.units_done == 0, "what is committed is not done again"
         case.check(expected)
     assert seen >= {"lease", "state", "stage", "ledger", "part", "dead letters", "list of units",
                     "publication record", "promote", "manifest", "remove stage", "sweep"
@@ -146,8 +149,9 @@ def test_a_compaction_of_the_ledger_that_dies_anywhere_forgets_nothing(
         expire_leases(case.storage)
 
     monkeypatch.setattr(ledger, "_COMPACT_SEGMENTS", 1)
-    for case, _ in crashes(make, prepare, until="part"):
-        case.run()
+    for case, moment in crashes(make, prepare, until="part"):
+        case.run(executor := InlineExecutor())
+        assert executor.units_done == 0, moment
         case.check(expected)
 
 
