@@ -96,18 +96,21 @@ def _cells(raw: bytes, delimiter: str) -> tuple[str, ...]:
     text = _content(raw)
     if '"' not in text:
         return tuple(text.split(delimiter))
-    cells: list[str] = [""]
+    cells: list[str] = []
+    open_: list[str] = []  # pieces of the last cell: to add each to a text would copy all before it
     parts = text.split('"')
     for i, part in enumerate(parts):
         if i % 2:
-            cells[-1] += part
+            open_.append(part)
         elif not part and 0 < i < len(parts) - 1:
-            cells[-1] += '"'
+            open_.append('"')
         else:
             first, *rest = part.split(delimiter)
-            cells[-1] += first
-            cells += rest
-    return tuple(cells)
+            open_.append(first)
+            if rest:
+                cells += ["".join(open_), *rest[:-1]]
+                open_ = rest[-1:]
+    return (*cells, "".join(open_))
 
 
 class _Feed:
