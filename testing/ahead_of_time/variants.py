@@ -22,10 +22,10 @@ from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_gpu import choose_gpu
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
+from wedlm_core.engine.forward.bounds import WideRun
 from wedlm_core.engine.forward.cuda_graphs import StaticInputs
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.graph_policy import GraphKey
-from wedlm_core.engine.forward.groups import WideRun
 from wedlm_core.engine.forward.pack_gpu import Shape
 from wedlm_core.engine.forward.windows_by_kernels import WindowsByKernels, advance
 from wedlm_core.kernels.rounding import RoundedRows
@@ -115,8 +115,7 @@ def _windows() -> None:
         run = WideRun(decoding=VerifiedDecoding(), start=0, stop=sequences, width=width)
         facts_3S = torch.empty(3, sequences, dtype=torch.int64, device=_DEVICE)
         made = WindowsByKernels().prepare(runner, facts_3S, (run,), Shape(total=total, wanted=total, **shape))
-        with patch("wedlm_core.engine.forward.cuda_graphs.why_no_triton", return_value=None):
-            inputs = StaticInputs(rows=total, sequences=sequences, page_size=config.page_size, device=_DEVICE)
+        inputs = StaticInputs(rows=total, sequences=sequences, page_size=config.page_size, device=_DEVICE)
         inputs.fill(GraphKey(size=total, sequences=sequences, max_rows=width + 1, max_kv=_DEEPEST), made.batch)
         advance(state, made, Choice.new(torch.empty, total, 0, _DEVICE))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,26 +11,6 @@ from wedlm_core.engine.parts import Parts
 from wedlm_core.engine.scheduling.scheduler import context_length
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.types import SamplingParams
-
-_SHARED = 64  # that are remembered
-
-
-class _Shared(NamedTuple):
-    """The common parameters of a job's rows.
-
-    Attributes:
-        stop_ids: tokens that end an output.
-        group: number of the decoding.
-        verifies: whether the decoding does.
-        adaptive: drafting chooses the windows.
-        window: masks of the first window where it is fixed, else -1.
-    """
-
-    stop_ids: tuple[int, ...]
-    group: int
-    verifies: bool
-    adaptive: bool
-    window: int
 
 
 class Opening:
@@ -47,28 +26,29 @@ class Opening:
         self._constraints = parts.constraints
         self._decodings, self._groups, self._eos = parts.decodings, parts.groups, parts.eos_token_ids
         self._plan_windows, self._attempted = plan_windows, parts.optimisations.drafting
-        self._shared: dict[tuple[Hashable, ...], _Shared] = {}  # by the parameters that it follows from
 
     def open(self, sequences: list[Sequence], running: int) -> None:
         """Fill the table and the device state of sequences that just got a slot; ``running`` ones with them."""
         table, now = self._table, time.perf_counter()
-        known = [self._shared_of(sequence.request.params) for sequence in sequences]
-        for sequence, one in zip(sequences, known, strict=True):
+        stop_ids = [self._stop_ids(one.request.params) for one in sequences]
+        for sequence, own in zip(sequences, stop_ids, strict=True):
             slot, params = sequence.slot, sequence.request.params
-            table.set_stop_ids(slot, one.stop_ids)
+            table.set_stop_ids(slot, own)
             table.set_limit(slot, params.max_tokens)
             if params.top_logprobs:
                 table.tops.open(slot, params.max_tokens, params.top_logprobs)
-            table.context[slot], table.group[slot] = context_length(sequence), one.group
-            table.adaptive[slot], table.widest[slot] = one.adaptive, sequence.widest
-            table.masks[slot] = table.keep_valid[slot] = table.keep_stale[slot] = one.window
+            table.context[slot], table.group[slot] = context_length(sequence), self._groups[params.strategy]
+            table.adaptive[slot], table.widest[slot] = params.adaptive, sequence.widest
+            table.masks[slot] = table.keep_valid[slot] = table.keep_stale[slot] = (
+                -1 if params.adaptive else params.window
+            )
             table.head[slot], table.watched[slot] = sequence.head, sequence.stops is not None
             sequence.started_at = now
         slots = [one.slot for one in sequences]
         prompts = {
             one.slot: one.request.prompt_token_ids
-            for one, shared in zip(sequences, known, strict=True)
-            if shared.adaptive and shared.verifies
+            for one in sequences
+            if one.request.params.adaptive and self._decodings[one.request.params.strategy].verifies
         }
         self._attempted.attempt(self._drafting.admit, np.array(slots), running, prompts)
         if np.any(table.masks[slots] < 0):
@@ -81,24 +61,13 @@ class Opening:
         table.rows[slots] = state.setup(
             [one.request for one in sequences],
             slots,
-            [one.group for one in known],
-            [one.stop_ids for one in known],
+            [self._groups[one.request.params.strategy] for one in sequences],
+            stop_ids,
             [one.bad_words for one in sequences],
         )
         self._constraints.open(sequences, state)
 
-    def _shared_of(self, params: SamplingParams) -> _Shared:
-        key = (params.strategy, params.window_size, params.stop_token_ids, params.ignore_eos)
-        found = self._shared.get(key)
-        if found is None:
-            own = () if params.ignore_eos else self._eos
-            if len(self._shared) >= _SHARED:
-                self._shared.clear()
-            found = self._shared[key] = _Shared(
-                stop_ids=tuple(dict.fromkeys((*params.stop_token_ids, *own))),
-                group=self._groups[params.strategy],
-                verifies=self._decodings[params.strategy].verifies,
-                adaptive=params.adaptive,
-                window=-1 if params.adaptive else params.window,
-            )
-        return found
+    def _stop_ids(self, params: SamplingParams) -> tuple[int, ...]:
+        """Tokens that end an output."""
+        own = () if params.ignore_eos else self._eos
+        return tuple(dict.fromkeys((*params.stop_token_ids, *own)))

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from testing.engine.copied_inputs import CopiedInputs
 from testing.engine.engines import loaded, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
-from wedlm_core.engine.forward.cuda_graphs import StaticInputs
 from wedlm_core.engine.forward.graph_policy import GraphBook
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
 from wedlm_core.types import Request, SamplingParams
@@ -62,7 +62,7 @@ def test_buffers_of_a_graph_hold_the_forward(agreeing_folder: Path, monkeypatch:
     engine = Engine(*loaded(agreeing_folder), CONFIG)
     runner = engine._runner
     book = GraphBook(limit=64, sequences=4, most_kv=96, seconds=1.0, most_bytes=1)
-    inputs = StaticInputs(rows=64, sequences=4, page_size=8, device=runner.device)
+    inputs = CopiedInputs(rows=64, sequences=4, page_size=8, device=runner.device)
     compared = 0
 
     def both(self: AsyncLaunch, batch: DeviceBatch) -> torch.Tensor:
@@ -89,7 +89,7 @@ def test_fresh_buffers_stand_for_one_row(agreeing_folder: Path) -> None:
     """Runs before a capture touch the first KV slot only."""
     runner = Engine(*loaded(agreeing_folder), CONFIG)._runner
     book = GraphBook(limit=16, sequences=4, most_kv=96, seconds=1.0, most_bytes=1)
-    inputs = StaticInputs(rows=16, sequences=4, page_size=8, device=runner.device)
+    inputs = CopiedInputs(rows=16, sequences=4, page_size=8, device=runner.device)
     with torch.inference_mode():
         for key in book.first_keys():
             assert inputs.run(key, runner.model_runner.run_device_rows).shape[0] == key.size

@@ -1,4 +1,4 @@
-"""Values shared by sequences of a job are worked out once, and never mixed with other parameters."""
+"""Rows of many jobs: each has the stops of its own job."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import pytest
 
 from testing.engine.engines import loaded, requests_of, run
 from wedlm_core.config import EngineConfig
-from wedlm_core.engine import Engine, opening
+from wedlm_core.engine import Engine
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.types import SamplingParams
 
 
-def test_rows_of_many_jobs_have_their_own_stops_and_few_are_remembered(
-    agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_many_jobs_have_their_own_stops(agreeing_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(*loaded(agreeing_folder), EngineConfig(max_num_seqs=3))
-    monkeypatch.setattr(opening, "_SHARED", 4)
     seen, eos = dict[tuple[int, ...], int](), engine.eos_token_ids
     set_stop_ids = SlotTable.set_stop_ids
 
@@ -33,4 +30,3 @@ def test_rows_of_many_jobs_have_their_own_stops_and_few_are_remembered(
         rest = () if ignores else tuple(one for one in eos if one != eos[0])
         assert seen.pop(tuple(dict.fromkeys((job, eos[0], *rest)))) == 4
         assert not seen
-        assert len(engine._opening._shared) <= 4

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from wedlm_core.attention import DeviceRows, PackedRows
-from wedlm_core.engine.forward.bounds import RowBounds
+from wedlm_core.engine.forward.bounds import RowBounds, WideRun
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
-from wedlm_core.engine.forward.groups import WideRun, wide_runs
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import join, outcome_of
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, plan_facts
 from wedlm_core.engine.forward.runner import Runner, StepDetail
 from wedlm_core.engine.forward.step_graphs import StepGraphs
-from wedlm_core.engine.forward.step_work import EagerStep, StepKind, StepWork
+from wedlm_core.engine.forward.step_work import StepKind, StepWork
 from wedlm_core.engine.forward.tops import TopWords
 from wedlm_core.engine.forward.transfer import AsyncCopy, to_device
 from wedlm_core.engine.forward.window_work import WindowWork
@@ -116,7 +115,7 @@ class AsyncLaunch:
         slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
         rows_D = plan.decode_S[: len(slots_D)]
         bounds = runner.bounds(table, slots_D)
-        runs = wide_runs(plan, table, state.decodings, bounds.next_rows(rows_D, table.left(slots_D)))
+        runs = bounds.runs(rows_D, bounds.next_rows(rows_D, table.left(slots_D)))
         shape = self._shape(plan, bounds.wanted_rows(rows_D))
         before = self._captured()
         around = self._around(runner, plan, runs, shape)
@@ -157,7 +156,7 @@ class AsyncLaunch:
         recorded = None
         if self.steps is not None and not runner.config.trace:
             recorded = self.steps.of(kind, runner.state, plan.slots_S)
-        return recorded or EagerStep(kind, runner.device)
+        return recorded or StepWork(kind, runner.device)
 
     def _captured(self) -> int:
         steps = self.steps.recorded if self.steps is not None else 0

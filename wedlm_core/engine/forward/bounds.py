@@ -17,29 +17,13 @@ from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingRun:
-    """Sequences ``start .. stop`` of a plan, which share a decoding."""
+class WideRun:
+    """Decoding sequences ``start .. stop`` of a plan that share a decoding, and the places of their windows at most."""
 
     decoding: Decoding
     start: int
     stop: int
-
-
-def decoding_runs(table: SlotTable, slots_D: IntArray, decodings: Sequence[Decoding]) -> list[DecodingRun]:
-    """The runs of decoding sequences that share a decoding (plans are sorted so).
-
-    Args:
-        table: groups are read.
-        slots_D: the plan's decoding sequences.
-        decodings: the implementations, numbered as in ``SlotTable.group``.
-    """
-    if not len(slots_D):
-        return []
-    numbers = table.group[slots_D]
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(slots_D)]
-    return [
-        DecodingRun(decoding=decodings[int(numbers[start])], start=start, stop=stop) for start, stop in pairwise(edges)
-    ]
+    width: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,30 +31,43 @@ class RowBounds:
     """Bounds of the rows of D decoding sequences, as they were when a forward was launched.
 
     Attributes:
-        parts: each run of sequences and how its windows are refilled.
+        parts: the decoding of each run of sequences that share one, their places, and how their windows are refilled.
     """
 
-    parts: Sequence[tuple[DecodingRun, Refills]]
+    parts: Sequence[tuple[Decoding, slice, Refills]]
 
     @classmethod
     def of(cls, table: SlotTable, slots_D: IntArray, decodings: Sequence[Decoding]) -> RowBounds:
-        """From the table, where drafting's windows stand.
+        """From the table, where drafting's windows stand. Plans are sorted by decoding.
 
         Args:
             table: groups and windows are read.
             slots_D: the plan's decoding sequences.
             decodings: the implementations, numbered as in ``SlotTable.group``.
         """
-        parts = []
-        for run in decoding_runs(table, slots_D, decodings):
-            slots = slots_D[run.start : run.stop]
+        numbers, parts = table.group[slots_D], []
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(slots_D)] if len(slots_D) else []
+        for start, stop in pairwise(edges):
+            slots = slots_D[start:stop]
             refills = Refills(
                 masks_D=table.masks[slots],
                 kept_D=np.maximum(table.keep_valid[slots], table.keep_stale[slots]),
                 widest_D=table.widest[slots],
             )
-            parts.append((run, refills))
+            parts.append((decodings[int(numbers[start])], slice(start, stop), refills))
         return cls(parts=parts)
+
+    def runs(self, rows_D: IntArray, next_D: IntArray) -> tuple[WideRun, ...]:
+        """The runs; their windows have ``rows_D`` rows in this forward and ``next_D`` in the next one, at most."""
+        return tuple(
+            WideRun(
+                decoding=decoding,
+                start=own.start,
+                stop=own.stop,
+                width=max(1, int(rows_D[own].max()), int(next_D[own].max())),
+            )
+            for decoding, own, _ in self.parts
+        )
 
     def next_rows(self, rows_D: IntArray, left_D: IntArray) -> IntArray:
         """int64: decode rows of the next forward at most; 0 where this one surely ends the sequence.
@@ -79,15 +76,14 @@ class RowBounds:
             rows_D: decode rows of this forward, or a bound of them.
             left_D: tokens that each sequence may still generate before it, or a bound.
         """
-        return self._joined(rows_D, lambda run, refills, own: run.decoding.next_rows(refills, rows_D[own], left_D[own]))
+        return self._joined(rows_D, lambda one, own, refills: one.next_rows(refills, rows_D[own], left_D[own]))
 
     def wanted_rows(self, rows_D: IntArray) -> IntArray:
         """int64: rows of this forward that need logits, at most; ``rows_D`` as for :meth:`next_rows`."""
-        return self._joined(rows_D, lambda run, refills, own: run.decoding.wanted_rows(refills, rows_D[own]))
+        return self._joined(rows_D, lambda one, own, refills: one.wanted_rows(refills, rows_D[own]))
 
-    def _joined(self, rows_D: IntArray, part: Callable[[DecodingRun, Refills, slice], IntArray]) -> IntArray:
+    def _joined(self, rows_D: IntArray, part: Callable[[Decoding, slice, Refills], IntArray]) -> IntArray:
         found_D = np.zeros_like(rows_D)
-        for run, refills in self.parts:
-            own = slice(run.start, run.stop)
-            found_D[own] = part(run, refills, own)
+        for decoding, own, refills in self.parts:
+            found_D[own] = part(decoding, own, refills)
         return found_D

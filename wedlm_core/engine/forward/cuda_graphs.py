@@ -20,7 +20,6 @@ from wedlm_core.attention import DeviceRows
 from wedlm_core.devices import on_device
 from wedlm_core.engine.forward.graph_policy import GraphBook, GraphKey
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
-from wedlm_core.kernels.gpu.support import why_no_triton
 
 Result = TypeVar("Result")
 
@@ -56,17 +55,9 @@ class StaticInputs:
         self._kv_lengths_S = torch.zeros(sequences, dtype=torch.int32, device=device)
         self._kv_lengths_S[:1].fill_(1)
         self._pages: dict[int, Tensor] = {}  # by the table's width, so that a table's rows are contiguous
-        self._has_triton = why_no_triton(device) is None
 
     def fill(self, key: GraphKey, batch: DeviceBatch) -> None:
         """Copy a forward's input; places after its sequences get no rows."""
-        if self._has_triton:
-            self._fill_at_once(key, batch)
-        else:
-            self._fill_by_parts(key, batch)
-
-    def _fill_at_once(self, key: GraphKey, batch: DeviceBatch) -> None:
-        """:meth:`_fill_by_parts` by one kernel."""
         from wedlm_core.kernels.gpu.static_inputs import fill_inputs
 
         rows, table_SP = batch.rows, self._page_table(key)
@@ -79,18 +70,6 @@ class StaticInputs:
                 self._id_T, self._position_T, self._slot_T, self._cu_rows_Z, self._kv_lengths_S, table_SP,
                 key.size, sequences, self._sequences, columns, table_SP.shape[1], BLOCK=_BLOCK, num_warps=4,
             )  # fmt: skip
-
-    def _fill_by_parts(self, key: GraphKey, batch: DeviceBatch) -> None:
-        size, rows = key.size, batch.rows
-        sequences = rows.kv_lengths_S.shape[0]
-        self._id_T[:size].copy_(batch.id_T)
-        self._position_T[:size].copy_(batch.position_T)
-        self._slot_T[:size].copy_(batch.kv_entry_T)
-        self._cu_rows_Z[: sequences + 1].copy_(rows.cu_rows_Z)
-        self._cu_rows_Z[sequences + 1 :].copy_(rows.cu_rows_Z[-1:].expand(self._sequences - sequences))
-        self._kv_lengths_S[:sequences].copy_(rows.kv_lengths_S)
-        self._kv_lengths_S[sequences:].zero_()
-        self._page_table(key)[:sequences, : rows.pages_SP.shape[1]].copy_(rows.pages_SP)
 
     def run(self, key: GraphKey, forward: Forward) -> Tensor:
         """The forward over the buffers as a graph of this key sees them."""

@@ -10,11 +10,9 @@ from torch import Tensor
 
 from wedlm_core.decoding.strategies import Decoding, Wanted
 from wedlm_core.decoding.window_state import RowLayout, Window, WindowParams, lay_out
-from wedlm_core.engine.forward.bounds import decoding_runs
+from wedlm_core.engine.forward.bounds import WideRun
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.joining import join_tensors
-from wedlm_core.engine.scheduling.scheduler import ForwardPlan
-from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,38 +37,6 @@ class Group:
         """int64 ``[S]``: where each sequence's rows begin in the flat layout of all groups."""
         sequences, places = self.layout.id_SR.shape
         return self.base + places * torch.arange(sequences, device=self.layout.id_SR.device)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WideRun:
-    """Decoding sequences ``start .. stop`` of a plan that share a decoding, and the places of their windows at most."""
-
-    decoding: Decoding
-    start: int
-    stop: int
-    width: int
-
-
-def wide_runs(
-    plan: ForwardPlan, table: SlotTable, decodings: Sequence[Decoding], rows_D: IntArray
-) -> tuple[WideRun, ...]:
-    """Each run of decoding sequences that share a decoding (the plan sorts them so).
-
-    Args:
-        plan: the forward.
-        table: groups are read.
-        decodings: the implementations, numbered as in ``SlotTable.group``.
-        rows_D: decode rows that the refill at the end of this forward may lead to, at most.
-    """
-    return tuple(
-        WideRun(
-            decoding=run.decoding,
-            start=run.start,
-            stop=run.stop,
-            width=max(1, int(plan.decode_S[run.start : run.stop].max()), int(rows_D[run.start : run.stop].max())),
-        )
-        for run in decoding_runs(table, plan.slots_S[: len(rows_D)], decodings)
-    )
 
 
 def gather_groups(runs: Sequence[WideRun], state: DeviceState, slots_S: Tensor, context_S: Tensor) -> list[Group]:

@@ -24,7 +24,7 @@ from wedlm_core.decoding.tops import Tops
 from wedlm_core.decoding.window_state import RowLayout, Window
 from wedlm_core.engine.forward.bounds import RowBounds
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.groups import Group, gather_groups, wide_runs
+from wedlm_core.engine.forward.groups import Group, gather_groups
 from wedlm_core.engine.forward.logits import AnyPicks, Chooser
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import fetch, join
@@ -220,9 +220,9 @@ def _by_groups(
 ) -> tuple[StepOutcome, list[StepDetail]]:
     """Any strategies: the groups' windows are laid out and advanced as tensors."""
     slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
-    rows_D = runner.bounds(table, slots_D).next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
+    rows_D, bounds = plan.decode_S[: len(slots_D)], runner.bounds(table, slots_D)
     context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
-    runs = wide_runs(plan, table, runner.decodings, rows_D)
+    runs = bounds.runs(rows_D, bounds.next_rows(rows_D, table.left(slots_D)))
     groups = gather_groups(runs, runner.state, torch.from_numpy(plan.slots_S), context_S)
     if not groups and (outcome := _by_kernels(runner, step, plan, table)) is not None:
         return outcome, []

@@ -41,7 +41,7 @@ class _RecordedStep(StepWork):
     """The work of one kind is replayed; each part is recorded when it is first done."""
 
     def __init__(self, kind: StepKind, graphs: StepGraphs) -> None:
-        super().__init__(kind)
+        super().__init__(kind, graphs.device)
         self._graphs, self._constrained = graphs, kind.constrained
         self._before: Record[Any] | None = None
         self._after: Record[Any] | None = None
@@ -120,6 +120,7 @@ class StepGraphs:
         most_bytes: that logits of recorded work may take.
 
     Attributes:
+        device: as given.
         recorded: parts that were recorded so far.
     """
 
@@ -127,7 +128,7 @@ class StepGraphs:
         self, book: GraphBook, *, sequences: int, window: int, rows: int, hidden_size: int, dtype: torch.dtype,
         device: torch.device, logits_bytes: int, most_bytes: int,
     ) -> None:  # fmt: skip
-        self._book, self._device, self._logits_bytes, self._most_bytes = book, device, logits_bytes, most_bytes
+        self._book, self.device, self._logits_bytes, self._most_bytes = book, device, logits_bytes, most_bytes
         self._facts_3S = torch.zeros(3, sequences, dtype=torch.int64, device=device)
         self._hidden_TD = torch.zeros(rows, hidden_size, dtype=dtype, device=device)
         self._allowed: AllowedBuffers | None = None
@@ -198,7 +199,7 @@ class StepGraphs:
     def facts(self, facts_3S: IntArray) -> Tensor:
         """A plan's facts where recorded work reads them."""
         own_3S = self._facts_3S[:, : facts_3S.shape[1]]
-        own_3S.copy_(to_device(facts_3S, self._device))
+        own_3S.copy_(to_device(facts_3S, self.device))
         return own_3S
 
     def hidden(self, hidden_TD: Tensor) -> Tensor:
@@ -223,16 +224,16 @@ class StepGraphs:
         """Record work without doing it; None where that fails, and from then on."""
         if self._stale:
             return None
-        begin, (free, _) = time.perf_counter(), torch.cuda.mem_get_info(self._device)
+        begin, (free, _) = time.perf_counter(), torch.cuda.mem_get_info(self.device)
         try:
             record = record_work(work, stream=self._stream, pool=self._pool)
         except Exception:
             logger.warning("the work around a forward cannot be captured: it runs eagerly", exc_info=True)
             self._stale = True
             self._kinds.clear()
-            forget_recording(self._device)
+            forget_recording(self.device)
             return None
-        left, _ = torch.cuda.mem_get_info(self._device)
+        left, _ = torch.cuda.mem_get_info(self.device)
         self._book.spend(time.perf_counter() - begin, max(0, free - left))
         self.recorded += 1
         return record

@@ -6,7 +6,6 @@ It is done operation by operation here, and replayed where it was recorded
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,8 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from wedlm_core.engine.forward.bounds import WideRun
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.groups import WideRun
 from wedlm_core.engine.forward.pack_gpu import Shape
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import IntArray
@@ -44,52 +43,28 @@ class StepKind:
     constrained: bool = False
 
 
-class StepWork(ABC):
-    """The work around one forward: before the decoder, and after it.
+class StepWork:
+    """The work around one forward, before the decoder and after it, done operation by operation.
 
     Attributes:
         runs, shape: bounds that the work is to be done with.
     """
 
-    def __init__(self, kind: StepKind) -> None:
-        self.runs, self.shape = kind.runs, kind.shape
+    def __init__(self, kind: StepKind, device: torch.device) -> None:
+        self.runs, self.shape, self._device = kind.runs, kind.shape, device
 
-    @abstractmethod
     def facts(self, facts_3S: IntArray) -> Tensor:
         """A plan's facts where the work reads them."""
-
-    @abstractmethod
-    def before(self, work: Callable[[], Result]) -> Result:
-        """Do the work before the decoder."""
-
-    @abstractmethod
-    def hidden(self, hidden_TD: Tensor) -> Tensor:
-        """Hidden states where the work reads them."""
-
-    @abstractmethod
-    def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
-        """Do the work after the decoder; the tokens that grammars allow are known then, or waited for."""
-
-
-class EagerStep(StepWork):
-    """The work is done operation by operation."""
-
-    def __init__(self, kind: StepKind, device: torch.device) -> None:
-        super().__init__(kind)
-        self._device = device
-
-    def facts(self, facts_3S: IntArray) -> Tensor:
-        """See :class:`StepWork`."""
         return to_device(facts_3S, self._device)
 
     def before(self, work: Callable[[], Result]) -> Result:
-        """See :class:`StepWork`."""
+        """Do the work before the decoder."""
         return work()
 
     def hidden(self, hidden_TD: Tensor) -> Tensor:
-        """See :class:`StepWork`."""
+        """Hidden states where the work reads them."""
         return hidden_TD
 
     def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
-        """See :class:`StepWork`."""
+        """Do the work after the decoder; the tokens that grammars allow are known then, or waited for."""
         return work()

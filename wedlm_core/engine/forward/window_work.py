@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from wedlm_core.engine.forward.groups import WideRun
+from wedlm_core.engine.forward.bounds import WideRun
 from wedlm_core.engine.forward.logits import PickedRows
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape
 from wedlm_core.engine.forward.runner import Runner, StepDetail

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wedlm_core.engine.forward.groups import Group, WideRun, flatten, gather_groups
+from wedlm_core.engine.forward.bounds import WideRun
+from wedlm_core.engine.forward.groups import Group, flatten, gather_groups
 from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.forward.outcome import words_of

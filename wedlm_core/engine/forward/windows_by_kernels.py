@@ -15,8 +15,8 @@ from torch import Tensor
 from wedlm_core.attention import DeviceRows
 from wedlm_core.decoding.sampling import Choice
 from wedlm_core.devices import on_device
+from wedlm_core.engine.forward.bounds import WideRun
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.groups import WideRun
 from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.forward.logits import PickedRows
 from wedlm_core.engine.forward.outcome import COLUMN_OF, SHARE_OF

@@ -9,6 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from testing.engine.copied_inputs import CopiedInputs
 from wedlm_core.attention import DeviceRows
 from wedlm_core.engine.forward.cuda_graphs import StaticInputs
 from wedlm_core.engine.forward.graph_policy import GraphKey
@@ -49,9 +50,9 @@ def buffers(inputs: StaticInputs, key: GraphKey) -> dict[str, torch.Tensor]:
 @settings(max_examples=12, deadline=None)
 def test_one_kernel_fills_what_copies_fill(size: int, sequences: int, columns: int, more: int, seed: int) -> None:
     key = GraphKey(size=size, sequences=ROOM, max_rows=size, max_kv=PAGE * (columns + more))
-    by_kernel, by_parts = (StaticInputs(rows=300, sequences=ROOM, page_size=PAGE, device=DEVICE) for _ in range(2))
-    assert by_kernel._has_triton, "interpreted here"
-    by_parts._has_triton = False
+    by_kernel, by_parts = (
+        kind(rows=300, sequences=ROOM, page_size=PAGE, device=DEVICE) for kind in (StaticInputs, CopiedInputs)
+    )
     for number in range(2):  # the second finds the first one's values
         batch = batch_of(size, max(1, sequences - number), columns, seed + number)
         for one in (by_kernel, by_parts):

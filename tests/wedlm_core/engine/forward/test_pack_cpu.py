@@ -29,7 +29,7 @@ from testing.engine.step_cases import (
 )  # fmt: skip
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.groups import Group, gather_groups, wide_runs
+from wedlm_core.engine.forward.groups import Group, gather_groups
 from wedlm_core.engine.forward.logits import PickedRows, Picks
 from wedlm_core.engine.forward.outcome import fetch
 from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput
@@ -51,9 +51,9 @@ def runner_of(folder: Path) -> Runner:
 
 def plain_groups(runner: Runner, plan: ForwardPlan, table: SlotTable) -> list[Group]:
     slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
-    rows_D = runner.bounds(table, slots_D).next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
+    rows_D, bounds = plan.decode_S[: len(slots_D)], runner.bounds(table, slots_D)
     context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
-    runs = wide_runs(plan, table, runner.decodings, rows_D)
+    runs = bounds.runs(rows_D, bounds.next_rows(rows_D, table.left(slots_D)))
     return gather_groups(runs, runner.state, torch.from_numpy(plan.slots_S), context_S)
 
 

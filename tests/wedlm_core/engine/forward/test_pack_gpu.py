@@ -15,7 +15,7 @@ from testing.engine.mixed_requests import request_of
 from testing.engine.pack_oracle import Batch, pack, pick
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.groups import Group, flatten, gather_groups, wide_runs
+from wedlm_core.engine.forward.groups import Group, flatten, gather_groups
 from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.forward.pack_gpu import Shape, pack_on_device, pick_on_device, plan_facts
 from wedlm_core.engine.forward.runner import Runner
@@ -38,9 +38,8 @@ def check(runner: Runner, plan: ForwardPlan, table: SlotTable, rng: random.Rando
     state, size = runner.state, runner.pool.page_size
     context_S = torch.from_numpy(plan.cached_S + plan.prefill_S)
     slots_D = plan.slots_S[: np.count_nonzero(plan.decode_S)]
-    bounds = runner.bounds(table, slots_D)
-    rows_D = bounds.next_rows(plan.decode_S[: len(slots_D)], table.left(slots_D))
-    runs = wide_runs(plan, table, state.decodings, rows_D)
+    rows_D, bounds = plan.decode_S[: len(slots_D)], runner.bounds(table, slots_D)
+    runs = bounds.runs(rows_D, bounds.next_rows(rows_D, table.left(slots_D)))
     groups = gather_groups(runs, state, torch.from_numpy(plan.slots_S), context_S)
     host = pack(plan, groups, state, size)
     layout = flatten(groups) if groups else None

@@ -32,7 +32,7 @@ from wedlm_core.decoding.strategies.blockwise import BlockwiseDecoding
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.decoding.window_state import empty_windows
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.groups import WideRun, wide_runs
+from wedlm_core.engine.forward.bounds import WideRun
 from wedlm_core.engine.forward.outcome import outcome_of
 from wedlm_core.engine.forward.pack_gpu import Shape, plan_facts
 from wedlm_core.engine.forward.runner import Runner
@@ -135,10 +135,9 @@ def test_a_step_equals_the_step_by_tensors(
         max_kv=int((loose.cached_S + counts_S).max()),
         wanted=int(loose.decode_S.sum()),
     )
-    rows_D = runner.bounds(table, plan.slots_S[: len(decoding)]).next_rows(
-        plan.decode_S[: len(decoding)], table.left(plan.slots_S[: len(decoding)])
-    )
-    runs = wide_runs(loose, table, runner.decodings, rows_D)
+    slots_D, rows_D = plan.slots_S[: len(decoding)], plan.decode_S[: len(decoding)]
+    bounds = runner.bounds(table, slots_D)
+    runs = bounds.runs(loose.decode_S[: len(decoding)], bounds.next_rows(rows_D, table.left(slots_D)))
     facts_3S = torch.from_numpy(plan_facts(loose)).to(DEVICE)
     before = whole_state(runner)
 
