@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _VARIABLE = "WEDLM_CACHE_HOME"
+_PATIENCE = 180.0  # seconds
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +33,17 @@ def writable_cache(name: str = "") -> Path:
 
 
 @contextmanager
-def one_at_a_time(name: str, patience: float = 180.0) -> Iterator[None]:
+def one_at_a_time(name: str) -> Iterator[None]:
     """Context that one process of this machine runs at a time; the others then find its result in the cache.
 
-    A process that waits longer than ``patience`` seconds, or cannot lock files here, goes on at the same time: it makes
+    A process that waits longer than three minutes, or cannot lock files here, goes on at the same time: it makes
     the same result, and only costs time.
     """
     from filelock import FileLock, Timeout
 
     lock = FileLock(writable_cache() / f"{name}.lock")
     try:
-        lock.acquire(timeout=patience)
+        lock.acquire(timeout=_PATIENCE)
     except (Timeout, OSError, NotImplementedError) as error:
         logger.warning("%s: made in this process too, as the lock cannot be had (%s)", name, type(error).__name__)
     try:

@@ -28,15 +28,14 @@ def observed_first(observed: Tensor, valid: Tensor | None = None) -> Tensor:
     return torch.argsort(group, dim=-1, stable=True)
 
 
-def to_logical(order: Tensor, physical: Tensor, fill: float | int | bool = 0) -> Tensor:
+def to_logical(order: Tensor, physical: Tensor) -> Tensor:
     """Reorder values from physical to logical order: the inverse of :func:`observed_first`.
 
     Args:
         order: int64 ``[..., L]`` from :func:`observed_first`.
         physical: any dtype ``[..., L]``: the value of each physical index.
-        fill: initial content; overwritten everywhere if ``order`` is a permutation.
 
     Returns:
         Same shape and dtype as ``physical``: the value of each logical index.
     """
-    return torch.full_like(physical, fill).scatter_(-1, order, physical)
+    return torch.zeros_like(physical).scatter_(-1, order, physical)

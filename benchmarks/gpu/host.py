@@ -11,13 +11,11 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.decoding import AUTO, AUTOREGRESSIVE, Subject, open_subject, regimes
-from benchmarks.gpu.section import Report, Scene, goal, synchronise
-from wedlm_core.engine.forward.profile import StepProfile
+from benchmarks.gpu.section import Report, Scene, goal, seconds_in, synchronise
 
 _WITHIN = 1.05
 _STEPS = 30
 _GAP = 10e-6  # consecutive kernels are a few microseconds apart
-_FORWARD = ("model", "choose")
 
 
 def host(scene: Scene) -> Report:
@@ -86,11 +84,9 @@ def idle_seconds(spans: Sequence[tuple[float, float]], gap: float) -> float:
 
 def _with_stopwatch(subject: Subject) -> tuple[float, float]:
     engine: Any = subject.engine
-    engine.profile = StepProfile()
-    begin = time.perf_counter()
-    for _ in range(_STEPS):
-        engine.step()
-    seconds = time.perf_counter() - begin
-    forward = sum(engine.profile.seconds.get(phase, 0.0) for phase in _FORWARD)  # some engines choose in the model
-    engine.profile = None
-    return seconds / _STEPS, forward / _STEPS
+    with seconds_in({"forward": (engine._runner, "forward")}) as found:
+        begin = time.perf_counter()
+        for _ in range(_STEPS):
+            engine.step()
+        seconds = time.perf_counter() - begin
+    return seconds / _STEPS, found["forward"] / _STEPS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -317,3 +318,31 @@ def device_seconds(work: Callable[[], object], device: torch.device, *, repeats:
         last.record()
     torch.cuda.synchronize(device)
     return Spread.of([first.elapsed_time(last) / 1e3 for first, last in marks])
+
+
+@contextmanager
+def seconds_in(methods: Mapping[str, tuple[Any, str]]) -> Iterator[dict[str, float]]:
+    """A block that adds up the seconds spent in methods of objects, each with all that it calls.
+
+    Args:
+        methods: the object and the name of its method, by the name of the sum.
+    """
+    found = dict.fromkeys(methods, 0.0)
+
+    def timed(phase: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **keywords: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return plain(*args, **keywords)
+            finally:
+                found[phase] += time.perf_counter() - begin
+
+        return call
+
+    for phase, (owner, name) in methods.items():
+        setattr(owner, name, timed(phase, getattr(owner, name)))
+    try:
+        yield found
+    finally:
+        for owner, name in methods.values():
+            delattr(owner, name)

@@ -12,14 +12,11 @@ import numpy as np
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.decoding.bad_words import check_words
-from wedlm_core.decoding.stop_strings import StopStrings
 from wedlm_core.devices import on_own_device
 from wedlm_core.engine.clock import step_clock
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.report import StepReport
 from wedlm_core.engine.drafting.windows import Suggestions
-from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.runner import StepDetail
 from wedlm_core.engine.generations import Generations
 from wedlm_core.engine.opening import Opening
@@ -31,12 +28,12 @@ from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, Emission, IntArray, StepOutcome
 from wedlm_core.engine.scoring import Scorer
-from wedlm_core.engine.trace import step_record
+from wedlm_core.engine.trace import add_records
 from wedlm_core.errors import IntegrityError, RequestError, explain
 from wedlm_core.model import Decoder
 from wedlm_core.statistics import DraftSource
-from wedlm_core.tokenizer import TextStream, Tokenizer
-from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
+from wedlm_core.tokenizer import Tokenizer
+from wedlm_core.types import FinishReason, Generation, Request
 
 
 class Engine:
@@ -75,19 +72,17 @@ class Engine:
     def _build(self, model: Decoder, config: EngineConfig, keep_weights: bool, constants: DraftingConstants) -> None:
         """Make the parts, the scheduler and the loop."""
         parts = parts_of(model, self.tokenizer, config, constants, keep_weights=keep_weights)
-        self.pages, self.eos_token_ids, self.max_model_len = (
-            parts.pages,
-            parts.eos_token_ids,
-            parts.limits.max_model_len,
-        )
+        self.pages, self.eos_token_ids = parts.pages, parts.eos_token_ids
+        self.max_model_len = parts.limits.max_model_len
         self._runner, self._overlapping_launch, self._limits = parts.runner, parts.overlapping_launch, parts.limits
-        self._decodings = parts.decodings
         self._table, self._drafting = parts.table, parts.drafting
         self._constraints = parts.constraints
         self._optimisations = parts.optimisations
         self._attempted = parts.optimisations.drafting
         self._attempted.turn_off = self._leave_out_drafting
-        self._opening = Opening(parts, lambda: self._plan_windows(self._scheduler.running_slots()))
+        self._opening = Opening(
+            parts, self.tokenizer, config, lambda: self._plan_windows(self._scheduler.running_slots())
+        )
         self._generations = Generations(self._table, self.tokenizer, model.config.vocab_size)
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
@@ -118,18 +113,7 @@ class Engine:
                 explain("request_id", request.request_id, "unfinished requests have different ids", "Pick another.")
             )
         check_request(request, self._limits)
-        params = request.params
-        bad_words = check_words(self.tokenizer, tuple(params.bad_words or ())) if params.bad_words else ()
-        sequence = Sequence(
-            request=request,
-            arrival=self._arrivals,
-            head=self._decodings[params.strategy].head,
-            widest=self._widest(request) if params.adaptive else params.window,
-            stops=self._stops_of(params) if params.stop else None,
-            bad_words=bad_words,
-        )
-        if params.structure is not None:
-            sequence.grammar = self._constraints.compile(params.structure)
+        params, sequence = request.params, self._opening.sequence_of(request, self._arrivals)
         self._arrivals += 1
         if params.max_tokens == 0:
             sequence.finish = FinishReason.LENGTH
@@ -139,14 +123,6 @@ class Engine:
             self._attempted.attempt(self.measure_step_cost)  # here, not inside of a step
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
-
-    def _stops_of(self, params: SamplingParams) -> StopStrings:
-        return StopStrings(tuple(params.stop), TextStream(self.tokenizer), after=params.min_tokens)
-
-    def _widest(self, request: Request) -> int:
-        """The largest window that the KV pool could hold with the whole request, ``max_window`` at most."""
-        total = len(request.prompt_token_ids) + request.params.max_tokens + 1
-        return max(0, min(self.config.max_window, (self.pages.capacity_tokens - total) // 2))
 
     def abort(self, request_id: str) -> None:
         """Forget an unfinished request and free its slot and pages; an unknown id is ignored."""
@@ -213,15 +189,6 @@ class Engine:
                         max_num_seqs=sequences, prefix_caching=False)  # fmt: skip
         yield Engine(self._runner.model_runner.model, self.tokenizer, small)
 
-    @property
-    def profile(self) -> StepProfile | None:
-        """Where steps spend their time; assign a fresh :class:`StepProfile` to start measuring, None to end it."""
-        return self._runner.profile
-
-    @profile.setter
-    def profile(self, profile: StepProfile | None) -> None:
-        self._runner.profile = profile
-
     # ---- the step -------------------------------------------------------------------------------------
 
     @on_own_device
@@ -233,17 +200,12 @@ class Engine:
         Raises:
             IntegrityError: requests wait but none can run, which admission rules out.
         """
-        profile = self._runner.profile
-        if profile is not None:
-            profile.start()
         if self._sequences and self._loop is None:
             self._step_and_wait()
         elif self._sequences and self._loop is not None:
             self._loop.step()
             if not self._sequences:
                 self._loop.forget()
-        if profile is not None:
-            profile.lap("consume")
         done, self._done = self._done, []
         return done
 
@@ -257,8 +219,6 @@ class Engine:
         forward = clock()
         outcome, details = self._runner.forward(plan, self._table)
         back = clock()
-        if self._runner.profile is not None and self.device.type == "cpu":
-            self._runner.profile.lap("model")
         unread = self._runner.unread_rows
         rows = int(plan.prefill_S.sum() + plan.decode_S.sum())
         weighed = rows - unread + self._runner.model_runner.unread_row * unread
@@ -275,8 +235,6 @@ class Engine:
             self._plan_windows(scheduler.running_slots())
             if self._constraints.are_used:
                 self._constraints.begin(plan, self._runner.state)
-        if self._runner.profile is not None:
-            self._runner.profile.lap("schedule")
         return plan
 
     def _consume_completed(self, completed: CompletedForward) -> None:
@@ -352,7 +310,7 @@ class Engine:
         table.rows[slots_D] = outcome.next_rows_D
         ended_D = emission.stopped_D | emission.full_D
         if self.config.trace:
-            self._trace(plan, details, context_D, emit_D, emission)
+            add_records(plan, details, table, context_D, emit_D, emission)
         final_S, size = table.cached[plan.slots_S], self.config.page_size
         crossed_S = final_S // size > plan.cached_S // size
         if self.config.prefix_caching and np.count_nonzero(crossed_S):
@@ -421,24 +379,6 @@ class Engine:
                 # A commit may run past the output's end; tokens after it are in no prefix.
                 tokens = self._scheduler.known_tokens(sequence)
                 self.pages.seal(sequence.pages, tokens, min(int(final_S[i]), len(tokens)))
-
-    def _trace(
-        self, plan: ForwardPlan, details: list[StepDetail], context_D: IntArray, emit_D: IntArray, emission: Emission
-    ) -> None:
-        row = 0
-        for detail in details:
-            for member in range(len(detail.layout.count_S)):
-                sequence = plan.sequences[row]
-                record = step_record(
-                    detail,
-                    member,
-                    context=int(context_D[row]),
-                    emitted=self._table.tokens_of(sequence.slot)[-int(emit_D[row]) :] if emit_D[row] else [],
-                    finished=bool(emission.stopped_D[row] or emission.full_D[row] or sequence.finish is not None),
-                    stopped=bool(emission.stopped_D[row]),
-                )
-                sequence.trace.append(record)
-                row += 1
 
     # ---- results --------------------------------------------------------------------------------------
 

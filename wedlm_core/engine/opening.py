@@ -1,4 +1,4 @@
-"""Sequences that just got a slot: their values in the slot table, on the device and in drafting."""
+"""New sequences: made from requests; once they have a slot, put in the slot table, on the device and in drafting."""
 
 from __future__ import annotations
 
@@ -7,25 +7,57 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.bad_words import check_words
+from wedlm_core.decoding.stop_strings import StopStrings
 from wedlm_core.engine.parts import Parts
 from wedlm_core.engine.scheduling.scheduler import context_length
 from wedlm_core.engine.scheduling.sequence import Sequence
-from wedlm_core.types import SamplingParams
+from wedlm_core.tokenizer import TextStream, Tokenizer
+from wedlm_core.types import Request, SamplingParams
 
 
 class Opening:
-    """Opens the slots of new sequences.
+    """Makes sequences and opens their slots.
 
     Args:
         parts: of the engine.
+        tokenizer: of words and stop strings.
+        config: of the engine.
         plan_windows: lets drafting set the windows of adaptive sequences.
     """
 
-    def __init__(self, parts: Parts, plan_windows: Callable[[], None]) -> None:
+    def __init__(
+        self, parts: Parts, tokenizer: Tokenizer, config: EngineConfig, plan_windows: Callable[[], None]
+    ) -> None:
+        self._tokenizer, self._config, self._pages = tokenizer, config, parts.pages
         self._table, self._drafting, self._state = parts.table, parts.drafting, parts.runner.state
         self._constraints = parts.constraints
         self._decodings, self._groups, self._eos = parts.decodings, parts.groups, parts.eos_token_ids
         self._plan_windows, self._attempted = plan_windows, parts.optimisations.drafting
+
+    def sequence_of(self, request: Request, arrival: int) -> Sequence:
+        """A request that was checked, as a sequence without a slot; its words and its grammar may still be refused."""
+        params = request.params
+        sequence = Sequence(
+            request=request,
+            arrival=arrival,
+            head=self._decodings[params.strategy].head,
+            widest=self._widest(request) if params.adaptive else params.window,
+            stops=self._stops_of(params) if params.stop else None,
+            bad_words=check_words(self._tokenizer, tuple(params.bad_words)) if params.bad_words else (),
+        )
+        if params.structure is not None:
+            sequence.grammar = self._constraints.compile(params.structure)
+        return sequence
+
+    def _stops_of(self, params: SamplingParams) -> StopStrings:
+        return StopStrings(tuple(params.stop), TextStream(self._tokenizer), after=params.min_tokens)
+
+    def _widest(self, request: Request) -> int:
+        """The largest window that the KV pool could hold with the whole request, ``max_window`` at most."""
+        total = len(request.prompt_token_ids) + request.params.max_tokens + 1
+        return max(0, min(self._config.max_window, (self._pages.capacity_tokens - total) // 2))
 
     def open(self, sequences: list[Sequence], running: int) -> None:
         """Fill the table and the device state of sequences that just got a slot; ``running`` ones with them."""

@@ -211,7 +211,6 @@ class OverlapLoop:
         if launched is self._in_flight:
             self._in_flight = None
         outcome = launched.forward.wait()
-        self._runner.lap("wait")
         seconds = None
         if self._before is not None and launched.is_timed:
             seconds = launched.forward.copy.seconds_since(self._before.copy)

@@ -5,10 +5,36 @@ Only built with ``EngineConfig(trace=True)``; slow and readable.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from wedlm_core.decoding.window_state import RowLayout, Window
 from wedlm_core.engine.forward.runner import StepDetail
+from wedlm_core.engine.scheduling.scheduler import ForwardPlan
+from wedlm_core.engine.scheduling.slots import Emission, IntArray, SlotTable
+
+
+def add_records(
+    plan: ForwardPlan,
+    details: Sequence[StepDetail],
+    table: SlotTable,
+    context_D: IntArray,
+    emit_D: IntArray,
+    emission: Emission,
+) -> None:
+    """Give each decoding sequence of a plan the record of its forward, which is in the table already."""
+    members = [(detail, member) for detail in details for member in range(len(detail.layout.count_S))]
+    for row, (detail, member) in enumerate(members):
+        sequence, stopped = plan.sequences[row], bool(emission.stopped_D[row])
+        record = step_record(
+            detail,
+            member,
+            context=int(context_D[row]),
+            emitted=table.tokens_of(sequence.slot)[-int(emit_D[row]) :] if emit_D[row] else [],
+            finished=stopped or bool(emission.full_D[row]) or sequence.finish is not None,
+            stopped=stopped,
+        )
+        sequence.trace.append(record)
 
 
 def step_record(

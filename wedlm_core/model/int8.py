@@ -18,7 +18,6 @@ from wedlm_core.kernels.rounding import RoundedRows, rounded
 from wedlm_core.model.int8_gpu import multiply_int8_gpu, rounded_gpu
 
 _FEWEST_INPUTS = 8  # torch 2.13 multiplies wrongly on CPU by a transposed matrix of one row
-_CUDA_ROWS, _CUDA_MULTIPLE = 32, 8  # as torch._int_mm needs there
 
 
 def scaled(sums_RO: Tensor, scale_R: Tensor, scale_O: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -56,18 +55,12 @@ def plain_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
 def exact_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
     """int32 ``[R, O]``: the products of int8 rows and int8 weights.
 
-    By the device's 8-bit arithmetic where that was found exact, by :func:`plain_sums` elsewhere.
+    By a CPU's 8-bit arithmetic where that was found exact, by :func:`plain_sums` elsewhere.
     """
-    rows, (outputs, inputs) = byte_RI.shape[0], weight_OI.shape
-    if inputs < _FEWEST_INPUTS or why_not_exact(byte_RI.device) is not None:
+    device, inputs = byte_RI.device, weight_OI.shape[1]
+    if device.type == "cuda" or inputs < _FEWEST_INPUTS or why_not_exact(device) is not None:
         return plain_sums(byte_RI, weight_OI)
-    if byte_RI.device.type != "cuda":
-        return torch._int_mm(byte_RI, weight_OI.t())
-    if outputs % _CUDA_MULTIPLE or inputs % _CUDA_MULTIPLE:
-        return plain_sums(byte_RI, weight_OI)
-    padding = max(0, _CUDA_ROWS - rows)
-    whole_RI = torch.nn.functional.pad(byte_RI, (0, 0, 0, padding)) if padding else byte_RI
-    return torch._int_mm(whole_RI, weight_OI.t())[:rows]
+    return torch._int_mm(byte_RI, weight_OI.t())
 
 
 def _extreme_weights(device: torch.device) -> Tensor:
@@ -92,9 +85,8 @@ def why_not_exact(device: torch.device) -> str | None:
     for rows in (1, 2, 4, 17, 64):
         byte_RI = extreme.roll(rows).repeat(rows, inputs // 8)
         byte_RI[0] = 127
-        whole_RI = byte_RI if device.type == "cpu" else byte_RI.repeat(_CUDA_ROWS, 1)
         try:
-            found = torch._int_mm(whole_RI, weight_OI.t())[:rows]
+            found = torch._int_mm(byte_RI, weight_OI.t())
         except (RuntimeError, AttributeError, NotImplementedError) as error:
             return f"torch._int_mm fails: {error}"
         if not torch.equal(found, plain_sums(byte_RI, weight_OI)):

@@ -8,7 +8,6 @@ as "int8" does; "fp8_e4m3" the layers' products only. Norms stay as they are. Th
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 
 import torch
@@ -59,12 +58,11 @@ class Fp8Linear(nn.Module):
         self.register_buffer("scale_O", scale_O1.squeeze(1))
         self.bias = linear.bias
         self._on_tensor_cores = _has_row_scaled_products(weight_OI)
-        self._in_one_pass = self._on_tensor_cores and importlib.util.find_spec("triton") is not None
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., I]`` -> ``[..., O]`` in the dtype of ``x``; a row's result does not depend on other rows' values."""
         flat_RI = x.flatten(0, -2)
-        byte_RI, scale_R1 = round_in_one_pass(flat_RI) if self._in_one_pass else rounded_to_fp8(flat_RI)
+        byte_RI, scale_R1 = round_in_one_pass(flat_RI) if self._on_tensor_cores else rounded_to_fp8(flat_RI)
         y_RO = self._product(byte_RI, scale_R1, x.dtype)
         if self.bias is not None:
             y_RO = y_RO + self.bias

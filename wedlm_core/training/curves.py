@@ -5,20 +5,21 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+_WIDTH = 10  # logged points of the trailing mean
+
 
 def smoothed(values: list[float], width: int) -> list[float]:
     """Trailing mean over ``width`` values (fewer at the start)."""
     return [sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i - width + 1) : i + 1])]
 
 
-def plot_curves(curve: Path, picture: Path, title: str, width: int = 10) -> None:
+def plot_curves(curve: Path, picture: Path, title: str) -> None:
     """Plot both loss terms, raw and smoothed, and the learning-rate factor over the steps.
 
     Args:
         curve: ``curve.csv`` as the trainer writes it.
         picture: the PNG to write.
         title: title of the figure.
-        width: number of logged points in the trailing mean.
     """
     import matplotlib as mpl
 
@@ -35,7 +36,7 @@ def plot_curves(curve: Path, picture: Path, title: str, width: int = 10) -> None
     ):
         values = [row[name] for row in rows]
         axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.8)
-        axes.plot(steps, smoothed(values, width), color=color, label=f"{label}, mean of {width}")
+        axes.plot(steps, smoothed(values, _WIDTH), color=color, label=f"{label}, mean of {_WIDTH}")
     axes.set(xlabel="optimiser step", ylabel="nats per weighted token", yscale="log", title=title)
     axes.grid(alpha=0.3, which="both")
     rates = axes.twinx()

@@ -87,9 +87,7 @@ class AsyncLaunch:
     def forward(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
         """:meth:`start`, and wait for the outcome."""
         in_flight = self.start(runner, plan, table)
-        outcome = in_flight.wait()
-        runner.lap("wait")
-        return outcome, list(in_flight.details)
+        return in_flight.wait(), list(in_flight.details)
 
     @torch.inference_mode()
     def start(self, runner: Runner, plan: ForwardPlan, table: SlotTable) -> InFlightForward:
@@ -122,9 +120,7 @@ class AsyncLaunch:
         facts_3S = around.facts(plan_facts(plan))
         windows = self._windows(runner, runs)
         made = around.before(lambda: windows.prepare(runner, facts_3S, around.runs, around.shape))
-        runner.lap("pack")
         hidden_TD = self._run_model(made.batch)
-        runner.lap("model")
         if made.picks is None:
             nothing = AsyncCopy(facts_3S[0, :1])
             return InFlightForward(
@@ -134,7 +130,7 @@ class AsyncLaunch:
             state.note_drafts(slots_D, made.context_S)
         kept_TD = around.hidden(hidden_TD)
         done = around.after(state, lambda: windows.finish(runner, made, kept_TD, plan.slots_S))
-        in_flight = InFlightForward(
+        return InFlightForward(
             copy=AsyncCopy(done.words),
             shapes=done.shapes,
             details=done.details,
@@ -142,8 +138,6 @@ class AsyncLaunch:
             captured=self._captured() > before,
             tops=TopWords.of(state, plan.slots_S, len(slots_D)),
         )
-        runner.lap("fetch")
-        return in_flight
 
     def _windows(self, runner: Runner, runs: tuple[WideRun, ...]) -> WindowWork[Any]:
         """The work that packs the rows of this forward and advances its windows."""

@@ -29,7 +29,6 @@ from wedlm_core.engine.forward.logits import AnyPicks, Chooser
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import fetch, join
 from wedlm_core.engine.forward.pack_cpu import CpuStep, PackedInput, choices_of
-from wedlm_core.engine.forward.profile import StepProfile
 from wedlm_core.engine.forward.tops import TopWords, rows_of, top_words
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome
@@ -77,7 +76,6 @@ class Runner:
     Attributes:
         model, pool, backend, device: of the model runner.
         state: of each slot on the device.
-        profile: stopwatch of the phases; None where they are not measured.
         choose: logits and choices of picked rows.
         unread_rows: rows of the last forward that were not read after the last layer, and cost less for that
             (``ModelRunner.unread_row``).
@@ -107,7 +105,6 @@ class Runner:
             vocab_limit=vocab_limit,
         )
         self.state = DeviceState(config, self.decodings, mask_token_id, max_positions, self.device)
-        self.profile: StepProfile | None = None
         self.unread_rows = 0
         self._use_step()
 
@@ -116,16 +113,11 @@ class Runner:
         self._step = None if self.launch is not None else CpuStep(self.state, self.pool.page_size)
 
     def over(self, state: DeviceState, config: EngineConfig) -> Runner:
-        """A runner over other state, without a profile, that shares everything else with this one."""
+        """A runner over other state that shares everything else with this one."""
         other = copy.copy(self)
-        other.state, other.config, other.profile = state, config, None
+        other.state, other.config = state, config
         other._use_step()
         return other
-
-    def lap(self, phase: str) -> None:
-        """End a phase of the profile, if there is one."""
-        if self.profile is not None:
-            self.profile.lap(phase)
 
     @torch.inference_mode()
     def forward(self, plan: ForwardPlan, table: SlotTable) -> tuple[StepOutcome, list[StepDetail]]:
@@ -166,7 +158,6 @@ class Runner:
             group.decoding.refill(group.window, group.params, self.mask_token_id)
             self.state.windows.scatter(group.slots_S, group.window)
             self._remember(group, commit)
-            self.lap("advance")
             detail = StepDetail(window=before, layout=group.layout, choices=choices, commit=commit)
             yield Advance(detail=detail, next_rows_S=group.window.length_S + group.layout.has_head_S)
 

@@ -44,7 +44,6 @@ class WindowsByGroups(WindowWork[GroupsPrepared]):
         assert made.picks is not None
         state, groups = runner.state, made.groups
         choice_F = runner.choose(hidden_TD, made.picks, state, slots_S)
-        runner.lap("choose")
         words, details = [], []
         for group, advance in zip(groups, runner.advance_groups(groups, choice_F), strict=True):
             commit = advance.detail.commit

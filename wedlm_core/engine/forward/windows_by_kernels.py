@@ -99,9 +99,7 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
         """See :class:`WindowWork`."""
         assert made.picks is not None
         choice = runner.choose.by_row(hidden_TD, made.picks, runner.state, slots_S)
-        runner.lap("choose")
         words_DX = advance(runner.state, made, choice)
-        runner.lap("advance")
         words, shapes = words_DX.flatten(), [(words_DX.shape[0], words_DX.shape[1])]
         if choice.tops is None:
             return Finished(words=words, shapes=shapes)
