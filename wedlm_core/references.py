@@ -29,10 +29,6 @@ _EVERYWHERE = "The driver and every worker need it: set it where their processes
 def check_references(options: Any, name: str) -> None:
     """Check the form of the references in keyword arguments; their values may be elsewhere.
 
-    Args:
-        options: keyword arguments, of any depth.
-        name: of them, for messages.
-
     Raises:
         ConfigError: a reference has no usable name or path, or a value is a mask.
     """
@@ -85,10 +81,6 @@ def remember(options: Any) -> None:
 
 def resolved(options: Mapping[str, Any], name: str = "storage_options") -> dict[str, Any]:
     """Keyword arguments with the values of their references, in new containers.
-
-    Args:
-        options: keyword arguments, of any depth.
-        name: of them, for messages.
 
     Raises:
         ConfigError: the target of a reference is missing or empty; the message names the process.

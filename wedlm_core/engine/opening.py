@@ -18,14 +18,7 @@ from wedlm_core.types import Request, SamplingParams
 
 
 class Opening:
-    """Makes sequences and opens their slots.
-
-    Args:
-        parts: of the engine.
-        tokenizer: of words and stop strings.
-        config: of the engine.
-        plan_windows: lets drafting set the windows of adaptive sequences.
-    """
+    """Makes sequences and opens their slots."""
 
     def __init__(
         self, parts: Parts, tokenizer: Tokenizer, config: EngineConfig, plan_windows: Callable[[], None]

@@ -250,12 +250,6 @@ def state_bytes(config: EngineConfig, reach: int) -> int:
 def check_room(config: EngineConfig, pool_bytes: int, reach: int, device: torch.device) -> None:
     """Refuse a KV pool, or slots, that are larger than the device's memory.
 
-    Args:
-        config: of the engine.
-        pool_bytes: of the KV pool.
-        reach: positions a sequence can have.
-        device: where both live.
-
     Raises:
         ConfigError: they do not fit; the message names the field that asks for them.
     """

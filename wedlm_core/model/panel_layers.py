@@ -47,11 +47,7 @@ class PanelLinear(nn.Module):
 
 
 class PanelEmbedding(nn.Module):
-    """An embedding that is read from the panels of the output head it is tied to.
-
-    Args:
-        head: the output head.
-    """
+    """An embedding that is read from the panels of the output head it is tied to."""
 
     def __init__(self, head: PanelLinear) -> None:
         super().__init__()
@@ -70,10 +66,6 @@ def use_panels(model: Decoder, numbers_of: Callable[[nn.Module], str | None]) ->
     """Replace the linear layers of a model without weights (on the meta device) by layers in panels, to be filled.
 
     Biases, norms and an embedding of its own stay on the meta device; one in int8 gets its memory here.
-
-    Args:
-        model: the decoder.
-        numbers_of: names the numbers of the panels of a layer.
     """
 
     def packed(linear: nn.Module) -> PanelLinear:

@@ -183,13 +183,7 @@ def _shares(pieces: Iterable[_Piece], count: int) -> list[list[_Piece]]:
 
 
 def equal_rows(handle: Any, name: str, embed: nn.Module) -> bool:
-    """Whether a stored tensor, cast, rounded or packed as an embedding is, equals it bit for bit; in pieces.
-
-    Args:
-        handle: the file.
-        name: of the tensor in it.
-        embed: the embedding of a decoder.
-    """
+    """Whether a stored tensor, cast, rounded or packed as an embedding is, equals it bit for bit; in pieces."""
     stored, panels = handle.get_slice(name), getattr(embed, "panels", None)
     shape = (panels.outputs, panels.inputs) if panels is not None else cast(Tensor, embed.weight).shape
     if tuple(stored.get_shape()) != tuple(shape):

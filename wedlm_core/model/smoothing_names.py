@@ -17,12 +17,7 @@ REMEDY = 'Make it with "wedlm-batch smooth", or use "sample".'
 
 
 def smoothing_path(setting: str, folder: Path) -> Path | None:
-    """The file that the option names; None where it names none.
-
-    Args:
-        setting: ``EngineConfig.smoothing``.
-        folder: of the model.
-    """
+    """The file that the option names; None where it names none."""
     if setting in ("off", "sample"):
         return None
     return folder / SMOOTHING_FILE if setting == "model" else Path(setting).expanduser()
@@ -30,10 +25,6 @@ def smoothing_path(setting: str, folder: Path) -> Path | None:
 
 def check_file(path: Path, option: str = "smoothing") -> None:
     """Check that a file is whole, without reading its tensors.
-
-    Args:
-        path: the file.
-        option: names it in errors.
 
     Raises:
         ConfigError: there is no such file.

@@ -14,13 +14,7 @@ def smoothed(values: list[float], width: int) -> list[float]:
 
 
 def plot_curves(curve: Path, picture: Path, title: str) -> None:
-    """Plot both loss terms, raw and smoothed, and the learning-rate factor over the steps.
-
-    Args:
-        curve: ``curve.csv`` as the trainer writes it.
-        picture: the PNG to write.
-        title: title of the figure.
-    """
+    """Plot both loss terms, raw and smoothed, and the learning-rate factor over the steps."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -250,12 +250,6 @@ def _follow(sequence: Sequence, commit: _Commit, windows: _Windows, g: int) -> s
 def _begin_again(sequence: Sequence, tokens: list[int], windows: _Windows, g: int) -> str:
     """Replace a constraint that raised: a new matcher reads the output as autoregressive decoding does, without drafts.
 
-    Args:
-        sequence: with a grammar.
-        tokens: of its output so far.
-        windows: written.
-        g: number of the sequence there.
-
     Returns:
         Why its grammar refuses them, or ``""``.
     """
@@ -320,13 +314,7 @@ class _Windows:
 
 
 class _Pending:
-    """Allowed tokens that are being computed: waited for, and copied to the device, when they are first needed.
-
-    Args:
-        masks: of the sequences.
-        filled: ends when they are filled; None where they are.
-        device: of the logits.
-    """
+    """Allowed tokens that are being computed: waited for, and copied to the device, when they are first needed."""
 
     def __init__(self, masks: GrammarMasks, filled: Future[None] | None, device: torch.device) -> None:
         self._masks, self._filled, self._device = masks, filled, device

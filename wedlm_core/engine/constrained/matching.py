@@ -60,9 +60,6 @@ class Constraint:
     Copies of a matcher share a cache of the grammar's texts, which has a limit. So a sequence that meets the
     limit takes a new matcher and goes on; whether it fails does not depend on sequences before it.
 
-    Args:
-        grammar: that the output obeys.
-
     Attributes:
         matcher: after the committed tokens and the forced text that follows; who advances it has to roll it back.
         drafts: of the next forward; set by :meth:`draft`.

@@ -38,13 +38,7 @@ class RowBounds:
 
     @classmethod
     def of(cls, table: SlotTable, slots_D: IntArray, decodings: Sequence[Decoding]) -> RowBounds:
-        """From the table, where drafting's windows stand. Plans are sorted by decoding.
-
-        Args:
-            table: groups and windows are read.
-            slots_D: the plan's decoding sequences.
-            decodings: the implementations, numbered as in ``SlotTable.group``.
-        """
+        """From the table, where drafting's windows stand. Plans are sorted by decoding."""
         numbers, parts = table.group[slots_D], []
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(slots_D)] if len(slots_D) else []
         for start, stop in pairwise(edges):

@@ -59,11 +59,7 @@ class GraphKey:
 
 
 class Recent(Generic[Key, Value]):
-    """Values by key, of the keys that were used last.
-
-    Args:
-        most: keys that are kept.
-    """
+    """Values by key, of the keys that were used last."""
 
     def __init__(self, most: int) -> None:
         self._most, self._values = most, OrderedDict[Key, Value]()

@@ -76,12 +76,7 @@ class _Kinds:
 
 
 class AllowedBuffers:
-    """Buffers that recorded work reads allowed tokens from.
-
-    Args:
-        like: allowed tokens of some forward.
-        states: of all sequences at most.
-    """
+    """Buffers that recorded work reads allowed tokens from."""
 
     def __init__(self, like: AllowedTokens, states: int) -> None:
         words, device = like.bits_UW.shape[1], like.line_N.device
