@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from wedlm_core.config import ModelConfig
+from wedlm_core.model.checkpoint import INDEX_FILE, SINGLE_FILE
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.placing import empty_decoder
 from wedlm_core.model.weights import save_model
@@ -123,4 +126,24 @@ def wide_model(folder: Path, vocab_size: int, layers: int) -> None:
     model = empty_decoder(config, device="cpu", dtype=torch.bfloat16)
     for parameter in model.parameters():
         parameter.fill_(0.5)
-    save_model(model, folder, 64 << 20)
+    save_sharded(model, folder, 64 << 20)
+
+
+def save_sharded(model: Decoder, folder: Path, shard_bytes: int) -> None:
+    """Write a model in files of at most ``shard_bytes`` (each holds a tensor at least), with an index."""
+    save_model(model, folder)
+    whole = folder / SINGLE_FILE
+    shards: list[dict[str, torch.Tensor]] = [{}]
+    for name, tensor in load_file(whole).items():
+        if shards[-1] and sum(one.nbytes for one in shards[-1].values()) + tensor.nbytes > shard_bytes:
+            shards.append({})
+        shards[-1][name] = tensor
+    weight_map: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        shutil.copymode(folder / "config.json", folder / file)
+        weight_map.update(dict.fromkeys(shard, file))
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
+    (folder / INDEX_FILE).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}))
+    whole.unlink()

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urljoin
 
+from wedlm_core.json_pointer import part_at
+
 _GROUPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalItems", "additionalProperties", "not")
@@ -77,19 +79,7 @@ class References:
             if fragment not in self._anchors:
                 raise ValueError("it leads nowhere")
             return self._anchors[fragment]
-        return self._at(fragment.removesuffix("/") if fragment == "/" else fragment)
-
-    def _at(self, pointer: str) -> Any:
-        part: Any = self._whole
-        for step in pointer.split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(part, Mapping) and name in part:
-                part = part[name]
-            elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
-                part = part[int(name)]
-            else:
-                raise ValueError("it leads nowhere")
-        return part
+        return part_at(self._whole, fragment.removesuffix("/") if fragment == "/" else fragment)
 
 
 def _name_of(schema: Mapping[str, Any]) -> str:

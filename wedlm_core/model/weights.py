@@ -1,4 +1,4 @@
-"""Load and save models in Hugging Face folder layout: ``config.json`` and safetensors, in one file or in shards.
+"""Load and save models in Hugging Face folder layout: ``config.json`` and safetensors, read from one file or shards.
 
 The decoder has fused projections. :mod:`wedlm_core.model.checkpoint` maps Hugging Face tensors to its parameters,
 :mod:`wedlm_core.model.checkpoint` checks the files, and :mod:`wedlm_core.model.placing` copies the tensors.
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
@@ -21,7 +22,6 @@ from wedlm_core.model.checkpoint import (
     INDEX_FILE,
     SINGLE_FILE,
     Checkpoint,
-    TensorPlace,
     expected_tensors,
     load_config,
     opened,
@@ -96,16 +96,15 @@ def _check_tied_head(found: Checkpoint, model: Decoder) -> None:
             refuse_tensors(found.folder, [fault])
 
 
-def save_model(model: Decoder, folder: str | os.PathLike[str], shard_bytes: int | None = None) -> None:
-    """Write ``config.json`` and safetensors that :func:`load_model` and Hugging Face read back.
+def save_model(model: Decoder, folder: str | os.PathLike[str]) -> None:
+    """Write ``config.json`` and one file of safetensors that :func:`load_model` and Hugging Face read back.
 
-    A new folder appears complete or not at all. In an existing folder the weights are replaced file by file, then
-    ``config.json``; other files (the tokenizer's) stay.
+    A new folder appears complete or not at all. In an existing folder the weights are replaced, then ``config.json``;
+    other files (the tokenizer's) stay.
 
     Args:
         model: a decoder in any dtype on any device.
         folder: folder to write; parents are created.
-        shard_bytes: largest size of one file; None writes a single file.
 
     Raises:
         ConfigError: the decoder has no wide weights: they are quantised, or an engine has taken them over.
@@ -119,20 +118,28 @@ def save_model(model: Decoder, folder: str | os.PathLike[str], shard_bytes: int 
         dtype = str(model.dtype).removeprefix("torch.")
         raw = {**model.config.to_hf(), "dtype": dtype}
         (staging / "config.json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
-        names = _write_shards(model, staging, shard_bytes)
-        for file in names:  # safetensors creates files that only the owner can read
-            shutil.copymode(staging / "config.json", staging / file)
+        save_file(_tensors_of(model), staging / SINGLE_FILE, metadata={"format": "pt"})
+        # safetensors creates files that only the owner can read
+        shutil.copymode(staging / "config.json", staging / SINGLE_FILE)
         if not folder.exists():
             os.replace(staging, folder)
             return
-        for file in [*names, "config.json"]:
+        for file in (SINGLE_FILE, "config.json"):
             os.replace(staging / file, folder / file)
-    if INDEX_FILE not in names:
-        # Readers prefer the index: one of an earlier sharded save would hide the new file.
-        (folder / INDEX_FILE).unlink(missing_ok=True)
+    # Readers prefer the index: one of a sharded model here would hide the new file.
+    (folder / INDEX_FILE).unlink(missing_ok=True)
     for old in folder.glob("model*.safetensors"):
-        if old.name not in names:
+        if old.name != SINGLE_FILE:
             old.unlink()
+
+
+def _tensors_of(model: Decoder) -> dict[str, Tensor]:
+    """A copy of every weight by its name in checkpoints."""
+    parameters = dict(model.named_parameters())
+    return {
+        name: parameters[where.parameter].detach().narrow(0, where.start, where.shape[0]).cpu().clone()
+        for name, where in expected_tensors(model.config).items()
+    }
 
 
 def _check_wide(model: Decoder) -> None:
@@ -143,35 +150,3 @@ def _check_wide(model: Decoder) -> None:
         if name not in parameters or len(parameters[name]) < where.start + where.shape[0]:
             rule = "a decoder with all weights as they are stored; it was quantised, or an engine has taken them over"
             raise ConfigError(explain("model", name, rule, 'Load it again with weight_dtype="auto" and save that.'))
-
-
-def _write_shards(model: Decoder, folder: Path, shard_bytes: int | None) -> list[str]:
-    """Write the weight files (index last) and return their names."""
-    parameters = dict(model.named_parameters())
-    shards: list[dict[str, TensorPlace]] = [{}]
-    size = 0
-    for name, tensor in expected_tensors(model.config).items():
-        parameter = parameters[tensor.parameter]
-        bytes_here = parameter.narrow(0, tensor.start, tensor.shape[0]).numel() * parameter.element_size()
-        if shard_bytes is not None and shards[-1] and size + bytes_here > shard_bytes:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tensor
-        size += bytes_here
-    sharded = shard_bytes is not None and len(shards) > 1
-    weight_map: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if sharded else SINGLE_FILE
-        tensors = {
-            name: parameters[s.parameter].detach().narrow(0, s.start, s.shape[0]).cpu().clone()
-            for name, s in shard.items()
-        }
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-        weight_map.update(dict.fromkeys(shard, file))
-    files = list(dict.fromkeys(weight_map.values()))
-    if sharded:
-        total = sum(p.numel() * p.element_size() for p in parameters.values())
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        (folder / INDEX_FILE).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-        files.append(INDEX_FILE)
-    return files

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from testing.engine.models import random_decoder, write_tokenizer
+from testing.engine.models import random_decoder, save_sharded, write_tokenizer
 from testing.engine.refusals import assert_refused
 from wedlm_core import LLM
 from wedlm_core.config import ModelConfig, YarnScaling
 from wedlm_core.errors import ConfigError, WeDLMError, WeightsError
-from wedlm_core.model.weights import load_config, load_model, save_model
+from wedlm_core.model.weights import load_config, load_model
 from wedlm_core.tokenizer import Tokenizer
 
 HUGE = 10**400
@@ -32,7 +32,7 @@ def folder(qwen3_folder: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def in_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("shards")
-    save_model(random_decoder(qwen3=True, seed=0), made, 30_000)
+    save_sharded(random_decoder(qwen3=True, seed=0), made, 30_000)
     write_tokenizer(made)
     return made
 

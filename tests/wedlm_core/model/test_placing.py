@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from testing.engine.models import random_decoder, wide_model
+from testing.engine.models import random_decoder, save_sharded, wide_model
 from testing.repository import ROOT
 from wedlm_core.model import placing
 from wedlm_core.model.checkpoint import expected_tensors
 from wedlm_core.model.placing import empty_decoder
-from wedlm_core.model.weights import load_model, save_model
+from wedlm_core.model.weights import load_model
 
 SLACK = 24 << 20
 """Python, threads and the allocator's rounding, in addition to loading."""
@@ -29,7 +29,7 @@ SLACK = 24 << 20
 def test_every_row_is_the_files_whatever_the_pieces_and_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, workers: int, piece_bytes: int
 ) -> None:
-    save_model(random_decoder(qwen3=False, seed=5), tmp_path, 30_000)
+    save_sharded(random_decoder(qwen3=False, seed=5), tmp_path, 30_000)
     monkeypatch.setattr(placing, "PIECE_BYTES", piece_bytes)
     model = load_model(tmp_path, dtype=dtype, workers=workers)
     expected, seen = expected_tensors(model.config), 0

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from testing.engine.loading_child import anonymous_bytes
-from testing.engine.models import random_decoder, wide_model, write_tokenizer
+from testing.engine.models import random_decoder, save_sharded, wide_model, write_tokenizer
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.model import placing
-from wedlm_core.model.weights import load_model, save_model
+from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gpu  # every test here allocates memory of a CUDA device
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu  # every test here allocates memory of a CUDA devic
 
 def test_weights_on_the_device_equal_those_on_the_host(tmp_path: Path) -> None:
     for qwen3 in (True, False):
-        save_model(random_decoder(qwen3=qwen3, seed=5), tmp_path / str(qwen3), 30_000)
+        save_sharded(random_decoder(qwen3=qwen3, seed=5), tmp_path / str(qwen3), 30_000)
         host = load_model(tmp_path / str(qwen3), dtype=torch.bfloat16)
         device = load_model(tmp_path / str(qwen3), dtype=torch.bfloat16, device="cuda")
         for name, parameter in device.named_parameters():

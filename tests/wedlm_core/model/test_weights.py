@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from testing.engine.models import random_decoder, write_tokenizer
+from testing.engine.models import random_decoder, save_sharded, write_tokenizer
 from wedlm_core.config import EngineConfig, ModelConfig, YarnScaling
 from wedlm_core.engine import Engine
 from wedlm_core.errors import ConfigError, WeightsError
@@ -28,11 +30,11 @@ def assert_equal_models(a: Decoder, b: Decoder) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize("shard_bytes", [None, 30_000, 1])
+@pytest.mark.parametrize("save", [save_model, *(partial(save_sharded, shard_bytes=most) for most in (30_000, 1))])
 @pytest.mark.parametrize("qwen3", [True, False])
-def test_saved_models_come_back_bit_for_bit(tmp_path: Path, qwen3: bool, shard_bytes: int | None) -> None:
+def test_saved_models_come_back_bit_for_bit(tmp_path: Path, qwen3: bool, save: Callable[[Decoder, Path], None]) -> None:
     model = random_decoder(qwen3=qwen3, seed=0)
-    save_model(model, tmp_path / "m", shard_bytes)
+    save(model, tmp_path / "m")
     back = load_model(tmp_path / "m")
     assert_equal_models(back, model)
     assert back.config == model.config
@@ -47,8 +49,9 @@ def test_saved_models_come_back_bit_for_bit(tmp_path: Path, qwen3: bool, shard_b
 def test_saving_over_another_layout_leaves_nothing_of_it(tmp_path: Path) -> None:
     first, second = random_decoder(qwen3=True, seed=0), random_decoder(qwen3=True, seed=1)
     write_tokenizer(tmp_path)
-    for model, shard_bytes in ((first, 30_000), (second, None), (first, 50_000), (second, 30_000)):
-        save_model(model, tmp_path, shard_bytes)
+    for model in (first, second):
+        save_sharded(random_decoder(qwen3=True, seed=2), tmp_path, 30_000)
+        save_model(model, tmp_path)
         assert_equal_models(load_model(tmp_path), model)
     assert (tmp_path / "tokenizer.json").is_file()
 
@@ -133,7 +136,7 @@ def test_a_decoder_without_its_wide_weights_is_not_saved(qwen3_folder: Path, tmp
 
 
 def test_an_index_that_points_to_the_wrong_shard_is_an_error(tmp_path: Path) -> None:
-    save_model(random_decoder(qwen3=True, seed=0), tmp_path / "m", 30_000)
+    save_sharded(random_decoder(qwen3=True, seed=0), tmp_path / "m", 30_000)
     path = tmp_path / "m" / "model.safetensors.index.json"
     index = json.loads(path.read_text())
     index["weight_map"]["model.norm.weight"] = index["weight_map"]["model.embed_tokens.weight"]
