@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
@@ -24,7 +25,7 @@ def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
     return load_model(folder), Tokenizer.load(folder)
 
 
-def as_verified(requests: Sequence[Request], window: int | str) -> list[Request]:
+def as_verified(requests: Sequence[Request], window: int | Literal["auto"]) -> list[Request]:
     """The same requests with strategy ``verified``."""
     return [replace(one, params=replace(one.params, strategy="verified", window_size=window)) for one in requests]
 
