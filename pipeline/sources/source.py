@@ -296,7 +296,8 @@ def _cause(error: Exception) -> str:
     """An error of Arrow in one line."""
     if isinstance(error, UnicodeDecodeError):
         shown = bytes(error.object).decode("utf-8", "backslashreplace")[:_SHOWN]
-        return f"a name or text in it is not UTF-8: '{shown}'"
+        line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in shown)
+        return f"a name or text in it is not UTF-8: '{line}'"
     return str(error).strip().splitlines()[0].rstrip(".")[:_SHOWN] if str(error).strip() else type(error).__name__
 
 

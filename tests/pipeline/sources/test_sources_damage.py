@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFile
 from pipeline.errors import SourceError
 from pipeline.sources import inflating
 from pipeline.sources.formats import parquet
-from pipeline.sources.source import cut
+from pipeline.sources.source import cut, damage_named
 from pipeline.types import Slice
 from testing.pipeline.source_rows import all_rows, opened
 
@@ -149,6 +149,12 @@ def test_a_parquet_file_of_rows_that_are_too_long_is_refused_before_it_is_decomp
     monkeypatch.setattr(parquet, "_MOST_ROW_BYTES", 50_000)
     with pytest.raises(SourceError, match=r"x\.parquet: .*10001[0-9] bytes.*50000"):
         opened(tmp_path / "x.parquet", tmp_path)
+
+
+def test_a_name_of_bytes_with_a_line_end_is_shown_in_one_line() -> None:
+    shown = r"^in/x\.parquet: .* not UTF-8: 'a\\n\\xff'\)\. Correct or remove it\.$"
+    with pytest.raises(SourceError, match=shown), damage_named("in/x.parquet"):
+        b"a\n\xff".decode()
 
 
 def test_a_file_of_fewer_rows_than_it_says_is_named() -> None:
