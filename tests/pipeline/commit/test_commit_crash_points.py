@@ -125,17 +125,19 @@ def test_a_second_publication_that_dies_anywhere_leaves_the_first_and_is_complet
         case.check(expected)
 
 
-def test_discarding_an_output_that_dies_anywhere_loses_no_row_of_the_next_run(make: MakeCase) -> None:
+@AT_EVERY
+def test_discarding_an_output_that_dies_anywhere_loses_no_row_of_the_next_run(make: MakeCase, every: bool) -> None:
     undisturbed = make()
     undisturbed.run()
     expected = undisturbed.data()
-    for case, _ in crashes(make, lambda case: case.run(), until="state", mode="new"):
+    for case, _ in crashes(make, lambda case: case.run(), until="state", every=every, mode="new"):
         case.run()
         case.check(expected)
 
 
+@AT_EVERY
 def test_a_compaction_of_the_ledger_that_dies_anywhere_forgets_nothing(
-    make: MakeCase, monkeypatch: pytest.MonkeyPatch
+    make: MakeCase, monkeypatch: pytest.MonkeyPatch, every: bool
 ) -> None:
     undisturbed = make()
     undisturbed.run()
@@ -149,14 +151,15 @@ def test_a_compaction_of_the_ledger_that_dies_anywhere_forgets_nothing(
         expire_leases(case.storage)
 
     monkeypatch.setattr(ledger, "_COMPACT_SEGMENTS", 1)
-    for case, moment in crashes(make, prepare, until="part"):
+    for case, moment in crashes(make, prepare, until="part", every=every):
         case.run(executor := InlineExecutor())
         assert executor.units_done == 0, moment
         case.check(expected)
 
 
+@AT_EVERY
 def test_a_run_that_makes_a_snapshot_at_every_commit_and_dies_anywhere_is_completed(
-    make: MakeCase, monkeypatch: pytest.MonkeyPatch
+    make: MakeCase, monkeypatch: pytest.MonkeyPatch, every: bool
 ) -> None:
     undisturbed = make()
     undisturbed.run()
@@ -172,7 +175,7 @@ def test_a_run_that_makes_a_snapshot_at_every_commit_and_dies_anywhere_is_comple
     own = {"ledger", "remove ledger", "snapshot", "remove snapshot", "list of units"}
     seen = set()
     for prepared in (lambda case: None, prepare):
-        for case, moment in crashes(make, prepared, only=own):
+        for case, moment in crashes(make, prepared, every=every, only=() if every else own):
             seen.add(boundary(moment))
             case.run()
             case.check(expected)
