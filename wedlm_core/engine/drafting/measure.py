@@ -26,6 +26,7 @@ from wedlm_core.kv.pages import PageManager, SequencePages
 _LOG = logging.getLogger(__name__)
 _VERSION = 19  # of the measurement: raise it when steps change so much that kept tables mislead
 _ROUNDS = 5  # of a measurement, at most
+_MOST_SPREAD = 1.5  # slowest over fastest of equal forwards, as the median of all kinds
 _TILE = 64  # rows of a tile of products on a GPU
 
 
@@ -62,11 +63,14 @@ def _measured(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | Non
     with _scratch(runner, pages, overlapping) as scratch:
         if scratch is None:
             return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
-        samples = _timed(scratch.bench, _points(runner.padding.few, runner.config, scratch.deepest))
+        samples, spread = _timed(scratch.bench, _points(runner.padding.few, runner.config, scratch.deepest))
     # Beyond 64 rows padding may be coarser; that is a few of many rows, and the table's knots have it in them.
     cost = replace(fit(samples), quantum=runner.padding.few)
-    save_cached(key, cost)
     _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
+    if spread <= _MOST_SPREAD:
+        save_cached(key, cost)
+    else:  # kept, it would give windows of the wrong sizes to all later jobs
+        _LOG.info("equal forwards differed by %.1f times, as on a busy machine: the next start measures again", spread)
     return cost
 
 
@@ -174,8 +178,10 @@ def _points(quantum: int, config: EngineConfig, deepest: int) -> list[tuple[int,
     return list(found)
 
 
-def _timed(bench: Bench, points: list[tuple[int, int, int]]) -> list[CostSample]:
+def _timed(bench: Bench, points: list[tuple[int, int, int]]) -> tuple[list[CostSample], float]:
     """Rounds over the points until the time is up; points that would take too much of it are left out.
+
+    Returns the samples, and the median over the points of the slowest round's seconds over the fastest's.
 
     The limit is the time of some of the smallest forwards. Compilation in the first forward of a process counts neither
     as its time nor for the limit: it may take longer than all the others.
@@ -197,7 +203,8 @@ def _timed(bench: Bench, points: list[tuple[int, int, int]]) -> list[CostSample]
         before = 2 if guess < 2e-3 else 0
         seconds.setdefault(point, []).append(bench.run(*point, before=before))
         slowest = statistics.median(seconds[point]) / point[0]
-    return [
+    samples = [
         CostSample(rows=rows, sequences=sequences, context=context, seconds=statistics.median(times))
         for (rows, sequences, context), times in seconds.items()
     ]
+    return samples, statistics.median(max(times) / min(times) for times in seconds.values())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from testing.engine.engines import loaded, requests_of, run
 from wedlm_core.config import EngineConfig
+from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting import measure
 from wedlm_core.engine.drafting.bench import Bench
@@ -54,9 +55,32 @@ def test_kernels_that_the_first_forward_compiles_take_no_time_from_the_others() 
             return self.now
 
     points = [(4 << i, 1, 64) for i in range(10)]
-    samples = measure._timed(cast(Any, Bench()), points)
+    samples, spread = measure._timed(cast(Any, Bench()), points)
     assert [sample.rows for sample in samples] == [rows for rows, _, _ in points]
     assert all(sample.seconds == pytest.approx(1e-5 * sample.rows) for sample in samples)
+    assert spread == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("slower", [1.1, 3.0])
+def test_a_table_that_was_measured_on_a_busy_machine_is_not_kept(
+    qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch, slower: float
+) -> None:
+    kept, turns = dict[str, StepCost](), dict[tuple[int, int, int], int]()
+
+    def every_second_is_slower(self: Bench, rows: int, sequences: int, context: int, *, before: int = 0) -> float:
+        point = rows, sequences, context
+        turns[point] = turns.get(point, 0) + 1
+        return 1e-3 * (slower if turns[point] % 2 else 1.0)
+
+    monkeypatch.setattr(Bench, "run", every_second_is_slower)
+    monkeypatch.setattr(measure, "CONSTANTS", CONSTANTS)  # time enough for several rounds
+    monkeypatch.setattr(measure, "_ROUNDS", 5)
+    monkeypatch.setattr(measure, "load_cached", kept.get)
+    monkeypatch.setattr(measure, "save_cached", kept.__setitem__)
+    engine = Engine(*loaded(qwen3_folder), EngineConfig(max_num_seqs=2))
+    engine.measure_step_cost()
+    assert min(turns.values()) > 1, turns
+    assert bool(kept) == (slower < measure._MOST_SPREAD)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -71,9 +95,9 @@ def test_kernels_that_the_first_forward_compiles_take_no_time_from_the_others() 
     ids=str,
 )
 def test_the_first_default_request_runs_in_an_engine_of_any_size(
-    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], overlap: bool
+    qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], overlap: bool
 ) -> None:
-    monkeypatch.setenv("WEDLM_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(measure, "load_cached", lambda key: None)
     monkeypatch.setattr(measure, "CONSTANTS", replace(CONSTANTS, measured_seconds=(0.1, 0.1)))
     seen: list[int] = []
     plain = Bench.run
