@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 from wedlm_core.kernels.rounding import rounded
-from wedlm_core.kv import pool
 from wedlm_core.model.int4 import Int4Linear, rounded_to_nibbles
 from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.int8_gpu import rounded_gpu
@@ -96,7 +95,7 @@ class _NoDivisionByNumbers(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("form", [rounded, rounded_to_fp8, rounded_to_nibbles, lambda x: pool._rounded(x, 0.3)])
+@pytest.mark.parametrize("form", [rounded, rounded_to_fp8, rounded_to_nibbles])
 def test_nothing_that_rounds_divides_by_a_number(form: Callable[[torch.Tensor], object]) -> None:
     with pytest.raises(AssertionError), _NoDivisionByNumbers():
         torch.ones(2) / 3
