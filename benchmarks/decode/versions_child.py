@@ -48,7 +48,9 @@ def main() -> None:
 def load(order: dict[str, Any]) -> Engine:
     """The engine, with the step cost of the order if there is one."""
     torch.set_num_threads(order["threads"])
-    cost = {name: tuple(value) if isinstance(value, list) else value for name, value in order["step_cost"].items()}
+    cost: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in order["step_cost"].items()
+    }
     config = EngineConfig(**order["config"], step_cost=StepCost(**cost) if cost else None)
     return LLM(order["model"], config=config, device="cpu", dtype=order["dtype"]).engine
 
