@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, print, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("capability", type=int, choices=sorted(SHARED_BYTES))
-    parser.add_argument("--brief", action="store_true", help="half of the kernels in the default test run")
+    parser.add_argument("--brief", action="store_true", help="each kernel in one or two variants")
     parser.add_argument("--json", action="store_true", help="a list of objects")
     options = parser.parse_args(arguments)
 

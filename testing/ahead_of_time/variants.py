@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -71,6 +71,17 @@ _FEW = (
     _Attention(rows=512, sequences=128),
     _Attention(rows=17, sequences=8, invariant=True),
 )
+_SAMPLERS: tuple[dict[str, Any], ...] = (  # rows, and which parts of the kernels they need; the last one needs all
+    {"rows": 1},
+    {"rows": 64, "sampled": True},
+    {"rows": 0, "sampled": True, "suppressing": True},  # 0: as many as a forward has at most
+    {"rows": 64, "sampled": True, "grammars": True},
+    {"rows": 64, "sampled": True, "filtered": True},
+    {"rows": 64, "adjusted": True},
+    {"rows": 64, "reported": 5},
+    {"rows": 64, "sampled": True, "suppressing": True, "grammars": True, "filtered": True, "adjusted": True,
+     "reported": 20},
+)  # fmt: skip
 
 
 def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = False) -> Iterator[Variant]:
@@ -79,38 +90,40 @@ def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = 
     Args:
         shapes: model configurations by name.
         eight_bits: whether the device converts 8-bit floats.
-        brief: the first shape only; of a device that converts 8-bit floats, which has more shared memory than one that
-            does not, bfloat16 only and few forms of attention.
+        brief: each kernel in one or two variants: the first shape in bfloat16, attention of a long sequence alone and
+            of prompts, and the sampler with all its parts.
     """
-    few = brief and eight_bits
     for number, (name, shape) in enumerate(list(shapes.items())[: 1 if brief else None]):
         one = replace(shape, num_hidden_layers=1)  # all layers launch the same kernels
-        for dtype in (torch.bfloat16,) if few else (torch.bfloat16, torch.float32):
+        for dtype in (torch.bfloat16,) if brief else (torch.bfloat16, torch.float32):
             label = f"{name} {str(dtype).removeprefix('torch.')}"
             main = number == 0 and dtype == torch.bfloat16
-            for kind in _FULL if main and not few else _FEW:
+            few = _FEW[:2] if brief else _FEW
+            for kind in _FULL if main and not brief else few:
                 yield from _taken(f"{label} {kind}", partial(_attend, one, dtype, kind, None))
             if eight_bits and main:
-                for kind in _FEW:
+                for kind in few[:1] if brief else few:
                     yield from _taken(f"{label} fp8 {kind}", partial(_attend, one, dtype, kind, _FP8))
             if number == 0 and dtype == torch.float32:
-                for kind in _FEW:
+                for kind in few:
                     narrow = partial(_attend, one, dtype, kind, torch.bfloat16)
                     yield from _taken(f"{label} narrow keys and values {kind}", narrow)
             yield from _taken(f"{label} layer", partial(_layer, one, dtype))
-            yield from _taken(f"{label} sampler", partial(_sample, one, dtype))
+            for needs in _SAMPLERS[-1:] if brief else _SAMPLERS:
+                yield from _taken(f"{label} sampler", partial(_sample, one, dtype, **needs))
             if eight_bits:
                 yield from _taken(f"{label} rounding", partial(_round, one, dtype))
-            yield from _taken(f"{label} int8", partial(_exact, one, dtype))
-    yield from _taken("windows", _windows)
+            sizes = [(64, shape.intermediate_size)] if brief else products(shape)
+            yield from _taken(f"{label} int8", partial(_exact, one, dtype, sizes))
+    yield from _taken("windows", partial(_windows, ((100, 16),) if brief else ((8, 1), (100, 16), (1, 1024))))
 
 
-def _windows() -> None:
-    """Packing, the buffers of captured forwards, and advancing, which no shape changes."""
+def _windows(sizes: Sequence[tuple[int, int]]) -> None:
+    """Packing, the buffers of captured forwards, and advancing, which no shape changes; of sequences and windows."""
     config = EngineConfig(max_num_seqs=1024, max_window=512, max_batch_rows=2048)
     state = DeviceState(config, [VerifiedDecoding()], 5, _DEEPEST, _DEVICE)
     runner: Any = SimpleNamespace(state=state, pool=SimpleNamespace(page_size=config.page_size), device=_DEVICE)
-    for sequences, width in ((8, 1), (100, 16), (1, 1024)):
+    for sequences, width in sizes:
         total, shape = sequences * (width + 1), {"max_rows": width + 1, "max_kv": _DEEPEST}
         run = WideRun(decoding=VerifiedDecoding(), start=0, stop=sequences, width=width)
         facts_3S = torch.empty(3, sequences, dtype=torch.int64, device=_DEVICE)
@@ -158,36 +171,32 @@ def _layer(shape: ModelConfig, dtype: torch.dtype, weights: str = "auto") -> Non
         DecoderGpu(model)(ids, ids, lambda layer, q, k, v: q)
 
 
-def _sample(shape: ModelConfig, dtype: torch.dtype) -> None:
-    most = EngineConfig().logits_rows(shape.vocab_size)
-    words = words_of_vocabulary(shape.vocab_size)
-    for rows, sampled, suppressing, grammars, filtered, adjusted, reported in (
-        (1, False, False, False, False, False, 0), (64, True, False, False, False, False, 0),
-        (most, True, True, False, False, False, 0), (64, True, False, True, False, False, 0),
-        (64, True, False, False, True, False, 0), (64, False, False, False, False, True, 0),
-        (64, False, False, False, False, False, 5), (64, True, True, True, True, True, 20),
-    ):  # fmt: skip
-        inputs = SamplingRows(
-            temperature_R=torch.empty(rows, device=_DEVICE),
-            seed_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
-            position_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
-            suppress_R=torch.empty(rows, dtype=torch.bool, device=_DEVICE),
-            sampled=sampled,
-            suppressing=suppressing,
-            filters={one.field: torch.empty(rows, dtype=one.dtype, device=_DEVICE) for one in FILTERS if filtered},
-            adjustments_N=torch.empty(40, dtype=torch.int64, device=_DEVICE) if adjusted else None,
-            slot_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE) if adjusted else None,
-            report_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE) if reported else None,
-            most=reported,
-            allowed=AllowedRows(
-                bits_UW=torch.empty(rows, words, dtype=torch.int32, device=_DEVICE),
-                line_R=torch.empty(rows, dtype=torch.int64, device=_DEVICE),
-            )
-            if grammars
-            else None,
-        )
-        logits = torch.empty(rows, shape.vocab_size, dtype=dtype, device=_DEVICE)
-        choose_gpu(logits, inputs, mask_token_id=5, vocab_limit=shape.vocab_size - 3)
+def _sample(
+    shape: ModelConfig, dtype: torch.dtype, *, rows: int, sampled: bool = False, suppressing: bool = False,
+    grammars: bool = False, filtered: bool = False, adjusted: bool = False, reported: int = 0,
+) -> None:  # fmt: skip
+    rows = rows or EngineConfig().logits_rows(shape.vocab_size)
+
+    def some(dtype: torch.dtype) -> Tensor:
+        return torch.empty(rows, dtype=dtype, device=_DEVICE)
+
+    bits = torch.empty(rows, words_of_vocabulary(shape.vocab_size), dtype=torch.int32, device=_DEVICE)
+    inputs = SamplingRows(
+        temperature_R=some(torch.float32),
+        seed_R=some(torch.int64),
+        position_R=some(torch.int64),
+        suppress_R=some(torch.bool),
+        sampled=sampled,
+        suppressing=suppressing,
+        filters={one.field: some(one.dtype) for one in FILTERS if filtered},
+        adjustments_N=torch.empty(40, dtype=torch.int64, device=_DEVICE) if adjusted else None,
+        slot_R=some(torch.int64) if adjusted else None,
+        report_R=some(torch.int64) if reported else None,
+        most=reported,
+        allowed=AllowedRows(bits_UW=bits, line_R=some(torch.int64)) if grammars else None,
+    )
+    logits = torch.empty(rows, shape.vocab_size, dtype=dtype, device=_DEVICE)
+    choose_gpu(logits, inputs, mask_token_id=5, vocab_limit=shape.vocab_size - 3)
 
 
 def products(shape: ModelConfig) -> list[tuple[int, int]]:
@@ -196,12 +205,12 @@ def products(shape: ModelConfig) -> list[tuple[int, int]]:
     return [(rows, outputs) for outputs in some for rows in (16, 32, 64, 128, 192, 256, 512)]
 
 
-def _exact(shape: ModelConfig, dtype: torch.dtype) -> None:
-    """A layer of int8 weights, and products of every kind of tiles: of few and many rows, with few and many outputs."""
+def _exact(shape: ModelConfig, dtype: torch.dtype, sizes: Sequence[tuple[int, int]]) -> None:
+    """A layer of int8 weights, and products with so many rows and outputs."""
     _layer(shape, dtype, "int8")
     inputs = shape.hidden_size
     rounded_gpu(torch.empty(8, inputs, dtype=dtype, device=_DEVICE))
-    for count, outputs in products(shape):
+    for count, outputs in sizes:
         scale_O = torch.empty(outputs, device=_DEVICE)
         weight_OI = torch.empty(outputs, inputs, dtype=torch.int8, device=_DEVICE)
         nibble_OJ = torch.empty(outputs, inputs // 2, dtype=torch.uint8, device=_DEVICE)

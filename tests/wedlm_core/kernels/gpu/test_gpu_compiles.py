@@ -1,8 +1,8 @@
 """Every kernel that an engine launches compiles for A100 and H100 on a machine that has neither, and fits them.
 
 The launches are the engine's own, with its arguments, for the shape of an 8B model and for the shipped one
-(:mod:`testing.ahead_of_time`). Triton's compiler and its assembler need no device. By default the 8B shape is compiled,
-in full for the A100, which has less shared memory, and in part for the H100; everything with ``-m slow``.
+(:mod:`testing.ahead_of_time`). Triton's compiler and its assembler need no device. By default each kernel is compiled
+in one or two variants, for the 8B shape in bfloat16; in all with ``-m slow``.
 """
 
 from __future__ import annotations

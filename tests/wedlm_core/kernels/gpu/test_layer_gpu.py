@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from testing.engine.engines import requests_of, run
 from testing.engine.models import random_decoder
-from wedlm_core.config import EngineConfig
-from wedlm_core.engine import Engine
 from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm, norm_rope, silu_mul, silu_mul_int8
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.decoder import Decoder, RMSNorm
 from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, use_gpu_decoder
 from wedlm_core.model.rotary import apply_rope, rope_tables
-from wedlm_core.model.weights import load_model
-from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.types import SamplingParams
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -119,18 +109,6 @@ def test_the_whole_decoder(qwen3: bool) -> None:
     assert model(ids, positions, mixing).requires_grad, "gradients go through the plain layers"
 
 
-def test_an_engine_gives_the_tokens_of_the_plain_layers(agreeing_folder: Path) -> None:
-    model, tokenizer = load_model(agreeing_folder, device=DEVICE), Tokenizer.load(agreeing_folder)
-    prompts = [[(5 * i + j) % 300 for j in range(length)] for i, length in enumerate((3, 18))]
-    params = SamplingParams(max_tokens=8, strategy="verified", window_size=4, ignore_eos=True)
-    outputs = []
-    for packed_forward in (None, DecoderGpu(model)):
-        engine = Engine(model, tokenizer, EngineConfig(attention="sdpa", batch_invariant=False, page_size=8))
-        model.packed_forward = packed_forward
-        outputs.append([one.token_ids for one in run(engine, requests_of(prompts, params))])
-    assert outputs[0] == outputs[1]
-
-
 def test_a_row_does_not_depend_on_the_others() -> None:
     model = random_decoder(qwen3=True, seed=4).to(DEVICE)
     forward = DecoderGpu(model)
@@ -159,41 +137,3 @@ def test_on_a_cpu_the_plain_layers_run() -> None:
     model: Decoder = random_decoder(qwen3=True, seed=4)
     assert not use_gpu_decoder(model)
     assert model.packed_forward is None
-
-
-# In a separate process: here kernels are interpreted, as Triton decides when it decorates them.
-COMPILE = """
-import sys
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from wedlm_core.kernels.gpu import layer_gpu as triton_layer
-
-dtype, half = sys.argv[1], int(sys.argv[2])
-
-def compiled(kernel, pointers, constants):
-    names = kernel.arg_names
-    signature = {n: "constexpr" if n in constants else "fp32" if n == "eps" else "i32" if n == "row_stride" else
-                 "*" + pointers.get(n, dtype) for n in names}
-    attrs = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n not in constants and n != "eps"}
-    values = {(names.index(n),): value for n, value in constants.items()}
-    source = ASTSource(kernel, signature, constexprs=values, attrs=attrs)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
-
-for add in (True, False):
-    for out in ({}, {"out": "i8", "scales": "fp32"}):
-        compiled(triton_layer._add_rms_norm, out, dict(SIZE=3584, SIZE_P=4096, ADD=add, ROUND=bool(out)))
-for norm in (True, False):
-    sizes = dict(HEADS=28, KV_HEADS=4, HALF=half, HALF_P=triton.next_power_of_2(half), NORM=norm)
-    compiled(triton_layer._norm_rope, dict(positions="i64"), sizes)
-compiled(triton_layer._silu_mul, {}, dict(SIZE=18944, BLOCK=1024, REST=0, ROUND=False))
-compiled(triton_layer._silu_mul, {"out": "i8", "scales": "fp32"}, dict(SIZE=18944, BLOCK=16384, REST=4096, ROUND=True))
-"""
-
-
-@pytest.mark.parametrize("case", [("bf16", "64")], ids="-".join)
-def test_the_kernels_compile_for_hopper(case: tuple[str, ...]) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_DEFAULT_FP_FUSION"] = "1"  # today's default, set so that Triton does not warn
-    run = subprocess.run([sys.executable, "-c", COMPILE, *case], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-3000:]
