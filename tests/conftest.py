@@ -18,7 +18,7 @@ import torch
 from hypothesis import settings
 
 from pipeline.stages import LOGGER
-from testing.engine import triton_interpreter
+from testing.engine import kernels, triton_interpreter
 from testing.engine.models import write_model
 from testing.pipeline.s3 import S3Server, serve_s3
 from testing.sweeps import mark_rest_as_slow
@@ -46,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_rest_as_slow(items)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of several processes none compiles the kernels that another one does, where they are not kept yet."""
+    if getattr(session.config.option, "numprocesses", None):  # this is the process that distributes the tests
+        kernels.compile_aside()
+
+
 def pytest_collection_finish() -> None:
     """From here on garbage is looked for as usual, but not among objects made by collecting, until the process ends."""
     gc.freeze()
@@ -54,10 +60,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Step costs that tests measure stay out of the user's cache. Compiled kernels are shared with it."""
-    cache, kernels = tmp_path_factory.mktemp("cache"), kernel_folder()
-    (cache / kernels.name).symlink_to(kernels)
+    if hasattr(request.config, "workerinput"):
+        kernels.compile_once()
+    cache, kept = tmp_path_factory.mktemp("cache"), kernel_folder()
+    (cache / kept.name).symlink_to(kept)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEDLM_CACHE_HOME", str(cache))
         yield
