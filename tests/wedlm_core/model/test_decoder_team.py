@@ -221,6 +221,7 @@ def test_it_is_the_same_whether_threads_take_rows_or_outputs(
     assert_same_either_way(model, weights, qwen3_folder, threads)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("dtype", "weights"), TABLES)
 def test_so_it_is_where_rows_are_whole_pages(qwen3_folder: Path, dtype: str, weights: str, two_threads: None) -> None:
     """Such rows are held apart from each other, if they are few: each thread's where no other's are."""

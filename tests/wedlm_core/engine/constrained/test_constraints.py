@@ -191,7 +191,7 @@ def test_what_is_aborted_leaves_the_others_as_they_were(folder: Path, name: str)
 def test_the_tokens_are_those_of_a_matcher_that_is_run_anew_at_each_step(folder: Path, temperature: float) -> None:
     model, _ = loaded(folder)
     expected = plainly(folder, temperature)
-    for request in requests(folder, "autoregressive", temperature)[:: 5 if temperature else 4]:
+    for request in requests(folder, "autoregressive", temperature)[:: 9 if temperature else 8]:
         wanted = request.params.structure
         assert wanted is not None
         grammar = compiler_of(folder).compile(wanted)
