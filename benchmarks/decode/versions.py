@@ -9,9 +9,7 @@ The result is the median over rounds of the ratio of their rates; their tokens h
 
 With one thread (the default) rates are by processor time, and other programs change them less; with more they need a
 quiet machine. Both engines have the step cost that this checkout measured: two measurements of the same engine differ
-by some percent, and windows with them. Compare a checkout with a copy of itself first, to see the noise: on a machine
-with a load of 13 ``autoregressive`` was at 0.91 and 0.95. ``verified`` was at 0.57 and 0.96, since one of the engines
-stayed with a slower arm for many rounds; so its ratio says nothing of code outside drafting.
+by some percent, and windows with them. Compare a checkout with a copy of itself first, to see the noise.
 
 A model that is named by its shape has random weights in bfloat16 and decodes random prompts greedily. ``--numbers`` are
 those of weights: "int8" rounds weights of float32.
@@ -47,7 +45,8 @@ from wedlm_core import SamplingParams
 from wedlm_core.model.sources import resolve
 
 _CHILD = Path(__file__).with_name("versions_child.py")
-_CONFIG = {"max_num_seqs": MAX_SEQUENCES, "prefix_caching": False, "max_model_len": 1024}
+_CONFIG = {"max_num_seqs": MAX_SEQUENCES, "prefix_caching": False, "max_model_len": 1024, "history_drafts": False}
+"""Without history, which would hold all answers, as rounds repeat their prompts: who tries it first wins."""
 _NUMBERS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "int8": ("float32", "int8")}
 """The dtypes of a model's computation and weights."""
 _PROMPT, _NEW, _WORDS = 64, 24, 900  # of random prompts: tokens, tokens that follow, different tokens
@@ -134,8 +133,12 @@ def _model(
 ) -> Iterator[tuple[_Point, list[float], list[float], bool]]:
     """Rates of this checkout and of the other one, point by point, and whether all tokens were the same."""
     with tempfile.TemporaryDirectory() as mine, tempfile.TemporaryDirectory() as its, _folder(model) as folder:
-        first = _Engine(ROOT, mine, str(folder), numbers, args.threads, {})
-        engines = [first, _Engine(other, its, str(folder), numbers, args.threads, first.cost)]
+        measured = _Engine(ROOT, mine, str(folder), numbers, args.threads, {})
+        measured.close()
+        engines = [
+            _Engine(root, cache, str(folder), numbers, args.threads, measured.cost)
+            for root, cache in ((ROOT, mine), (other, its))
+        ]
         for point, work in _points(args, model, numbers):
             order = _order(work, point.strategy)
             digests = {answer["digest"] for answer in _round(engines, order)}  # warms up
