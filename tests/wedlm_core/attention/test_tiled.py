@@ -54,7 +54,7 @@ def filled(dim: int, heads: int) -> tuple[KVPool, torch.Tensor]:
     return pool, torch.randn(sum(COUNTS), heads, dim, generator=generator)
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("dim", [32, 80, 96, 128, 160, 256])
 @pytest.mark.parametrize("group", [1, 2, 8])
 def test_a_row_has_the_same_bits_alone_and_among_others(dim: int, group: int) -> None:
