@@ -202,14 +202,13 @@ def test_edges_are_found_among_more_tokens_than_a_tile_holds() -> None:
 
 @pytest.mark.parametrize("filters", [{}, {"min_p": 0.5, "top_k": 120, "top_p": 0.99}], ids=["plain", "filtered"])
 def test_of_equal_scores_the_first_is_chosen(filters: dict[str, float]) -> None:
-    """Logits so large that noise is lost in their last bit; in tiles of two programs."""
-    logits = torch.full((2, 200), 1e9)
+    """Logits so large that noise is lost in their last bit, in tiles of two programs; and a greedy row."""
+    logits = torch.full((3, 200), 1e9)
     logits[0, :37], logits[1, :70] = 0.0, -1e9
-    given = {name: torch.tensor([value] * 2) for name, value in filters.items()}
-    allowed = AllowedRows(
-        bits_UW=torch.tensor([[0, 0, 0x7FFFFF00, *[-1] * 4]]).to(torch.int32), line_R=torch.tensor([-1, 0])
-    )
-    assert tokens_of_all(logits, plain_rows([1.0, 1.0], filters=given, allowed=allowed)) == [37, 72]
+    given = {name: torch.tensor([value] * 3) for name, value in filters.items()}
+    bits_UW = torch.tensor([[0, 0, 0x7FFFFF00, *[-1] * 4]]).to(torch.int32)
+    allowed = AllowedRows(bits_UW=bits_UW, line_R=torch.tensor([-1, 0, 0]))
+    assert tokens_of_all(logits, plain_rows([1.0, 1.0, 0.0], filters=given, allowed=allowed)) == [37, 72, 72]
 
 
 def tables_of(prompt: int, **columns: Any) -> AdjustmentTables:
