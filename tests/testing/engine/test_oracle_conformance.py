@@ -15,7 +15,7 @@ pytestmark = needs_cases
 REASONS = {"stop_token": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", case_ids())
 def test_oracle_reproduces_the_case(name: str) -> None:
     expected = case(name)
