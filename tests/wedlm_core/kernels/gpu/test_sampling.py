@@ -189,15 +189,16 @@ def tokens_of_all(logits: torch.Tensor, rows: SamplingRows, tables: AdjustmentTa
 
 
 def test_edges_are_found_among_more_tokens_than_a_tile_holds() -> None:
-    """In each quarter of the range that is left, for counts and for shares of the probability."""
-    logits = torch.randn(10, 256, generator=torch.Generator().manual_seed(2)).mul(0.5)
+    """In each quarter of the range that is left, for counts and for shares of the probability; and of min-p."""
+    logits = torch.randn(11, 256, generator=torch.Generator().manual_seed(2)).mul(0.5)
     off = [0] * 5
     filters = {
-        "min_p": torch.zeros(10), "top_k": torch.tensor([40, 90, 128, 190, 240, *off]),
-        "top_p": torch.tensor([*(1.0 for _ in off), 0.3, 0.5, 0.7, 0.9, 0.97]),
-    }  # fmt: skip
-    hidden = {"suppress_R": torch.ones(10, dtype=torch.bool), "suppressing": True}  # entropies of the tokens that stay
-    assert len(set(tokens_of_all(logits, plain_rows([4.0] * 10, filters=filters, **hidden)))) > 3
+        "min_p": torch.tensor([*(0.0 for _ in range(10)), 0.9]),
+        "top_k": torch.tensor([40, 90, 128, 190, 240, *off, 0]),
+        "top_p": torch.tensor([*(1.0 for _ in off), 0.3, 0.5, 0.7, 0.9, 0.97, 1.0]),
+    }
+    hidden = {"suppress_R": torch.ones(11, dtype=torch.bool), "suppressing": True}  # entropies of the tokens that stay
+    assert len(set(tokens_of_all(logits, plain_rows([4.0] * 11, filters=filters, **hidden)))) > 3
 
 
 @pytest.mark.parametrize("filters", [{}, {"min_p": 0.5, "top_k": 120, "top_p": 0.99}], ids=["plain", "filtered"])
