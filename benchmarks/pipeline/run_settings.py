@@ -40,7 +40,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         "sampling_columns": {"structured_outputs": "schema"}
     },
     "sampling_columns temperature": {"sampling_columns": {"temperature": "heat"}},
-    "prompt_template": {"prompt_template": "{{ prompt }}"},
+    "prompt_template": {"prompt_template": "{{ prompt }}", "prompt_column": None},
     "chat": {"chat": True},
     "chat with tools": {"messages_column": "messages", "tools_column": "tools", "prompt_column": None},
     "long prompts": {"prompt_column": "long"},
