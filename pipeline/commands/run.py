@@ -39,7 +39,7 @@ from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Progress, Stage
 from pipeline.progress.views import Observer, ProgressMode, views
-from pipeline.prompts.model_files import resolved_model
+from pipeline.prompts.model_files import check_model, resolved_model
 from pipeline.sources import check_apart
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.stopping import Stop, stop_budget
@@ -123,6 +123,7 @@ def run(
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     check_output_url(config.output, config.output_options)
     check_apart(config.input, config.output)
+    check_model(config)  # a wrong one leaves no folder of the output
     check_writable(storage)
     stop = Stop(stop_budget(config.stop_seconds))
     with stop.on_signals(), monitor.shown():  # the view ends before the signal acts
