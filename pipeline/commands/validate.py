@@ -155,11 +155,10 @@ def _resolved(config: RunConfig, storage: LocalStorage) -> tuple[Job, Correction
     Raises:
         SourceError: the input cannot be read, or a file lies in the output.
     """
-    output = open_storage(config.output, layout.SCRATCH, config.output_options)
     old = None
-    if config.mode == "resume":
-        with suppress(PipelineError):  # which is reported where the run is to be continued
-            old = RunState.load(output)
+    with suppress(PipelineError):  # reported where the output is checked, or the run is to be continued
+        output = open_storage(config.output, layout.SCRATCH, config.output_options)
+        old = RunState.load(output) if config.mode == "resume" else None
     source = source_of(config, storage, begun=None if old is None else old.input_base)
     if isinstance(config.input, (str, os.PathLike)):
         check_files_apart(source.files, config.output)

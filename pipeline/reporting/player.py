@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipeline.codec import tokens_per_forward
+from pipeline.reporting.chart import figure
+from pipeline.reporting.facts import describe_drafts
 from pipeline.reporting.traces import RowTrace
 
 ABOUT = {
@@ -45,4 +48,16 @@ def check_of(trace: RowTrace) -> str:
     if trace.strategy != "autoregressive":
         equal = trace.token_ids[:shared] == trace.plain_ids[:shared]
         first += " They equal autoregressive decoding's." if equal else " Autoregressive decoding chooses others."
-    return first
+    return f"{first} {_in_the_run(trace)}".rstrip()
+
+
+def _in_the_run(trace: RowTrace) -> str:
+    """Describe how the run itself decoded the row; empty if that is not known."""
+    if not trace.run_forwards:
+        return ""
+    each = tokens_per_forward(trace.tokens, trace.run_forwards)
+    window = f", of {figure(trace.run_window)} rows on average" if trace.run_window else ""
+    drafts = describe_drafts(trace.run_drafts, trace.tokens)
+    return f"The run decoded this row in {trace.run_forwards} forwards{window}: {figure(each)} tokens per forward." + (
+        f" Its drafts: {drafts}." if drafts else ""
+    )

@@ -7,7 +7,7 @@ pieces of text that committed tokens added, in order, are in ``pieces``: joined 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 MASK = -1
@@ -62,6 +62,9 @@ class RowTrace:
         prompt: its end, as text.
         prompt_cut: whether the prompt is longer.
         window: masks of a forward, at most.
+        run_window: rows of the row's sequence in a forward of the run, on average; None if that is not known.
+        run_forwards: decode forwards of the row in the run; None if that is not known.
+        run_drafts: the row's drafts by source in the run, as in ``stats``.
         tokens: that the row has in the output.
         text: of the tokens that are traced.
         pieces: text added by each of these.
@@ -89,6 +92,9 @@ class RowTrace:
     forwards: tuple[Forward, ...]
     plain_ids: tuple[int, ...]
     plain_pieces: tuple[str, ...]
+    run_window: float | None = None
+    run_forwards: int | None = None
+    run_drafts: Mapping[str, int | None] = field(default_factory=dict)
     vocabulary: Mapping[int, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,10 +103,10 @@ class RowTrace:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> RowTrace:
-        """Inverse of :meth:`to_dict`; names that are not known are left out."""
+        """Inverse of :meth:`to_dict`."""
         lists = ("pieces", "token_ids", "plain_ids", "plain_pieces")
         return cls(**{
-            **{own.name: raw[own.name] for own in fields(cls)},
+            **raw,
             **{name: tuple(raw[name]) for name in lists},
             "forwards": tuple(Forward(at, rows, tuple(window), tuple(committed), tuple(map(tuple, filled)))
                               for at, rows, window, committed, filled in raw["forwards"]),

@@ -210,6 +210,7 @@ def _trace(row: _Row, own: _Decoded, plain: _Decoded, tokenizer: Tokenizer) -> R
     cells = row.cells
     forwards = forwards_of(own.records, own.prompt_tokens)
     prompt = tokenizer.decode(list(row.own.prompt_token_ids), skip_special_tokens=True)
+    stats = cells["stats"] or {}
     pieces = pieces_of(own.token_ids, TextStream(tokenizer).push, own.text)
     return RowTrace(
         row_id=cells["row_id"],
@@ -227,6 +228,9 @@ def _trace(row: _Row, own: _Decoded, plain: _Decoded, tokenizer: Tokenizer) -> R
         forwards=forwards,
         plain_ids=plain.token_ids,
         plain_pieces=pieces_of(plain.token_ids, TextStream(tokenizer).push, plain.text),
+        run_window=stats.get("window_mean"),
+        run_forwards=stats.get("decode_forwards"),
+        run_drafts={name: stats.get(name) for name in codec.DRAFT_COUNTS},
         vocabulary={token: tokenizer.decode([token], skip_special_tokens=False)
                     for token in sorted({*all_tokens(forwards), *plain.token_ids})},
     )  # fmt: skip

@@ -32,7 +32,7 @@ UNITS_PER_PART = 1_024
 SMALLER = {
     "pipeline.commit.index.scratch._BATCH": 64, "pipeline.commit.index.scratch._PAGE": 64,
     "pipeline.commit.ledger._READ_SEGMENTS": 7,
-    "pipeline.commit.ledger._SEGMENT_RECORDS": 64, "pipeline.commit.manifest._BATCH_UNITS": 64,
+    "pipeline.commit.ledger._SEGMENT_RECORDS": 64, "pipeline.commit.lists._BATCH": 64,
     "pipeline.storage.local._PAGE": 64,
 }  # fmt: skip
 """Pages, batches and segments of a tenth or less: they are full with few units already, which takes seconds."""

@@ -69,7 +69,7 @@ def test_numbers_of_rows_in_memory_are_written_as_python_writes_them(tmp_path: P
         assert prompts(opened(rows, tmp_path)) == [str(value) for value in values if value is not None]
 
 
-@pytest.mark.parametrize(("first", "later"), [("1", "1.0"), ("1.5", "1"), ("1.0", "1"), ("[1.5]", "[2]"), ("1", "-0")])
+@pytest.mark.parametrize(("first", "later"), [("1", "1.0"), ("1.5", "1"), ("1.0", "1"), ("[1.5]", "[2]")])
 def test_a_later_number_that_a_template_would_write_otherwise_fails_its_row(
     first: str, later: str, tmp_path: Path
 ) -> None:
