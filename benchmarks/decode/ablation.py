@@ -4,9 +4,8 @@
 
 In the simulation (:mod:`testing.engine.drafting_simulation`), which the machine's load does not touch, every part is
 left out in every scenario. With ``--rounds``, the shipped model decodes texts that repeat on this CPU, for the parts
-that the simulation does not have: all variants take turns, each pass begins with an engine that has learned nothing,
-and the processor time of passes of one round is compared.
-A part stays if it gains 1% on the mean or 2% at its best point.
+that the simulation does not have. All variants take turns, and each pass begins with a new engine. Processor times are
+compared within a round. A part stays if it gains 1% on the mean or 2% at its best point.
 """
 
 from __future__ import annotations

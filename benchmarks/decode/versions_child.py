@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def load(order: dict[str, Any]) -> Engine:
-    """The engine, with the step cost of the order if there is one."""
+    """The engine, with the step cost of the order unless that is empty."""
     torch.set_num_threads(order["threads"])
     cost: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in order["step_cost"].items()

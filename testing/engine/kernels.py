@@ -14,7 +14,7 @@ from wedlm_core.kernels.cpu.kept import are_kept, note_kept
 
 
 def compile_aside() -> None:
-    """Start a process that compiles them, so that it is done when the others have collected their tests."""
+    """Start a process that compiles them while the others collect their tests."""
     if not are_kept():
         subprocess.Popen([sys.executable, "-m", "testing.engine.kernels"], cwd=ROOT)
 
