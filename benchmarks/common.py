@@ -7,12 +7,23 @@ import datetime
 import os
 import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks import records
 from benchmarks.records import table
 
-__all__ = ["machine", "positive", "table", "write_result"]
+__all__ = ["SAMPLING", "machine", "positive", "table", "write_result"]
+
+SAMPLING: Mapping[str, Mapping[str, Any]] = {
+    "own": {},
+    "greedy": {"temperature": 0.0},
+    "qwen3": {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+    "qwen3-not-thinking": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "presence_penalty": 1.5},
+    "temperature": {"temperature": 0.8},
+}
+"""Sampling settings of a run by name; ``own`` leaves those of each workload."""
 
 
 def positive(text: str) -> int:

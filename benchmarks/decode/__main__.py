@@ -15,11 +15,10 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
-from benchmarks.common import write_result
+from benchmarks.common import SAMPLING, write_result
 from benchmarks.decode.load import load, long_contexts
 from benchmarks.decode.models import parameters, random_model
 from benchmarks.decode.passes import Budget
@@ -30,8 +29,6 @@ SECTIONS: Mapping[str, Callable[[Settings], Section]] = {
     "load": load,
     "long": long_contexts,
 }
-
-SAMPLING: Mapping[str, Mapping[str, Any]] = {"own": {}, "qwen3": {"temperature": 0.6, "top_k": 20, "top_p": 0.95}}
 
 
 def main() -> None:

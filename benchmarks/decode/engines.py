@@ -50,7 +50,7 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks.common import positive, table, write_result
+from benchmarks.common import SAMPLING, positive, table, write_result
 from benchmarks.decode.models import TEMPERATURES
 from benchmarks.decode.random_model import SHAPES, random_decoder
 from benchmarks.decode.random_model import parameters as count_parameters
@@ -76,12 +76,6 @@ _PROGRAMS = {
     "transformers": ("transformers_peer.py", {"transformers float32": "float32"}),
 }
 _NUMBERS = ("float32", "bfloat16", "int8")
-_SAMPLING: dict[str, dict[str, float]] = {
-    "greedy": {"temperature": 0.0},
-    "qwen3": {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
-    "qwen3-not-thinking": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "presence_penalty": 1.5},
-    "temperature": {"temperature": 0.8},
-}
 _VERIFIED = ("low", "medium")
 _OTHER_KV = {
     f"ours {numbers}, keys and values in {kv}": (numbers, kv)
@@ -102,7 +96,7 @@ class Peer:
     """A program of another engine. Raises :class:`RuntimeError` with its last words if it does not start."""
 
     def __init__(self, python: str, file: str, folder: Path, args: argparse.Namespace, numbers: str) -> None:
-        self._clock, self._sampling = args.clock, _SAMPLING[args.sampling]
+        self._clock, self._sampling = args.clock, SAMPLING[args.sampling]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
         self._process = subprocess.Popen(
             [python, str(_PEERS / file), str(folder), str(args.threads), numbers],
@@ -150,7 +144,7 @@ class Ours:
         )  # fmt: skip
         self._engine = Engine(model, Tokenizer.load(resolve("tiny")), config, keep_weights=False)
         self._clock = time.process_time if args.clock == "cpu" else time.perf_counter
-        self._sampling, self._ids = _SAMPLING[args.sampling], iter(range(10**9))
+        self._sampling, self._ids = SAMPLING[args.sampling], iter(range(10**9))
 
     def run(self, prompts: Ids, params: SamplingParams) -> tuple[float, Ids, float]:
         """See :class:`Contender`."""
@@ -385,7 +379,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=positive, default=2)
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--new", type=positive, default=48, help=f"tokens of a pass, 2 to {_LONGEST - _PROMPT}")
-    parser.add_argument("--sampling", default="greedy", choices=list(_SAMPLING))
+    parser.add_argument("--sampling", default="greedy", choices=[name for name in SAMPLING if name != "own"])
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--folder", default=None, help="where the model is written; default: the system's")
     parser.add_argument("--note", default="", help="a sentence on the state of the machine")

@@ -1,7 +1,7 @@
 """The gain of drafts from history on a real model: ``verified`` with them and without, and autoregressive decoding.
 
     python -m benchmarks.decode.history_engine [--models tiny 25m] [--batches 1 8 32] [--rounds 5] [--repeats 1]
-        [--rows 1024] [--workloads copying lists templates "free text"]
+        [--rows 1024] [--workloads copying lists templates "free text"] [--sampling qwen3]
 
 The shipped model on prompts of its corpus; as "25m", with zeros added to its weights, so that they cost as much as 25
 million parameters (:mod:`benchmarks.decode.widened`). *copying*: the prompt contains the answer. *lists*: so it does,
@@ -26,7 +26,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.common import positive, table, write_result
+from benchmarks.common import SAMPLING, positive, table, write_result
 from benchmarks.decode.fewer_sources import NO_MASKS
 from benchmarks.decode.random_model import SHAPES
 from benchmarks.decode.turns import Passage, first_lengths, take_turns
@@ -95,9 +95,11 @@ def prompts_of(workload: str, tokenizer: Tokenizer, wanted: int) -> list[tuple[i
     ]
 
 
-def passage(engine: Engine, way: str, prompts: Sequence[tuple[int, ...]], batch: int, ids: Iterator[int]) -> Passage:
+def passage(
+    engine: Engine, way: str, prompts: Sequence[tuple[int, ...]], batch: int, ids: Iterator[int], sampling: str
+) -> Passage:
     """The way of an engine through prompts, ``batch`` sequences at once."""
-    params = SamplingParams(strategy=way.split(" ")[0].rstrip(","), max_tokens=96)
+    params = SamplingParams(strategy=way.split(" ")[0].rstrip(","), max_tokens=96, **SAMPLING[sampling])
     first = [replace(params, max_tokens=length) for length in first_lengths(batch, _SPREAD)]
     requests = [
         Request(
@@ -117,7 +119,7 @@ def number_of(one: Generation) -> int:
 
 
 def run_rounds(
-    model: str, workload: str, masks: str, batch: int, rounds: int, rows: int
+    model: str, workload: str, masks: str, batch: int, rounds: int, rows: int, sampling: str
 ) -> list[Mapping[str, Passage]]:
     """Rounds of fresh engines, with other rows each, ``rows`` of them if there are."""
     ids, subjects = itertools.count(), engines(model, masks == "trained")
@@ -130,7 +132,7 @@ def run_rounds(
     found: list[Mapping[str, Passage]] = []
     for turn in range(rounds + 1):
         part = prompts[turn * each : (turn + 1) * each]
-        results = {way: passage(engine, way, part, batch, ids) for way, engine in subjects.items()}
+        results = {way: passage(engine, way, part, batch, ids, sampling) for way, engine in subjects.items()}
         take_turns(list(results.values()))
         outputs = {tuple(one.token_ids for one in sorted(way.done, key=number_of)) for way in results.values()}
         if len(outputs) != 1:
@@ -140,10 +142,10 @@ def run_rounds(
 
 
 def race(
-    model: str, workload: str, masks: str, batch: int, rounds: int, repeats: int, rows: int
+    model: str, workload: str, masks: str, batch: int, rounds: int, repeats: int, rows: int, sampling: str
 ) -> list[tuple[object, ...]]:
     """Lines of one workload and batch."""
-    found = [one for _ in range(repeats) for one in run_rounds(model, workload, masks, batch, rounds, rows)]
+    found = [one for _ in range(repeats) for one in run_rounds(model, workload, masks, batch, rounds, rows, sampling)]
     lines: list[tuple[object, ...]] = []
     best = min(_SINGLE, key=lambda way: statistics.median(one[way].seconds_per_token for one in found))
     for way in WAYS:
@@ -188,6 +190,7 @@ def main() -> None:
         default=_ROUND_ROWS,
         help="of a round of one sequence, at most; of several four times as many",
     )
+    parser.add_argument("--sampling", default="own", choices=list(SAMPLING))
     args = parser.parse_args()
     if max(args.batches) > _MOST:
         raise SystemExit(f"--batches {max(args.batches)}: at most {_MOST} sequences run at once. Give fewer")
@@ -197,13 +200,14 @@ def main() -> None:
         for masks in ("trained", "untrained")
         for name in args.workloads
         for batch in args.batches
-        for line in race(model, name, masks, batch, args.rounds, args.repeats, args.rows)
+        for line in race(model, name, masks, batch, args.rounds, args.repeats, args.rows, args.sampling)
     ]
     header = ("model", "workload", "masks", "sequences", "way", "tokens/s", "over rounds", "over without history",
               "middle half", "over autoregressive", "middle half", "over the best single source", "middle half",
               "tokens per forward", "rows per token", "drafts a token", "accepted")  # fmt: skip
     command = f"python -m benchmarks.decode.history_engine {' '.join(map(shlex.quote, sys.argv[1:]))}".rstrip()
-    write_result("history-engine", "Drafts from history in the engine", command, table(header, lines))
+    name = "history-engine" if args.sampling == "own" else f"history-engine-{args.sampling}"
+    write_result(name, "Drafts from history in the engine", command, table(header, lines))
 
 
 if __name__ == "__main__":
