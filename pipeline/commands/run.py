@@ -14,7 +14,7 @@ from pipeline.causes import described
 from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
-from pipeline.commands.run_checks import check_input, check_setup, check_writable, spooled
+from pipeline.commands.run_checks import check_input, check_secrets, check_setup, check_writable, spooled
 from pipeline.commands.run_fields import RunFields, lists_fields
 from pipeline.commands.run_report import RunReport
 from pipeline.commands.scheduled import ScheduledRun
@@ -123,6 +123,7 @@ def run(
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     check_output_url(config.output, config.output_options)
     check_apart(config.input, config.output)
+    check_secrets(config)
     check_model(config)  # a wrong one leaves no folder of the output
     check_writable(storage)
     stop = Stop(stop_budget(config.stop_seconds))
