@@ -142,7 +142,8 @@ def test_a_killed_driver_then_two_actors_one_of_them_killed_give_the_same_data(
     assert again.summary.session.units == 0
     assert checksum(out) == checksum(one_actor)
     ours, theirs = (gather(open_storage(output, layout.SCRATCH)) for output in (out, one_actor))
-    assert ours.traces and theirs.traces
+    assert ours.traces
+    assert theirs.traces
     assert all(trace.same for trace in (*ours.traces, *theirs.traces)), "rows decoded once more, with the same tokens"
     assert ours.aggregate.finish_reasons == theirs.aggregate.finish_reasons
 
