@@ -253,8 +253,8 @@ def plan_index(job: Job, config: RunConfig) -> Index:
 
 
 @contextmanager
-def sampled(config: RunConfig, rows: int) -> Iterator[tuple[Job, int, pa.Table]]:
-    """Context: the job of a command that writes no output, the rows of its input, and a sample of them.
+def job_without_output(config: RunConfig, rows: int) -> Iterator[Job]:
+    """Context: the job of a command that reads ``rows`` rows and writes no output.
 
     Raises:
         ConfigError, SourceError, WeightsError: as :func:`pipeline.run` would.
@@ -265,7 +265,17 @@ def sampled(config: RunConfig, rows: int) -> Iterator[tuple[Job, int, pa.Table]]
     check_structure(config)
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
-        job = resolve_job(config, source_of(config, storage), storage)
+        yield resolve_job(config, source_of(config, storage), storage)
+
+
+@contextmanager
+def sampled(config: RunConfig, rows: int) -> Iterator[tuple[Job, int, pa.Table]]:
+    """Context: the job of a command that writes no output, the rows of its input, and a sample of them.
+
+    Raises:
+        ConfigError, SourceError, WeightsError: as :func:`pipeline.run` would.
+    """
+    with job_without_output(config, rows) as job:
         small = replace(config, unit_rows=config.unit_rows or min(_SMALL_UNIT, config.resolved_unit_rows()))
         with plan_index(job, small) as index:
             total, table = index.units.rows, prepared_sample(job, index.units, rows)
