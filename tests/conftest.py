@@ -8,33 +8,23 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from hypothesis import settings
 
 from pipeline.stages import LOGGER
-from testing.engine import kernels, triton_interpreter
-from testing.engine.models import write_model
+from testing.engine import kernels
 from testing.pipeline.s3 import S3Server, serve_s3
 from testing.sweeps import mark_rest_as_slow
 from wedlm_core import redaction
-from wedlm_core.engine.drafting import measure
-from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
 # Modules are compiled, and assertions rewritten, once: not by each of the processes that tests start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-torch.set_num_threads(1)
-triton_interpreter.set_up()
-# An example may be the first that needs a kernel, which is compiled then.
-settings.register_profile("compiling", deadline=None)
-settings.load_profile("compiling")
 # Collecting makes half a million objects that all stay: looking through them for garbage, again and again as they grow,
 # took as long as the collecting. The hook below turns it on again.
 gc.disable()
@@ -47,9 +37,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Of several processes none compiles the kernels that another one does, where they are not kept yet."""
-    if getattr(session.config.option, "numprocesses", None):  # this is the process that distributes the tests
+    """Of several processes none compiles the kernels that another one does, where they are not kept yet.
+
+    The process that distributes the tests imports no torch: the others begin after it.
+    """
+    if getattr(session.config.option, "numprocesses", None):
         kernels.compile_aside()
+        return
+    import torch
+    from hypothesis import settings
+
+    from testing.engine import triton_interpreter
+
+    torch.set_num_threads(1)
+    triton_interpreter.set_up()
+    # An example may be the first that needs a kernel, which is compiled then.
+    settings.register_profile("compiling", deadline=None)
+    settings.load_profile("compiling")
 
 
 def pytest_collection_finish() -> None:
@@ -74,6 +78,9 @@ def own_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(scope="session", autouse=True)
 def _short_measurements() -> Iterator[None]:
     """The cost of forwards decides which windows pay, and no output: a few of each kind are enough here."""
+    from wedlm_core.engine.drafting import measure
+    from wedlm_core.engine.drafting.constants import CONSTANTS
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "CONSTANTS", replace(CONSTANTS, measured_seconds=(0.2, 0.2)))
         patch.setattr(measure, "_ROUNDS", 1)
@@ -109,22 +116,29 @@ def _forgotten_secrets() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def qwen3_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes a random model to a folder of a name."""
+    from testing.engine.models import write_model
+
+    return lambda name, **options: write_model(tmp_path_factory.mktemp("models") / name, **options)
+
+
+@pytest.fixture(scope="session")
+def qwen3_folder(_written: Callable[..., Path]) -> Path:
     """A random Qwen3-style model."""
-    return write_model(tmp_path_factory.mktemp("models") / "qwen3", qwen3=True, seed=1)
+    return _written("qwen3", qwen3=True, seed=1)
 
 
 @pytest.fixture(scope="session")
-def qwen25_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def qwen25_folder(_written: Callable[..., Path]) -> Path:
     """A random Qwen2.5-style model, tied embeddings."""
-    return write_model(tmp_path_factory.mktemp("models") / "qwen25", qwen3=False, seed=2)
+    return _written("qwen25", qwen3=False, seed=2)
 
 
 @pytest.fixture(scope="session")
-def agreeing_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def agreeing_folder(_written: Callable[..., Path]) -> Path:
     """A random Qwen3-style model whose masks often propose the choice of its next-token head."""
-    folder = tmp_path_factory.mktemp("models") / "agreeing"
-    return write_model(folder, qwen3=True, seed=3, sharpness=2.0, common=0.5)
+    return _written("agreeing", qwen3=True, seed=3, sharpness=2.0, common=0.5)
 
 
 @pytest.fixture(scope="session")
