@@ -73,7 +73,7 @@ def prose_of(path: Path) -> Iterator[str]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             block.append(token.string.lstrip("#: "))
-        elif token.type not in (tokenize.NL, tokenize.NEWLINE):
+        elif block and token.type not in (tokenize.NL, tokenize.NEWLINE):
             yield " ".join(block)
             block = []
 

@@ -29,17 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    made = make_environment(tmp_path_factory.mktemp("environment") / "venv", wheel)
-    _give_compiled_kernels(made)
-    return made
-
-
-def _give_compiled_kernels(made: Environment) -> None:
-    """Copy the kernels that other tests have compiled, where there are any: a test with its own is below, and slow."""
-    kernels = Path("wedlm_core", "kernels", "cpu", "__pycache__")
-    for file in (ROOT / kernels).glob("*.nb?"):
-        (made.packages / kernels).mkdir(exist_ok=True)
-        shutil.copy2(file, made.packages / kernels / file.name)
+    return make_environment(tmp_path_factory.mktemp("environment") / "venv", wheel)
 
 
 def blocks(language: str) -> list[str]:

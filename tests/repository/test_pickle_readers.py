@@ -26,8 +26,10 @@ OWN = {
 
 def loads_of(path: Path) -> list[ast.Call]:
     """Calls of functions that can unpickle."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    text = path.read_text(encoding="utf-8")
+    if not any(reader in text for reader in READERS):
+        return []
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     return [call for call in calls if ast.unparse(call.func) in READERS]
 
 
