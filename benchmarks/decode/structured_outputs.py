@@ -1,7 +1,7 @@
 """Cost and gain of a grammar: constrained verified decoding and autoregressive, with the grammar and without.
 
     python -m benchmarks.decode.structured_outputs [--models tiny "tiny as 25m" 25m] [--batches 1 8 32] [--rounds 5]
-        [--no-large-vocabulary]
+        [--no-large-vocabulary] [--sampling qwen3]
 
 The ways of decoding the same prompts stand side by side in one process, on engines of their own, and run a few
 milliseconds each in turns; each round has other prompts, so that history never has the text of another way or round.
@@ -29,14 +29,14 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.common import positive, table, write_result
+from benchmarks.common import SAMPLING, positive, table, write_result
 from benchmarks.decode.fewer_sources import NO_MASKS
 from benchmarks.decode.random_model import SHAPES, random_decoder
 from benchmarks.decode.turns import Passage, first_lengths, take_turns
@@ -103,6 +103,7 @@ class Subject:
         answers: to them; empty where nothing is right.
         schema: of the outputs.
         tokens: that an output has, about.
+        sampling: settings of all ways.
     """
 
     engines: Mapping[str, Engine]
@@ -110,6 +111,7 @@ class Subject:
     answers: Sequence[str]
     schema: Mapping[str, Any]
     tokens: int
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 def engine_of(way: str, model: Decoder, tokenizer: Tokenizer, *, max_model_len: int | None = None) -> Engine:
@@ -151,23 +153,24 @@ def random_25m(prompts: int) -> Subject:
     return Subject(engines=engines, prompts=list(map(tuple, ids.tolist())), answers=(), schema=LONG_KEYS, tokens=112)
 
 
-def params_of(way: str, wanted: StructuredOutputs, length: int, most: int) -> SamplingParams:
+def params_of(subject: Subject, way: str, length: int, most: int) -> SamplingParams:
     """One way of decoding a prompt; without the grammar, as many tokens as the output with it has."""
     if way == "autoregressive":
-        return SamplingParams(strategy="autoregressive", max_tokens=length, ignore_eos=True)
-    return SamplingParams(strategy=way.partition(",")[0], max_tokens=most, structured_outputs=wanted)
+        return SamplingParams(strategy="autoregressive", max_tokens=length, ignore_eos=True, **subject.sampling)
+    wanted = StructuredOutputs(json=dict(subject.schema))
+    strategy = way.partition(",")[0]
+    return SamplingParams(strategy=strategy, max_tokens=most, structured_outputs=wanted, **subject.sampling)
 
 
 def passage(
     subject: Subject, way: str, numbers: Sequence[int], batch: int, lengths: Mapping[int, int], ids: Iterator[int]
 ) -> Passage:  # fmt: skip
     """A way through these prompts with ``batch`` sequences at once."""
-    wanted = StructuredOutputs(json=dict(subject.schema))
     most = itertools.chain(first_lengths(batch, subject.tokens), itertools.repeat(_MOST_TOKENS))
     requests = [
         Request(
             request_id=f"{next(ids)}/{number}", prompt_token_ids=subject.prompts[number],
-            params=params_of(way, wanted, lengths.get(number, 0), own), seed=number,
+            params=params_of(subject, way, lengths.get(number, 0), own), seed=number,
         )
         for number, own in zip(numbers, most, strict=False)
     ]  # fmt: skip
@@ -236,7 +239,9 @@ def rows_of_round(model: str, batch: int) -> int:
     return max(_FEWEST_ROWS, 16 * batch)
 
 
-def races(models: Sequence[str], batches: Sequence[int], rounds: int) -> list[tuple[object, ...]]:
+def races(
+    models: Sequence[str], batches: Sequence[int], rounds: int, sampling: Mapping[str, Any]
+) -> list[tuple[object, ...]]:
     """The table of speeds: these models, all batches, fresh engines for each."""
     lines: list[tuple[object, ...]] = []
     makers = tiny, functools.partial(tiny, shape="25m"), random_25m
@@ -244,7 +249,8 @@ def races(models: Sequence[str], batches: Sequence[int], rounds: int) -> list[tu
     for name in models:
         for batch in batches:
             prompts = (rounds + 1) * rows_of_round(name, batch)
-            lines += race(name, subjects[name](prompts), batch, rounds, itertools.count())
+            subject = replace(subjects[name](prompts), sampling=sampling)
+            lines += race(name, subject, batch, rounds, itertools.count())
     return lines
 
 
@@ -345,18 +351,18 @@ def large_pass(engine: Engine, params: SamplingParams, batch: int, ids: Iterator
     return tokens / sum(seconds), 1e3 * statistics.median(seconds)
 
 
-def large_speeds(text: str, rounds: int, batch: int = 32) -> list[tuple[object, ...]]:
+def large_speeds(text: str, rounds: int, sampling: Mapping[str, Any], batch: int = 32) -> list[tuple[object, ...]]:
     """The 25M shape with the large vocabulary: unconstrained, with long keys, with short strings."""
     lines: list[tuple[object, ...]] = []
     for model, words_only in (("random", False), ("short words", True)):
         engine, ids = large_engine(text, batch, words_only=words_only), itertools.count()
-        free = SamplingParams(strategy="autoregressive", max_tokens=48, ignore_eos=True)
+        free = SamplingParams(strategy="autoregressive", max_tokens=48, ignore_eos=True, **sampling)
         ways = {"autoregressive": free}
         for name, schema in (("long keys", LONG_KEYS), ("strings of 20 characters", PERSON)):
             wanted = StructuredOutputs(json=dict(schema))
             for strategy in ("autoregressive", "verified"):
                 ways[f"{strategy}, {name}"] = SamplingParams(
-                    strategy=strategy, max_tokens=48, structured_outputs=wanted
+                    strategy=strategy, max_tokens=48, structured_outputs=wanted, **sampling
                 )
         found = [
             {way: large_pass(engine, params, batch, ids) for way, params in ways.items()} for _ in range(rounds + 1)
@@ -378,10 +384,12 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32])
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--no-large-vocabulary", action="store_true", help="leave out the table of mask computation")
+    parser.add_argument("--sampling", default="own", choices=list(SAMPLING), help="settings of all ways")
     args = parser.parse_args()
+    sampling = SAMPLING[args.sampling]
     if max(args.batches) > _MOST:
         raise SystemExit(f"--batches {max(args.batches)}: at most {_MOST} sequences run at once. Give fewer")
-    lines = races(args.models, args.batches, args.rounds)
+    lines = races(args.models, args.batches, args.rounds, sampling)
     header = ("model", "sequences", "way", "tokens/s", "over rounds", "tokens per forward", "rows per token",
               "share forced", "over autoregressive", "over constrained autoregressive",
               "over the best of fewer sources", "right")  # fmt: skip
@@ -389,7 +397,7 @@ def main() -> None:
     if not args.no_large_vocabulary:
         text = large_tokenizer()
         masks = mask_times(text, threads=2)
-        speeds = large_speeds(text, args.rounds)
+        speeds = large_speeds(text, args.rounds, sampling)
         body += (
             f"\n\nAllowed tokens of a vocabulary of {_VOCABULARY}, computed by two threads:\n\n"
             + table(("grammar", "compiled in, ms", "sequences", "states", "ms", "ms per state"), masks)
@@ -398,7 +406,8 @@ def main() -> None:
             + table(("model", "way", "tokens/s", "ms per step", "over autoregressive", "over rounds"), speeds)
         )
     command = f"python -m benchmarks.decode.structured_outputs {' '.join(sys.argv[1:])}".rstrip()
-    write_result("structured-outputs", "Structured outputs", command, body)
+    name = "structured-outputs" if args.sampling == "own" else f"structured-outputs-{args.sampling}"
+    write_result(name, "Structured outputs", command, body)
 
 
 if __name__ == "__main__":
