@@ -219,7 +219,7 @@ class _Machine:
         # The first mask proposes the token that the last draft's row decides: right as often as a draft.
         valid = (agreed == drafts) & (self._random.random(count) < self._acceptance)
         emitted = np.minimum(commits, left)
-        outcome = _outcome(drafts, agreed, self._valid, valid, emitted)
+        outcome = outcome_of(drafts, agreed, self._valid, valid, emitted)
         self._valid = valid
         slots.generated += emitted
         ended = slots.generated >= slots.limit
@@ -252,9 +252,10 @@ class _Machine:
             self._policy.admit(taken)
 
 
-def _outcome(
+def outcome_of(
     drafts: IntArray, agreed: IntArray, valid: np.ndarray, next_valid: np.ndarray, emitted: IntArray
 ) -> StepOutcome:
+    """The outcome of a forward by its columns, [D]; tokens are 0."""
     nothing = np.zeros((len(drafts), 1))
     return StepOutcome(
         count_D=emitted, next_rows_D=drafts, context_D=agreed + 1, drafts_D=drafts, agreed_D=agreed,

@@ -38,7 +38,8 @@ class Drafting:
 
     Attributes:
         decode_seconds: seconds of steps with adaptive windows only and without grammars, prefill left out.
-        autoregressive_seconds: expected seconds of the arm ``NONE`` for the tokens of these steps.
+        autoregressive_seconds: expected seconds of the arm ``NONE`` for the tokens of these steps, each with as many
+            sequences as the step had.
     """
 
     def __init__(
@@ -56,9 +57,9 @@ class Drafting:
         )
         self.controller = Controller(constants, arms)
         # Decayed: tokens (a job begins with many prompts), rows of prompts, forwards with any.
-        self._commits, self._prefill_rows, self._prefills = 1 / (1 - constants.slow_kept), 0.0, 0.0
+        self._counts_3 = np.array([1 / (1 - constants.slow_kept), 0.0, 0.0])
         self._since, self._interval = 0, 1  # forwards since the last plan, and between it and the next
-        self._planned_for = 0  # sequences
+        self._planned_for, self._alone = 0, 0.0  # sequences, and their expected rate without drafts
         self._new_masks, self._new_stale = 0, 0  # of new sequences: the mean of those that ran
         self._draft_price = 0.0
         self.decode_seconds, self.autoregressive_seconds = 0.0, 0.0
@@ -104,8 +105,10 @@ class Drafting:
         if not len(slots_S):
             return False
         before = self._table.masks[slots_S]
+        load = self._load(slots_R, slots_S, spare_tokens())
         self._since, self._planned_for = 0, len(slots_R)
-        self._write(slots_S, self._load(slots_R, slots_S, spare_tokens()))
+        self._alone = self._rate_alone(len(slots_R), load.kv_tokens)
+        self._write(slots_S, load)
         constants = self._constants
         least, most = constants.plan_forwards
         least += len(slots_S) // 64
@@ -137,12 +140,10 @@ class Drafting:
         return self._history.draft(report, self._accepted_2SW, self._draft_price)
 
     def _learn(self, report: StepReport) -> None:
-        kept = self._constants.slow_kept
         tokens = float(np.add.reduce(report.emit_D))
         self._since += 1
-        self._commits = self._commits * kept + tokens + 1
-        self._prefill_rows = self._prefill_rows * kept + report.prefill_rows
-        self._prefills = self._prefills * kept + (report.prefill_rows > 0)
+        self._counts_3 *= self._constants.slow_kept
+        self._counts_3 += (tokens + 1, report.prefill_rows, report.prefill_rows > 0)
         slots_D, outcome = report.slots_D, report.outcome
         adaptive_D = self._table.adaptive[slots_D]
         drafts = int(np.add.reduce(report.rows_D)) > len(slots_D)
@@ -169,22 +170,33 @@ class Drafting:
             seconds -= forward * (1 - decoding / every)
             usual = (decoding + host.seconds(drafts=drafts)) / self.controller.correction
             seconds = min(seconds, self._constants.disturbed * usual)
-        alone = self.controller.rate_of(Arm.NONE)
+        # If sequences ended or began since the plan, the controller hears of the seconds that its sequences would take.
+        here = self._rate_alone(sequences, report.kv_tokens) if sequences != self._planned_for else self._alone
+        share = here / self._alone if self._alone else 1.0
+        alone = share * self.controller.rate_of(Arm.NONE)
         if alone > 0 and not np.count_nonzero(self._table.constrained[report.slots_D]):
             self.decode_seconds += seconds
             self.autoregressive_seconds += tokens / alone
-        if self.controller.record(tokens, seconds):
+        if self.controller.record(tokens, share * seconds):
             self._interval = 0
+
+    def _rate_alone(self, sequences: int, kv_tokens: float) -> float:
+        """Expected tokens per second of so many sequences without drafts."""
+        quantum = self.cost.quantum
+        rows = -(-sequences // quantum) * quantum
+        forward = float(self.cost(np.array([rows]), kv_tokens, sequences)[0])
+        return sequences / (forward + self._host_time.seconds(drafts=False))
 
     def _load(self, slots_R: IntArray, slots_S: IntArray, spare_tokens: int) -> Load:
         table = self._table
         every = float(table.rows[slots_R].sum())
+        commits, prefill_rows, prefills = self._counts_3.tolist()
         host, alone = (self._host_time.seconds(drafts=drafts) for drafts in (True, False))
         return Load(
             cost=self.cost, host_seconds=host, spared_alone=max(0.0, host - alone),
             kv_tokens=float(table.cached[slots_R].sum()), other_rows=every - float(table.rows[slots_S].sum()),
-            most_rows=min(self._most_rows, int(every) + spare_tokens), prefill_rows=self._prefill_rows / self._commits,
-            burst_rows=self._prefill_rows / self._prefills if self._prefills else 1.0, are_bounds=self._overlap,
+            most_rows=min(self._most_rows, int(every) + spare_tokens), prefill_rows=prefill_rows / commits,
+            burst_rows=prefill_rows / prefills if prefills else 1.0, are_bounds=self._overlap,
         )  # fmt: skip
 
     def _write(self, slots_S: IntArray, load: Load) -> None:

@@ -36,9 +36,9 @@ class Load:
     are_bounds: bool = False
 
     def seconds(self, rows_N: FloatArray, sequences: int) -> FloatArray:
-        """Mean seconds of steps of ``rows_N`` rows; means are padded by half a quantum more on average."""
+        """Mean seconds of steps of ``rows_N`` rows; padding adds (quantum - 1) / 2 to a mean."""
         quantum = self.cost.quantum
-        place_N = np.ceil(rows_N / quantum) if self.are_bounds else rows_N / quantum + 0.5
+        place_N = np.ceil(rows_N / quantum) if self.are_bounds else (rows_N + (quantum - 1) / 2) / quantum
         below_N = np.floor(place_N)
         low_N, high_N = (self.cost((below_N + up) * quantum, self.kv_tokens, sequences) for up in (0, 1))
         return self.host_seconds + low_N + (place_N - below_N) * (high_N - low_N)
@@ -75,9 +75,10 @@ class HostTime:
     def record(self, seconds: float, *, drafts: bool) -> None:
         """Count the seconds of a step besides its forward; ``drafts``: whether it had drafts or masks.
 
-        Means fall fast and rise slowly: a first step, prompts and ends of sequences take longer than usual steps.
+        Means fall fast and rise slowly: a first step, prompts and ends of sequences take longer than usual steps, and
+        the first step of a kind much longer, if it compiles a kernel.
         """
-        before, seconds = self._mean_2[drafts], max(seconds, 1e-9)
+        before, seconds = self.seconds(drafts=drafts), max(seconds, 1e-9)
         kept = self._kept if seconds > before else 0.5
         self._mean_2[drafts] = before**kept * seconds ** (1 - kept) if before else seconds
 
