@@ -1,9 +1,10 @@
 """Prove an output against the ledger and the checksums of its run.
 
 Example:
-  wedlm-batch verify out --input prompts.jsonl
+  wedlm-batch verify out --input prompts.jsonl --regenerate 200
 
-Reads every published row. With --input it also compares each row with the row of the input.
+Reads every published row. With --input it also compares each row with the row of the input. With --regenerate it
+generates some rows once more on this machine, alone and in another batch, and compares them to the bit.
 
 Exit status:
   0  everything agrees
@@ -29,9 +30,16 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify")
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_output_options(parser)
     parser.add_argument("--input", metavar="PATH", help="Compare with this input, as given to the run.")
+    parser.add_argument(
+        "--regenerate", type=int, default=0, metavar="ROWS", help="Generate so many rows once more; needs --input."
+    )
+    parser.add_argument("--model", help="Generate them with this model (the one that the run names).")
     args = parser.parse_args(argv)
     try:
-        found = pipeline.verify(args.output, input=args.input, storage_options=args.storage_options)
+        found = pipeline.verify(
+            args.output, input=args.input, storage_options=args.storage_options, regenerate=args.regenerate,
+            model=args.model,
+        )  # fmt: skip
     except pipeline.PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

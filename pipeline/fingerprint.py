@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from pipeline.codec import EXACT_WEIGHT_DTYPES, plain_params
 from pipeline.config import RunConfig
+from pipeline.settings.plain_data import build
 
 _OWN = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
         "system_prompt", "on_long_prompt", "id_column", "column_prefix", "include_token_ids", "limit", "output_format",
@@ -53,6 +54,31 @@ def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
         "columns": None if config.columns is None else list(config.columns),
         "sampling_columns": dict(sorted(config.sampling_columns.items())),
     }
+
+
+def config_of(fingerprint: Mapping[str, Any], **others: Any) -> RunConfig:
+    """The configuration that has these settings: the inverse of :func:`fingerprint_fields`.
+
+    Args:
+        fingerprint: the settings, as a run record has them.
+        others: fields that no fingerprint has, such as ``input``, ``output`` and ``model``.
+
+    Raises:
+        ConfigError: one of the values is out of range.
+    """
+    known = {own.name for own in fields(RunConfig)} - {"model"}
+    sampling, engine = (_inside(fingerprint, name) for name in ("sampling", "engine"))
+    sampling.pop("top_logprobs", None)  # of the value of logprobs
+    plain = {name: value for name, value in fingerprint.items() if name in known}
+    nested = {"sampling": sampling, "engine": {**engine, "streaming": _inside(fingerprint, "engine.streaming")}}
+    config: RunConfig = build(RunConfig, {**plain, **nested, **others}, root=RunConfig)
+    return config
+
+
+def _inside(fingerprint: Mapping[str, Any], outer: str) -> dict[str, Any]:
+    """The settings one level below a dotted name."""
+    own = {name.removeprefix(f"{outer}."): value for name, value in fingerprint.items() if name.startswith(f"{outer}.")}
+    return {name: value for name, value in own.items() if "." not in name}
 
 
 def _of_engine(config: RunConfig) -> dict[str, Any]:

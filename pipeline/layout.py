@@ -33,6 +33,7 @@ INPUTS = f"{STATE}/inputs"
 REPORT = f"{STATE}/report"
 REPORT_PAGE = f"{STATE}/report.html"
 EVALUATION = f"{STATE}/evaluation"
+AUDITS = f"{STATE}/audits"
 
 _PUBLICATION = re.compile(r"data-(\d{6,})(-r\d{3,})?")
 _PART = re.compile(r"part-\d{6,}(\.\w+)+")

@@ -1,6 +1,7 @@
 """``verify``: checks a published output against its ledger, its checksums and its source.
 
-Streams, so memory does not grow with rows or units. Changes nothing.
+Streams, so memory does not grow with rows or units. Changes nothing; of rows that it generates once more it writes a
+record.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.commands.drawn_rows import drawn_rows
 from pipeline.commands.filter_source import FilteredOutput, open_filtered
+from pipeline.commands.regenerate import Regeneration, config_of_run, generated_again
 from pipeline.commands.verify_filtered import check_filtered, not_proved_of_filtered, proved_of_filtered
 from pipeline.commands.verify_parts import Expected, Findings, check_publication
 from pipeline.commit.index import Index, Inputs
@@ -28,7 +31,7 @@ from pipeline.commit.retries import describe_retries
 from pipeline.commit.run_record import RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
-from pipeline.errors import OutputError, SourceError
+from pipeline.errors import ConfigError, OutputError, SourceError
 from pipeline.plan.small_files import planned_units
 from pipeline.sinks import FORMATS
 from pipeline.sources import ROWS, SlicedSource, source_of
@@ -84,6 +87,8 @@ def verify(
     storage_options: Mapping[str, Any] | None = None,
     input_storage_options: Mapping[str, Any] | None = None,
     dataset_options: Mapping[str, Any] | None = None,
+    regenerate: int = 0,
+    model: str | None = None,
 ) -> Verification:
     """Check that an output equals the commits of its run, and (with ``input``) belongs to that input.
 
@@ -103,14 +108,22 @@ def verify(
         storage_options: keyword arguments of the file system of ``output``, and of ``input`` unless it has its own.
         input_storage_options: of ``input``.
         dataset_options: as in ``RunConfig``.
+        regenerate: number of rows that are drawn at random and generated once more in this process, with all the others
+            at once and alone; they have to be equal to the bit. A record of it is written into the output's state
+            folder. Needs ``input``.
+        model: of these rows; None is the model that the run names.
 
     Raises:
+        ConfigError: ``regenerate`` without ``input``, or the run's settings cannot be read back.
+        WeightsError: the model cannot be found.
         DamagedError: the state cannot be read.
         OutputError: no run was begun there, or nothing is published.
         SourceError: ``input`` cannot be read.
     """
     storage = open_storage(output, layout.SCRATCH, storage_options)
     state = RunState.load_begun(storage)
+    if regenerate and input is None:
+        raise ConfigError(f"regenerate={regenerate}: prompts are made of the input. Give it too (--input).")
     if state.scheduled and input is not None:
         raise OutputError(
             f"{storage.url}: scheduled runs keep this table, and its input may have moved on since. Leave --input out: "
@@ -120,9 +133,18 @@ def verify(
     if not manifest.publications:
         raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue.")
     found = Findings()
+    drawn = drawn_rows(state, regenerate) if regenerate else None
     if state.derived is not None:
         _verify_filtered(storage, state, manifest, input, input_storage_options or storage_options or {}, found)
         return _verification(storage, state, found, against_source=input is not None)
+    options = {
+        "storage_options": storage_options or {},
+        "input_storage_options": input_storage_options,
+        "dataset_options": dataset_options,
+    }
+    config = again = None
+    if drawn is not None:
+        config = config_of_run(state, model, input=input, output=storage.url, **options)
     with Index() as index:
         found.notes += read_ledger(storage, index.records, state.begun).describe(storage.url)
         for publication in manifest.publications:
@@ -130,23 +152,22 @@ def verify(
         _check_ledger(storage, manifest, index, state, found)
         found.notes += describe_retries(state.retries, index.records.totals().retried)
         _check_foreign_files(storage, manifest, found)
-        options = {
-            "storage_options": storage_options or {},
-            "input_storage_options": input_storage_options,
-            "dataset_options": dataset_options,
-        }
         with nullcontext() if input is None else _opened(input, storage.url, state, options) as source:
             if source is not None:
                 _check_source(source, state, manifest, index, found)
             corrected = _corrected_rows(storage, state, storage_options or {}, found)
-            expected = Expected(state=state, index=index, source=source, corrected=corrected)
+            expected = Expected(state=state, index=index, source=source, corrected=corrected, drawn=drawn)
             for publication in manifest.publications:
                 check_publication(storage, publication, expected, found)
-    return _verification(storage, state, found, against_source=input is not None)
+            if config is not None and source is not None and drawn is not None:
+                again = generated_again(state, config, source, storage, drawn, found)
+    return _verification(storage, state, found, against_source=input is not None, again=again)
 
 
-def _verification(storage: Storage, state: RunState, found: Findings, *, against_source: bool) -> Verification:
-    own = partial(_proved, state), _not_proved
+def _verification(
+    storage: Storage, state: RunState, found: Findings, *, against_source: bool, again: Regeneration | None = None
+) -> Verification:  # fmt: skip
+    own = partial(_proved, state, again=again), partial(_not_proved, again=again)
     proved, not_proved = own if state.derived is None else (proved_of_filtered, not_proved_of_filtered)
     holder = current_holder(storage)
     if found.problems and holder is not None:
@@ -176,7 +197,7 @@ def _verify_filtered(
     check_filtered(FilteredOutput(storage=storage, state=state, manifest=manifest), before, found)
 
 
-def _proved(state: RunState, *, against_source: bool) -> tuple[str, ...]:
+def _proved(state: RunState, *, against_source: bool, again: Regeneration | None) -> tuple[str, ...]:
     every = [
         "the published files are, byte for byte, those that were published",
         "each committed row is there once, in order, with the values that were committed",
@@ -185,6 +206,11 @@ def _proved(state: RunState, *, against_source: bool) -> tuple[str, ...]:
         every.append("each row of a retry with corrected rows has the values in the output's copy of them")
     if not against_source:
         return tuple(every)
+    if again is not None and again.rows:
+        every.append(
+            f"{len(again.rows)} rows drawn at random were generated once more, alone and in another batch, and are "
+            "equal to the bit"
+        )
     corrected = bool(state.apart or state.begun_digests)
     others = ", except failed rows that were corrected since," if corrected else ""
     return (
@@ -194,8 +220,9 @@ def _proved(state: RunState, *, against_source: bool) -> tuple[str, ...]:
     )
 
 
-def _not_proved(*, against_source: bool) -> tuple[str, ...]:
-    generation = "that the model gives these tokens for these prompts: generate some rows again and compare"
+def _not_proved(*, against_source: bool, again: Regeneration | None) -> tuple[str, ...]:
+    others = "" if again is None or not again.rows else ", for the other rows"
+    generation = f"that the model gives these tokens for these prompts{others}: --regenerate 200 generates some again"
     if against_source:
         return (generation,)
     return (generation, "that the rows are those of the input, and their prompts made of it: give --input")

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.commands.drawn_rows import Drawn
 from pipeline.commands.verify_inputs import correction_faults, input_faults
 from pipeline.commit.index import Index, IndexedUnit
 from pipeline.commit.manifest import Publication
@@ -60,13 +61,14 @@ class Findings:
 class Expected:
     """The values that the rows of a publication are compared with.
 
-    ``corrected``: see :func:`~pipeline.commands.verify_inputs.correction_faults`.
+    ``corrected``: see :func:`~pipeline.commands.verify_inputs.correction_faults`; ``drawn``: rows to collect.
     """
 
     state: RunState
     index: Index
     source: Source | None = None
     corrected: Mapping[int, tuple[pa.Table, Mapping[str, int]]] = field(default_factory=dict)
+    drawn: Drawn | None = None
 
     @property
     def apart(self) -> tuple[int, ...]:
@@ -175,6 +177,8 @@ def _check_part(
             source_rows = None if unit.planned is None else _rows_of(inputs, unit.unit.unit_id)
             table = stream.take(unit.unit.rows)
             record = unit.record
+            if expected.drawn is not None and unit.planned is not None and source_rows is not None:
+                expected.drawn.collect(unit.planned, source_rows, table, expected.prefix)
             if record is None:
                 continue
             faults = _unit_faults(table, record, source_rows, expected)

@@ -1,0 +1,218 @@
+"""``verify --regenerate``: generates published rows once more and compares them to the bit.
+
+Rows are drawn at random. Each is generated in one batch with all the others, in another order, and once more alone. A
+difference is a problem of the verification, with its row, its first other token and what may have caused it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.commands.drawn_rows import Drawn
+from pipeline.commands.verify_parts import Findings
+from pipeline.commit.run_record import RunState
+from pipeline.commit.sealed import seal
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.fingerprint import config_of, fingerprint_fields
+from pipeline.plan.job import Job, resolve_job
+from pipeline.prompts.model_files import check_model, folder_digest, resolved_model, smoothing_of
+from pipeline.prompts.tokenize import prepare_table
+from pipeline.sinks.staged import row_digests
+from pipeline.sources import Source
+from pipeline.storage.protocol import Storage
+from pipeline.types import Slice, Unit
+from pipeline.worker.engine_thread import EngineLike
+from pipeline.worker.load_engine import load_engine
+from pipeline.worker.unit_worker import preview_table
+from wedlm_base.version import VERSION
+
+_COMPARED = ("text", "token_ids", "finish_reason", "seed", "logprobs", "top_logprobs")
+"""Result columns that are a function of the row, its settings and the model."""
+WAYS = ("in one batch, in another order", "alone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regeneration:
+    """The result of generating rows once more.
+
+    Attributes:
+        rows: row ids that were generated, in the order of the output.
+        left_out: rows that were drawn and not generated: they failed, or a retry with other settings did them.
+        samples: generations that were compared in each way.
+        equal: way -> generations that were equal to the bit.
+        differences: one line for each that was not.
+        causes: what may have caused them; empty if there are none.
+        model: its name and digest now.
+        version: of this package.
+    """
+
+    rows: tuple[str, ...]
+    left_out: int
+    samples: int
+    equal: Mapping[str, int]
+    differences: tuple[str, ...]
+    causes: tuple[str, ...]
+    model: str
+    version: str = VERSION
+
+    def describe(self) -> str:
+        """A line for people."""
+        ways = "; ".join(f"{way}: {count} of {self.samples} equal" for way, count in self.equal.items())
+        out = f"; {self.left_out} others failed, or a retry did them" if self.left_out else ""
+        return f"{len(self.rows)} rows drawn at random{out}; {ways}"
+
+    def save(self, storage: Storage) -> str:
+        """Write the record of it beside the output, and return its key."""
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        key = f"{layout.AUDITS}/{stamp}-{uuid.uuid4().hex[:8]}.json"
+        storage.put(key, seal(asdict(self)))
+        return key
+
+
+def config_of_run(state: RunState, model: str | None, **others: Any) -> RunConfig:
+    """The configuration of the run, with a model.
+
+    Raises:
+        ConfigError: another version of this package reads the settings otherwise.
+    """
+    recorded, digest = _recorded_model(state)
+    config = config_of(state.fingerprint, model=model or recorded, **others)
+    given = fingerprint_fields(config)
+    differ = [name for name, value in given.items() if state.fingerprint.get(name) != value]
+    if differ:
+        raise ConfigError(f"the run's settings {differ} cannot be read back. Use the version it was begun with.")
+    check_model(config)
+    return replace(config, engine=replace(config.engine, smoothing=smoothing_of(config, digest)))
+
+
+def _recorded_model(state: RunState) -> tuple[str, str]:
+    name, _, digest = state.fingerprint["model"].rpartition("@")
+    return name, digest
+
+
+def regenerate(state: RunState, config: RunConfig, source: Source, storage: Storage, drawn: Drawn) -> Regeneration:
+    """Generate the drawn rows once more and compare.
+
+    Args:
+        state: the run's record.
+        config: of the run, with a model.
+        source: the run's input.
+        storage: where the job may keep files; nothing is written.
+        drawn: rows that the verification has collected.
+
+    Raises:
+        SourceError, WeightsError, ConfigError: the rows cannot be generated here.
+    """
+    job = resolve_job(config, source, storage, leading=state.columns)
+    done = [one for one in drawn.rows if one.is_good]
+    digest = resolved_model(config).digest(config.engine.smoothing)
+    model = f"{config.model_name}@{digest}"
+    if not done:
+        return Regeneration(
+            rows=(), left_out=len(drawn.rows), samples=0, equal=dict.fromkeys(WAYS, 0), differences=(), causes=(),
+            model=model,
+        )  # fmt: skip
+    prefix = config.column_prefix
+    published = pa.concat_tables([one.output for one in done])
+    prepared = [prepare_table(one.source, one.unit, job) for one in done]
+    engine = load_engine(job, config.num_threads)
+    found = {
+        WAYS[0]: _shuffled(job, engine, prepared),
+        WAYS[1]: pa.concat_tables([_generated(job, engine, table) for table in prepared]),
+    }
+    differences: list[str] = []
+    equal = {}
+    for way, table in found.items():
+        lines = _differences(published, table, prefix, way)
+        differences += lines
+        equal[way] = published.num_rows - len(lines)
+    ids = dict.fromkeys(published[f"{prefix}row_id"].to_pylist())
+    return Regeneration(
+        rows=tuple(ids), left_out=len(drawn.rows) - len(done), samples=published.num_rows, equal=equal,
+        differences=tuple(differences), causes=_causes(state, config, digest) if differences else (), model=model,
+    )  # fmt: skip
+
+
+def _shuffled(job: Job, engine: EngineLike, prepared: Sequence[pa.Table]) -> pa.Table:
+    """The rows generated at once, in another order; they come back in their own."""
+    order = np.random.default_rng().permutation(len(prepared))
+    out = _generated(job, engine, pa.concat_tables([prepared[number] for number in order]))
+    first = out[f"{job.config.column_prefix}sample_index"].to_numpy() == 0
+    place = order[np.cumsum(first) - 1]
+    return out.take(pa.array(np.argsort(place, kind="stable")))
+
+
+def _generated(job: Job, engine: EngineLike, table: pa.Table) -> pa.Table:
+    unit = Unit(unit_id="regenerated", index=0, rows=Slice(file=0, first_row=0, num_rows=table.num_rows))
+    return preview_table(job, engine, unit, table.combine_chunks())
+
+
+def _differences(published: pa.Table, found: pa.Table, prefix: str, way: str) -> list[str]:
+    """A line for each generation that is another one."""
+    if published.num_rows != found.num_rows:
+        return [f"generated again {way}: {found.num_rows} samples in the place of {published.num_rows}"]
+    names = [prefix + name for name in _COMPARED if prefix + name in published.column_names]
+    ours, theirs = (row_digests(table.cast(published.schema), names) for table in (published, found))
+    size = len(ours) // max(1, published.num_rows)
+    lines = []
+    for row in range(published.num_rows):
+        if ours[row * size : (row + 1) * size] != theirs[row * size : (row + 1) * size]:
+            before, now = (
+                {name.removeprefix(prefix): table[name][row].as_py() for name in names} for table in (published, found)
+            )
+            where = f"row {published[f'{prefix}row_id'][row].as_py()!r}"
+            number = published[f"{prefix}sample_index"][row].as_py()
+            sample = f", sample {number}" if number else ""
+            lines.append(f"{where}{sample}, generated again {way}: {_first_difference(before, now)}")
+    return lines
+
+
+def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first token that is another one; else the first column."""
+    for name, unit in (("token_ids", "token"), ("text", "character")):
+        if name in before and before[name] != now[name]:
+            old, new = list(before[name] or ()), list(now[name] or ())
+            place = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+            was, there = (repr(own[place]) if place < len(own) else "the end" for own in (old, new))
+            return f"{unit} {place} is {was} in the output and {there} now"
+    name = next(name for name in before if before[name] != now[name] or name == "top_logprobs")
+    return f"{name} is {str(before[name])[:60]} in the output and {str(now[name])[:60]} now"
+
+
+def _causes(state: RunState, config: RunConfig, digest: str) -> tuple[str, ...]:
+    """What may have caused differences, the surest first."""
+    _, recorded = _recorded_model(state)
+    if digest != recorded:
+        folder = resolved_model(config).folder
+        same = folder_digest(folder) == recorded.partition("+")[0]
+        what = "its smoothing is another one" if same else f"the files in {folder} are not those of the run"
+        return (f"model: {what} (digest {digest}, of the run {recorded})",)
+    causes = []
+    if config.dtype == "auto":
+        causes.append("dtype: auto is float32 on a CPU and bfloat16 on a GPU, and the run may have had the other one")
+    if config.engine.weight_dtype != "int8":
+        causes.append("CPU or GPU kind: sums of floats are in another order there; weights in int8 have exact sums")
+    causes.append(f"version: this is {VERSION} of the package, and of torch and its kernels others may have been there")
+    causes.append("the output: its values may have been changed before they were committed")
+    return tuple(causes)
+
+
+def generated_again(
+    state: RunState, config: RunConfig, source: Source, storage: Storage, drawn: Drawn, found: Findings
+) -> Regeneration:  # fmt: skip
+    """Generate the drawn rows once more, write the record of it, and add its findings to those of a verification."""
+    result = regenerate(state, config, source, storage, drawn)
+    for line in result.differences:
+        found.problem(line)
+    found.notes += [f"likely cause: {cause}" for cause in result.causes]
+    found.notes.append(f"generated again: {result.describe()}; record: {result.save(storage)}")
+    return result
