@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify")
     parser.add_argument(
         "--regenerate", type=int, default=0, metavar="ROWS", help="Generate so many rows once more; needs --input."
     )
-    parser.add_argument("--model", help="Generate them with this model (the one that the run names).")
+    parser.add_argument("--model", help="Generate them with this model (the model that the run names).")
     args = parser.parse_args(argv)
     try:
         found = pipeline.verify(
