@@ -1,4 +1,4 @@
-"""The gain that drafting counts is the one that decoding has over autoregressive decoding."""
+"""The gain that drafting counts is that of decoding over autoregressive decoding."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_steps_that_drafting_does_not_plan_are_not_counted(fields: dict[str, obj
 
 
 def drained(widest: int) -> tuple[float, float]:
-    """The gain that drafting counts while a batch drains again and again, and the one that its steps have.
+    """The gain that drafting counts while a batch drains again and again, and the gain of its steps.
 
     Args:
         widest: most masks of a sequence; every draft is accepted.
