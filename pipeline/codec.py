@@ -54,6 +54,7 @@ __all__ = [
     "EXACT_WEIGHT_DTYPES",
     "MASK",
     "STATISTICS",
+    "TEXT_PARAMS",
     "BoundedEnvironment",
     "BoundedTemplate",
     "CapacityError",
@@ -83,6 +84,7 @@ __all__ = [
     "masked",
     "masked_errors",
     "output_arrays",
+    "param_fault",
     "param_of_text",
     "params_hash",
     "params_of_row",
@@ -108,7 +110,10 @@ def _takes_integers(hint: Any) -> bool:
 
 
 _INTEGERS = frozenset(name for name, hint in get_type_hints(SamplingParams).items() if _takes_integers(hint))
-_TEXTS = frozenset(name for name, hint in get_type_hints(SamplingParams).items() if str in get_args(hint))
+TEXT_PARAMS = frozenset(name for name, hint in get_type_hints(SamplingParams).items() if str in get_args(hint))
+"""Parameters that are texts, or lists of them."""
+_JSON_OR_TEXT = frozenset({"logit_bias", "structured_outputs"})
+"""Parameters that may be given as JSON text wherever they may be given as a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,16 +165,37 @@ def _parsed(name: str, value: Any) -> Any:
 
 def param_of_text(name: str, text: str) -> Any:
     """The value of a sampling parameter that stands as text in a column of values of any kind; no text is null."""
-    if not text and name not in _TEXTS:
+    if not text:
         return None
     try:
         read = json.loads(text)
     except (ValueError, RecursionError):
         return text  # refused as it is, by name
-    if name not in _TEXTS:
+    if name not in TEXT_PARAMS:
         return read
-    is_texts = isinstance(read, list) and read and all(isinstance(item, str) for item in read)
+    is_texts = isinstance(read, list) and all(isinstance(item, str) for item in read)
     return read if is_texts else text
+
+
+def param_fault(name: str, value: Any) -> str | None:
+    """Why a sampling parameter cannot stand as JSON among values of any kind; None if it comes back as it is.
+
+    Args:
+        name: of the parameter.
+        value: text, which stands there as it is, or another value.
+    """
+    if name in _JSON_OR_TEXT:
+        return None
+    value = value.tolist() if hasattr(value, "tolist") else value
+    back = param_of_text(name, value) if isinstance(value, str) else param_of_text(name, json.dumps(value, default=str))
+    if back == value and isinstance(back, bool) == isinstance(value, bool):
+        return None
+    try:
+        params_of_row(SamplingParams(), {name: value})
+    except RequestError as error:
+        return str(error)
+    rule = "among values of other kinds it reads as a list"
+    return explain(name, value, rule, f"Write a list with this text: {json.dumps([value])}.")
 
 
 def _integral(name: str, value: Any) -> Any:

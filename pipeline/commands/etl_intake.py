@@ -166,7 +166,7 @@ def source_of_intake(run: RunConfig, intake: Intake, table: pa.Schema | None) ->
     check_files_apart(source.files, run.output)
     source.remedy = _TAKEN_ANEW
     if source.input_format == ROWS:  # a dialect needs all of its columns
-        source.wanted = wanted_by(run)
+        source.want(wanted_by(run))
     return source
 
 

@@ -36,6 +36,7 @@ from pipeline.plan.small_files import planned_units
 from pipeline.sinks import FORMATS
 from pipeline.sources import ROWS, SlicedSource, source_of
 from pipeline.sources.corrected_rows import load_rows, read_as_begun, row_ids_of
+from pipeline.sources.types import COLUMN_SETTINGS
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -231,8 +232,7 @@ def _not_proved(*, against_source: bool, again: Regeneration | None) -> tuple[st
 @contextmanager
 def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]) -> Iterator[SlicedSource]:
     """The source of ``input``; in-memory input is kept in a temporary folder for the duration of the block."""
-    names = ("id_column", "limit", "columns")
-    own = {name: state.fingerprint[name] for name in names}
+    own = {name: state.fingerprint[name] for name in ("limit", *COLUMN_SETTINGS) if name in state.fingerprint}
     config = RunConfig(
         input=input, output=output, input_format=state.fingerprint.get("input_format", ROWS), **own, **options
     )
@@ -240,7 +240,7 @@ def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]
         storage = LocalStorage(folder, layout.SCRATCH)
         source = source_of(config, storage, begun=state.input_base)
         if state.begun_digests:
-            read_as_begun(source, state.columns)
+            read_as_begun(source, state.read_columns)
         yield source
 
 

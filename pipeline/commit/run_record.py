@@ -31,6 +31,10 @@ _LOOKED_AT = 50
 """Folders that are searched for outputs where there is none, for the message."""
 _SHOWN = 400
 """Characters of a setting in a message."""
+_BY_ID = (
+    " Rows whose correction changes the type of a column can be given alone: --retry-failed (retry_failed=True) with "
+    "the corrected rows and their row_id as input."
+)
 _BY_RETRY = (
     f" A retry of failed rows (retry_failed=True) may change {', '.join(RETRY_SETTINGS)}, and read input files with "
     "corrections of failed rows only."
@@ -94,6 +98,7 @@ class RunState:
         unit_rows: input rows per unit; the same for every continuation.
         files: file key -> identity of each source file that the run has read so far.
         columns: schema of the passed-through input columns.
+        source_columns: schema of all input columns, where some are not passed on; else None.
         base: the folder that file keys are relative to, without credentials; empty for rows in memory.
         units, rows: size of the input when a run last began.
         scheduled: whether scheduled runs keep this output: then ``files`` are those of the last run only, and the
@@ -111,6 +116,7 @@ class RunState:
     unit_rows: int
     files: Mapping[str, FileIdentity]
     columns: pa.Schema
+    source_columns: pa.Schema | None = None
     base: str = ""
     units: int = 0
     rows: int = 0
@@ -118,6 +124,11 @@ class RunState:
     derived: Derived | None = None
     sampled: int = 0
     retries: tuple[Retry, ...] = ()
+
+    @property
+    def read_columns(self) -> pa.Schema:
+        """Columns of the input, as far as their types are recorded."""
+        return self.columns if self.source_columns is None else self.source_columns
 
     @property
     def fingerprint_hash(self) -> str:
@@ -178,8 +189,9 @@ class RunState:
             "units": self.units,
             "rows": self.rows,
             "files": {key: file.to_dict() for key, file in self.files.items()},
-            "columns": self.columns.serialize().to_pybytes().hex(),
+            "columns": _hex(self.columns),
             "columns_text": [f"{field.name}: {field.type}" for field in self.columns],
+            **({} if self.source_columns is None else {"source_columns": _hex(self.source_columns)}),
             **({"scheduled": True} if self.scheduled else {}),
             **({} if self.derived is None else {"derived": asdict(self.derived)}),
             **({"sampled": self.sampled} if self.sampled else {}),
@@ -239,7 +251,8 @@ class RunState:
             fingerprint=raw["fingerprint"],
             unit_rows=raw["unit_rows"],
             files={key: FileIdentity(**file) for key, file in raw["files"].items()},
-            columns=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["columns"]))),
+            columns=_schema(raw["columns"]),
+            source_columns=_schema(raw["source_columns"]) if "source_columns" in raw else None,
             base=raw["base"],
             units=raw["units"],
             rows=raw["rows"],
@@ -288,7 +301,8 @@ class RunState:
             for key, file in new.files.items()
             if not retry_failed and self.files.get(key, file).digest != file.digest
         ]
-        self._check(differences, url, retriable=bool(asked) and not retry_failed)
+        by_id = retry_failed and not new.columns.equals(self.columns)
+        self._check(differences, url, _BY_ID if by_id else "" if retry_failed or not asked else _BY_RETRY)
         files = {key: self.files[key].followed_by(file) if key in self.files else file
                  for key, file in new.files.items()}  # fmt: skip
         retries = recorded(self.retries, asked)
@@ -322,13 +336,13 @@ class RunState:
             )
 
     @staticmethod
-    def _check(differences: Sequence[str], url: str, *, retriable: bool = False) -> None:
+    def _check(differences: Sequence[str], url: str, remedy: str = "") -> None:
         if differences:
             raise FingerprintError(
                 f"{url} was begun with other settings than these:\n  "
                 + "\n  ".join(differences)
                 + "\nGo back to them, write to another folder, or discard the output with mode='new'."
-                + (_BY_RETRY if retriable else "")
+                + remedy
             )
 
     def shared_by(self, shares: Mapping[str, FileIdentity]) -> RunState:
@@ -408,3 +422,11 @@ def _around(text: str, place: int) -> str:
 
 def _names(schema: pa.Schema) -> str:
     return "{" + ", ".join(f"{field.name}: {field.type}" for field in schema) + "}"
+
+
+def _hex(schema: pa.Schema) -> str:
+    return schema.serialize().to_pybytes().hex()
+
+
+def _schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text)))

@@ -26,6 +26,7 @@ from pipeline.sources import SlicedSource
 from pipeline.sources.corrected_rows import CorrectedRows, CorrectedUnit, read_as_begun, row_ids_of, table_of
 from pipeline.sources.formats.openai_batch import CUSTOM_ID, OpenAIBatchSource
 from pipeline.sources.spool import spool
+from pipeline.sources.types import wanted_by
 from pipeline.storage.protocol import Storage
 from pipeline.types import CommitRecord, Place, Slice, SourceFile, Unit
 
@@ -119,7 +120,7 @@ def continued(
     elif is_correction(config, source, state):
         return corrections_of(config, source, state, copies)
     if config.retry_failed or state.begun_digests:
-        read_as_begun(source, state.columns)
+        read_as_begun(source, state.read_columns)
     return None
 
 
@@ -180,7 +181,8 @@ def corrections_of(config: RunConfig, source: SlicedSource, state: RunState, sto
     given = config.input
     where = os.fspath(given) if isinstance(given, (str, os.PathLike)) else source.files[0].key
     where = redact_forms(where)
-    rows = table_of(source, where, ids, state.columns, [name for name in names if name not in state.columns.names])
+    letters = [name for name in names if name not in state.columns.names]
+    rows = table_of(source, where, ids, state.columns, letters, wanted_by(config))
     copy = spool(rows, storage, config.output_options)
     (file,) = copy.files
     sha256 = data_checksum(rows, rows.column_names)

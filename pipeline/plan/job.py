@@ -254,6 +254,7 @@ def new_run_record(
         unit_rows=config.resolved_unit_rows(),
         files={file.key: FileIdentity(digest=file.digest, stamp=file.stamp) for file in job.source.files},
         columns=job.columns,
+        source_columns=None if config.columns is None else job.source.schema,
         base=job.source.base if isinstance(job.source, FileSource) else "",
         scheduled=scheduled,
     )

@@ -243,13 +243,13 @@ def template_values(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:
     found = values(column)
     if holds_any_values(field):
         return [_structure(value) if isinstance(value, str) else value for value in found]
-    return [_whole(value) for value in found] if has_whole_numbers(field) else found
+    return [as_written(value) for value in found] if has_whole_numbers(field) else found
 
 
-def _whole(value: Any) -> Any:
-    """A number, or a list of numbers, with whole numbers as integers."""
+def as_written(value: Any) -> Any:
+    """A number of a column with whole numbers, or a list of numbers: whole ones as integers."""
     if isinstance(value, list):
-        return [_whole(item) for item in value]
+        return [as_written(item) for item in value]
     if not isinstance(value, float) or not value.is_integer():
         return value
     return MinusZero() if value == 0 and math.copysign(1, value) < 0 else int(value)

@@ -23,6 +23,7 @@ from pipeline.prompts.prompt import (
     BlankPrompt,
     ChatCells,
     TemplateRenderError,
+    as_written,
     encode_marked,
     is_marked,
     marked,
@@ -42,6 +43,7 @@ from pipeline.sources import BAD, RAW
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 from pipeline.sources.tabulate import holds_any_values
+from pipeline.sources.types import has_whole_numbers
 from pipeline.storage.damage import FoundDamageError
 from pipeline.types import Unit, column_row_ids, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
@@ -253,8 +255,11 @@ def _with_own_params(
                 columns[_STRUCTURE][i] = None
                 asked[i] = asked[i] if isinstance(asked[i], Failure) else Failure.of(error)
     for name in columns.keys() - {_STRUCTURE}:
-        if holds_any_values(job.source.schema.field(job.config.sampling_columns[name])):
+        field = job.source.schema.field(job.config.sampling_columns[name])
+        if holds_any_values(field):
             columns[name] = [None if cell is None else param_of_text(name, cell) for cell in columns[name]]
+        elif has_whole_numbers(field):
+            columns[name] = [as_written(cell) for cell in columns[name]]
     rows = zip(*columns.values(), strict=True)
     return asked, [dict(zip(columns, row, strict=True)) for row in rows]
 

@@ -17,7 +17,7 @@ from pipeline.sources.formats.jsonl import JsonlSource
 from pipeline.sources.source import BAD, HIDDEN, FileSource, SlicedSource, open_input, read_with_retries
 from pipeline.sources.tabulate import holds_any_values, tabulate
 from pipeline.sources.text import TextSource
-from pipeline.sources.types import spelled_as
+from pipeline.sources.types import ALL_COLUMNS, Wanted, spelled_as
 from pipeline.storage.urls import is_url, local_path
 from pipeline.types import Place, SourceFile, Unit
 
@@ -135,7 +135,9 @@ def row_ids_of(rows: pa.Table) -> list[str]:
     return found
 
 
-def table_of(source: SlicedSource, where: str, ids: str, columns: pa.Schema, without: Sequence[str]) -> pa.Table:
+def table_of(
+    source: SlicedSource, where: str, ids: str, columns: pa.Schema, without: Sequence[str], wanted: Wanted = ALL_COLUMNS
+) -> pa.Table:  # fmt: skip
     """The rows of a small source, in order, and the ids of the failed rows in the last column.
 
     Args:
@@ -144,6 +146,7 @@ def table_of(source: SlicedSource, where: str, ids: str, columns: pa.Schema, wit
         ids: its column of row ids.
         columns: the columns that pass through, with their types.
         without: columns of dead letters, which are left out.
+        wanted: columns that the run asks for.
 
     Raises:
         SourceError: a column is missing, a row cannot be read, has no id or that of another one, or a value is of
@@ -170,7 +173,7 @@ def table_of(source: SlicedSource, where: str, ids: str, columns: pa.Schema, wit
             f"{where}: corrected row {wrong} has {ids}={found[wrong]!r}: each has one of its own. Fix it."
         )
     others = [name for name in table.column_names if name not in (*HIDDEN, *without, *columns.names)]
-    values = [_with_type(table[field.name], field, where) for field in columns]
+    values = [_with_type(table[field.name], source.schema.field(field.name), field, where, wanted) for field in columns]
     name = _ROW_IDS
     while name in (*columns.names, *others):
         name = f"({name})"
@@ -189,20 +192,30 @@ def _is_read_as(source: TextSource, field: pa.Field) -> bool:
     return isinstance(source, JsonlSource) and holds_any_values(own)
 
 
-def _with_type(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
+def _with_type(
+    column: pa.ChunkedArray, own: pa.Field, field: pa.Field, where: str, wanted: Wanted
+) -> pa.ChunkedArray:  # fmt: skip
     """A column with the type that it has in the run's input.
+
+    Args:
+        column: values of the corrected rows.
+        own: their field.
+        field: of the run's input.
+        where: has the rows, for messages.
+        wanted: columns that the run asks for.
 
     Raises:
         SourceError: a value would change.
     """
-    if column.type == field.type:
+    if column.type == field.type and holds_any_values(own) >= holds_any_values(field):
         return column
     if pa.types.is_string(column.type) and pa.types.is_temporal(field.type):
         with suppress(pa.ArrowException):
             return column.cast(field.type)  # files of text have no times
-    table = tabulate([{field.name: value} for value in column.to_pylist()], pa.schema([field]))
+    table = tabulate([{field.name: value} for value in column.to_pylist()], pa.schema([field]), wanted)
     for number, fault in enumerate(table[BAD].to_pylist()):
         if fault is not None:
+            fault = fault.rstrip(".")
             raise SourceError(f"{where}: corrected row {number}: {fault}. Give a value of the type of the run's input.")
     return table[field.name]
 

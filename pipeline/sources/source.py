@@ -148,6 +148,10 @@ class FileSource:
         """Whether values that these files hold as ``own`` can be held as ``table``; single values may still not fit."""
         return fits(own, table)
 
+    def want(self, wanted: Wanted) -> None:
+        """Enter the columns that the job asks for."""
+        self.wanted = wanted
+
     def widen(self, table: pa.Schema) -> None:
         """Take the columns of ``table`` and their types, those that the files lack as null; others follow.
 

@@ -117,7 +117,7 @@ def open_source(
             )  # fmt: skip
             source.base, source.unread = named.base, source.unread.plus(*named.unread)
             if source.input_format == ROWS:  # a dialect needs all of its columns
-                source.wanted = wanted
+                source.want(wanted)
             return source
         elif dataset_options or _may_be_a_dataset(name):
             data = load_named(name, dataset_options or {})

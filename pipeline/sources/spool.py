@@ -132,10 +132,11 @@ def _of_frame(frame: Any, wanted: Wanted) -> pa.Table:
     objects = frame[loose].rename(columns=str)
     rows = objects.where(objects.notna(), None).to_dict("records")
     found = tabulate(rows, infer_columns(rows), wanted)
-    columns = {name: (found if name in found.column_names else table)[name] for name in names}
-    extra = {name: table[name] for name in table.column_names if name not in columns}  # the index
-    hidden = {name: found[name] for name in HIDDEN if found[BAD].null_count < len(found)}
-    return pa.table({**columns, **extra, **hidden}, metadata=table.schema.metadata)
+    index = [name for name in table.column_names if name not in names]
+    hidden = HIDDEN if found[BAD].null_count < len(found) else ()
+    columns = [(found if name in found.column_names else table, name) for name in (*names, *index, *hidden)]
+    schema = pa.schema([own.schema.field(name) for own, name in columns], metadata=table.schema.metadata)
+    return pa.table([own[name] for own, name in columns], schema=schema)
 
 
 def spool(

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.codec import param_fault
 from pipeline.sources.json_text import MinusZero, Misfit, Row, Written, has_half_pair, is_null, write_json
 from pipeline.sources.limits import DEPTH_RULE, check_column_count, is_too_deep
 from pipeline.sources.source import BAD, RAW
@@ -130,6 +131,17 @@ def _is_same(value: Any, back: Any, exact: bool) -> bool:
     return bool(value == back) or (value != value and back != back)  # NaN
 
 
+def _has_only_whole_numbers(values: Sequence[Any], array: pa.Array) -> bool:
+    """Whether all numbers of a column of fractions were written without a point: it is one only for a ``-0``."""
+    number = number_type(array.type)
+    if number is None or not pa.types.is_floating(number):
+        return False
+    while pa.types.is_list(array.type):
+        values = list(itertools.chain.from_iterable(value for value in values if value is not None))
+        array = array.flatten()
+    return all(issubclass(kind, (Integral, MinusZero)) for kind in set(map(type, values)) - {type(None)})
+
+
 def _spellings(values: Sequence[Any], array: pa.Array) -> tuple[bool, bool]:
     """Whether a column of numbers, or of lists of them, has a whole number that was written as 1, and one as 1.0.
 
@@ -167,6 +179,7 @@ def infer_types(rows: Sequence[Any]) -> Inferred:
     for name in names:
         values = _sound([row.get(name) for row in rows])
         array = comes_back(values)
+        array = None if array is not None and _has_only_whole_numbers(values, array) else array
         types[name] = _type(values, array)
         number = None if array is None else number_type(array.type)
         is_integer = number is not None and pa.types.is_integer(number)  # then no value was a fraction
@@ -271,14 +284,18 @@ def tabulate(rows: Sequence[Any], columns: pa.Schema, wanted: Wanted = ALL_COLUM
     """
     names = frozenset(columns.names)
     bad: list[str | None] = [_shape_fault(row, columns, names, wanted) for row in rows]
-    good: list[Mapping[str, Any]] = [row if fault is None else {} for row, fault in zip(rows, bad, strict=True)]
+    cells: list[Mapping[str, Any]] = [row if isinstance(row, Mapping) else {} for row in rows]
     arrays = []
     for field in columns:
         as_json = holds_any_values(field) and field.name != wanted.text
-        values = [row.get(field.name) for row in good]
+        values = [row.get(field.name) for row in cells]
         faults = bad
         if not wanted.has(field.name):
             values, faults = _sound(values), [None] * len(bad)
+        elif any(bad):
+            values = [value if fault is None else _sound([value])[0] for value, fault in zip(values, bad, strict=True)]
+        params = wanted.params_in(field.name) if as_json else ()
+        values = [_param_cell(value, params) for value in values]
         values = [_cell(value, as_json) for value in values]
         array = _array(field, values, wanted)
         arrays.append(_cell_by_cell(field, values, faults, wanted) if array is None else array)
@@ -314,6 +331,14 @@ def _cell(value: Any, as_json: bool) -> Any:
         return write_json(value)
     except (TypeError, ValueError) as error:
         return Misfit(str(error), repr(value))
+
+
+def _param_cell(value: Any, params: Sequence[str]) -> Any:
+    """A cell as it is; a :class:`Misfit` if its text would be another value of a sampling parameter."""
+    if is_null(value) or isinstance(value, (Misfit, Written)):
+        return value
+    fault = next(filter(None, (param_fault(name, value) for name in params)), None)
+    return value if fault is None else Misfit(fault, _text(value))
 
 
 def _array(field: pa.Field, values: list[Any], wanted: Wanted) -> pa.Array | None:

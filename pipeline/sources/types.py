@@ -223,15 +223,18 @@ def _typed(texts: list[str | None]) -> pa.Array:
     if array.null_count == len(array):
         return array
     try:
-        return array.cast(pa.int32())
+        numbers = array.cast(pa.int32())
     except pa.ArrowInvalid:
         return array
+    return numbers if numbers.cast(pa.string()).equals(array) else array  # 007 is text
 
 
 PROMPT_COLUMNS = ("prompt", "messages", "prompt_token_ids", "conversations")
 """Columns of prompts where no setting names one."""
 _PLACES = ("prompt_column", "messages_column", "token_ids_column")
 _OTHERS = ("tools_column", "chat_template_kwargs_column", "id_column")
+COLUMN_SETTINGS = (*_PLACES, *_OTHERS, "columns", "prompt_template", "sampling_columns")
+"""Settings of a run that name columns: they decide which faults of cells fail a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,11 +245,17 @@ class Wanted:
         columns: their names; None is all.
         text: the column of text prompts: a value of another kind in it is no prompt, not even as JSON.
         written: columns whose cells a template writes into prompts: 1 there is not 1.0. None is all.
+        params: each sampling parameter that rows have of their own, and its column.
     """
 
     columns: frozenset[str] | None = None
     text: str | None = PROMPT_COLUMNS[0]
     written: frozenset[str] | None = frozenset()
+    params: tuple[tuple[str, str], ...] = ()
+
+    def params_in(self, name: str) -> tuple[str, ...]:
+        """The sampling parameters that a column holds."""
+        return tuple(param for param, column in self.params if column == name)
 
     def has(self, name: str) -> bool:
         """Whether a column is asked for."""
@@ -273,9 +282,10 @@ def wanted_by(config: RunConfig) -> Wanted:
     template = None if config.prompt_template is None else PromptTemplate(config.prompt_template)
     is_named = template is not None or any(getattr(config, place) is not None for place in _PLACES)
     text = config.prompt_column if is_named else PROMPT_COLUMNS[0]
+    params = tuple(config.sampling_columns.items())
     written = frozenset() if template is None else None if template.takes_whole_row else template.names
     if config.columns is None or written is None:
-        return Wanted(text=text, written=written)
+        return Wanted(text=text, written=written, params=params)
     names = {name for _, name in columns_named_by(config)}
     names |= set(PROMPT_COLUMNS) if template is None else set(template.names)
-    return Wanted(columns=frozenset(names), text=text, written=written)
+    return Wanted(columns=frozenset(names), text=text, written=written, params=params)

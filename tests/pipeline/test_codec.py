@@ -6,9 +6,10 @@ from copy import copy
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pipeline.codec import SamplingParams, StructuredOutputs, param_of_text, params_hash, params_of_row
+from pipeline.codec import SamplingParams, StructuredOutputs, param_fault, param_of_text, params_hash, params_of_row
 from pipeline.config import RunConfig
 from pipeline.fingerprint import fingerprint_fields
 from wedlm_core.errors import RequestError
@@ -86,10 +87,34 @@ def test_whole_floats_stay_floats_elsewhere(name: str) -> None:
         ("max_tokens", "48", 48), ("temperature", "0.7", 0.7), ("seed", "7", 7), ("temperature", "", None),
         ("window_size", "auto", "auto"), ("ignore_eos", "true", True), ("stop", "7", "7"),
         ("stop", '["a", "b"]', ["a", "b"]),
-        ("stop", "[1]", "[1]"), ("stop", "[]", "[]"), ("max_tokens", "many", "many"),
+        ("stop", "[1]", "[1]"), ("stop", "[]", []), ("stop", "", None), ("max_tokens", "many", "many"),
     ],
 )  # fmt: skip
 def test_a_parameter_in_a_column_of_values_of_any_kind_is_the_value_of_its_text(
     name: str, text: str, value: Any
 ) -> None:
     assert param_of_text(name, text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "fine", "faulty"),
+    [
+        ("stop", ["x", "5", ["x"], []], [5, [1], True, {"a": 1}, '["x"]', ""]),
+        ("bad_words", ["x", ["y"]], [5, [["y"]]]),
+        ("strategy", ["verified"], [5]),
+        ("max_tokens", [2, 2.0, 2.7, True, [2], 2**70], ["2", "true", "", "[2]"]),
+        ("window_size", ["auto", 8], ["8"]),
+        ("ignore_eos", [True, 1], ["true"]),
+        ("stop_token_ids", [[5], np.array([5, 6])], ["[5]"]),
+        ("logit_bias", [{"5": 1}, '{"5": 1}'], []),
+        ("structured_outputs", [{"type": "integer"}, '{"type": "integer"}'], []),
+    ],
+)
+def test_a_parameter_among_values_of_any_kind_has_its_own_kind_or_a_fault(
+    name: str, fine: list[Any], faulty: list[Any]
+) -> None:
+    assert [param_fault(name, value) for value in fine] == [None] * len(fine)
+    for value in faulty:
+        fault = param_fault(name, value)
+        assert fault is not None
+        assert fault.startswith(f"{name}={value!r}: ")

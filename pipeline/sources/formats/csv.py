@@ -11,11 +11,12 @@ import codecs
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from pipeline.codec import TEXT_PARAMS
 from pipeline.errors import SourceError
 from pipeline.sources.csv_records import Record, delimiter_of, records
 from pipeline.sources.finding import has_suffix
@@ -24,6 +25,7 @@ from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES, check_column_cou
 from pipeline.sources.source import each_of, read_with_retries
 from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.text import LongLine, TextSource, lines_of, open_text, with_compression
+from pipeline.sources.types import Wanted
 from pipeline.types import SourceFile
 
 _INFER_ROWS = 20_000
@@ -67,6 +69,13 @@ class CsvSource(TextSource):
             for name, kind in zip(header.names, found, strict=True):
                 kinds[name] = _common(kinds.get(name), kind)
         return cls(files, {name: kind or "text" for name, kind in kinds.items()}, options, headers)
+
+    def want(self, wanted: Wanted) -> None:
+        """Read columns of texts for sampling as text: a cell ``5`` is the stop string "5", beside whatever others."""
+        super().want(replace(wanted, params=()))  # all cells are text, which parameters are read from
+        texts = {column for param, column in wanted.params if param in TEXT_PARAMS}
+        if texts & set(self.schema.names):
+            self.widen(pa.schema([_field(f.name, "text") if f.name in texts else f for f in self.schema]))
 
     def fits(self, own: pa.DataType, table: pa.DataType) -> bool:
         """Cells are text and can be read as text; whole numbers as numbers of any kind."""

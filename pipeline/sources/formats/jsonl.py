@@ -33,7 +33,8 @@ class JsonlSource(TextSource):
         """
         source = cls(files, columns_of(_types(files, options)), options)
         if not source.file_schema.names and next(source.slices(1), None) is not None:  # of no rows, whoever needs some
-            raise SourceError(f"{files[0].path}: no row is a JSON object. Write one object per line.")
+            fault = f"the first one is {_kind(_sample(files[0], options, 1))}"
+            raise SourceError(f"{files[0].path}: no row is a JSON object; {fault}. Write one object per line.")
         return source
 
     def _ends(self, stream: BinaryIO, file: int) -> Iterator[int]:
@@ -90,7 +91,13 @@ def _shown(line: bytes) -> str:
     return line.strip(b"\r\n").decode("utf-8", "backslashreplace")
 
 
-def _sample(file: SourceFile, options: Mapping[str, Any]) -> list[Any]:
+def _kind(rows: Sequence[Any]) -> str:
+    """The first row in words: the fault of its line, or its type."""
+    row = next(iter(rows), None)
+    return str(row.args[0]) if isinstance(row, ValueError) else f"of type {type(row).__name__}"
+
+
+def _sample(file: SourceFile, options: Mapping[str, Any], most: int = _INFER_ROWS) -> list[Any]:
     rows: list[Any] = []
     reader = JsonReader()
     size = 0
@@ -99,6 +106,6 @@ def _sample(file: SourceFile, options: Mapping[str, Any]) -> list[Any]:
             if _is_row(line):
                 rows.append(_parse(line, reader))
                 size += len(line) if isinstance(line, bytes) else 0
-            if len(rows) == _INFER_ROWS or size >= INFER_BYTES:
+            if len(rows) == most or size >= INFER_BYTES:
                 break
     return rows

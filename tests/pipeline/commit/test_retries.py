@@ -129,6 +129,31 @@ def test_a_correction_that_changes_the_inferred_type_of_a_column_is_taken(tmp_pa
     assert job.problems() == ()
 
 
+def test_a_correction_may_change_the_type_of_a_column_that_is_not_passed_on(tmp_path: Path, qwen3_folder: Path) -> None:
+    job = Job(tmp_path, qwen3_folder, columns=[], sampling_columns={"max_tokens": "t"})
+    write(job.source, [{"prompt": "a", "t": 1}, {"prompt": "b", "t": "many"}])
+    assert job.run().total.failed_rows == 1
+    assert job.problems() == (), "the columns that parameters are read from are compared too"
+    write(job.source, [{"prompt": "a", "t": 1}, {"prompt": "b", "t": 2}])
+    assert job.retry().total.failed_rows == 0
+    assert job.problems() == ()
+    write(job.source, [{"prompt": "a", "t": 3}, {"prompt": "b", "t": 2}])
+    with pytest.raises(FingerprintError, match="its content changed"):
+        job.run()
+
+
+def test_rows_in_memory_whose_correction_changes_a_type_are_to_be_given_by_id(
+    tmp_path: Path, qwen3_folder: Path
+) -> None:
+    job = Job(tmp_path, qwen3_folder, columns=None, sampling_columns={"max_tokens": "t"})
+    job.run(input=[{"prompt": "a", "t": 1}, {"prompt": "b", "t": "many"}])
+    with pytest.raises(FingerprintError, match="with the corrected rows and their row_id as input"):
+        job.retry(input=[{"prompt": "a", "t": 1}, {"prompt": "b", "t": 2}])
+    with pytest.raises(SourceError, match=r"corrected row 0: column 't': max_tokens='2': an integer"):
+        job.retry(input=[{"row_id": "rows:1", "prompt": "b", "t": "2"}])
+    assert job.retry(input=[{"row_id": "rows:1", "prompt": "b", "t": 2}]).total.failed_rows == 0
+
+
 def test_a_corrected_file_of_csv_or_with_another_order_of_columns_is_taken(tmp_path: Path, qwen3_folder: Path) -> None:
     job = Job(tmp_path, qwen3_folder, columns=None)
     source = tmp_path / "b.csv"

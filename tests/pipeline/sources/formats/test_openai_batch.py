@@ -84,6 +84,11 @@ def test_the_format_may_be_given(tmp_path: Path) -> None:
         opened(path, input_format="openai-batch")
 
 
+def test_a_line_with_a_field_too_many_keeps_its_id(tmp_path: Path) -> None:
+    found = rows(opened(write_batch(tmp_path / "b.jsonl", [chat_line("a"), {**chat_line("b"), "extra": 1}])))
+    assert [(row["custom_id"], row[BAD] is None) for row in found] == [("a", True), ("b", False)]
+
+
 def test_cells_of_other_types_are_faults_of_their_rows(tmp_path: Path) -> None:
     lines = [chat_line("a"), {**chat_line("b"), "custom_id": 5}, {**chat_line("c"), "url": None}, {"custom_id": "d"}]
     found = rows(opened(write_batch(tmp_path / "b.jsonl", lines)))
