@@ -88,7 +88,11 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> List
     """
     name = plain_name(path)
     if not is_url(name):
-        return _find_local(Path(name).expanduser())
+        try:
+            return _find_local(local_path(name))
+        except OSError as error:  # a name that is too long, or in a folder that may not be read
+            reason = error.strerror or error
+            raise SourceError(f"input={name!r}: cannot be looked up ({reason}). Check the path.") from error
 
     def find() -> Listing:
         check_reachable(name, options, "input", SourceError)

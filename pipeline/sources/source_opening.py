@@ -129,14 +129,17 @@ def open_source(
 
 
 def _is_folder(name: str) -> bool:
-    return is_url(name) or local_path(name).is_dir()
+    return is_url(name) or os.path.isdir(local_path(name))
 
 
 def _may_be_a_dataset(name: str) -> bool:
-    return is_dataset_name(name) and not has_suffix(name, all_suffixes()) and not local_path(name).exists()
+    return is_dataset_name(name) and not has_suffix(name, all_suffixes()) and not os.path.exists(local_path(name))
 
 
 def _say_what_is_missing(name: str) -> None:
+    if not is_url(name) and os.path.lexists(place := local_path(name)) and not os.path.isdir(place):
+        fault = "a pipe, socket or device. Write it into a file first" if place.exists() else "a link without a target"
+        raise SourceError(f"input={name!r}: {fault}. Name a file or a folder.")
     if has_wildcards(name) or has_suffix(name, all_suffixes()) or _is_folder(name):
         raise SourceError(
             f"input={name!r}: no file is there. Check the path or pattern (FOLDER/** names all files below folders); "
@@ -247,7 +250,7 @@ def check_apart(data: Any, output: str) -> None:
     if not isinstance(data, (str, os.PathLike)):
         return
     name = plain_name(data)
-    exists = is_url(name) or local_path(name).exists()
+    exists = is_url(name) or os.path.exists(local_path(name))
     base, parts = split_pattern(name)
     if not parts or (exists and not is_url(name)):  # a name may have brackets
         base, parts = name, []

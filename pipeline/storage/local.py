@@ -32,7 +32,7 @@ class LocalStorage:
 
     def __init__(self, root: str | os.PathLike[str], scratch: str) -> None:
         """``root``: the output folder; ``scratch``: key of the folder for unfinished files."""
-        self._root = Path(root).expanduser().absolute()
+        self._root = Path(os.path.expanduser(root)).absolute()
         self._scratch = self._root / scratch
 
     @property

@@ -58,8 +58,8 @@ def is_url(location: str | os.PathLike[str]) -> bool:
 
 
 def local_path(location: str | os.PathLike[str]) -> Path:
-    """The absolute path of a local location."""
-    return Path(plain_name(location)).expanduser().absolute()
+    """The absolute path of a local location; ``~`` at its begin is the home folder, and ``./~`` is not."""
+    return Path(os.path.expanduser(plain_name(location))).absolute()
 
 
 def join(folder: str, name: str) -> str:

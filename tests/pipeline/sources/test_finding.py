@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import uuid
 from pathlib import Path
@@ -20,7 +21,7 @@ from pipeline.commands.validate import validate
 from pipeline.commands.verify import verify
 from pipeline.config import RunConfig
 from pipeline.errors import SourceError
-from pipeline.sources import BAD, FileSource, open_source
+from pipeline.sources import BAD, FileSource, check_apart, open_source
 from pipeline.sources.finding import find_files
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
@@ -221,3 +222,29 @@ def test_a_run_over_text_files_is_proved_and_goes_on(tmp_path: Path, qwen3_folde
         assert run_on(InlineExecutor(), config, open_storage(config.output, layout.SCRATCH)).total.rows == rows
         assert verify(config.output, input=config.input).problems == ()
         (tmp_path / "in" / name).write_text(f"Count from 4 to {name}")
+
+
+def test_a_tilde_is_the_home_folder_at_the_begin_of_a_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder, text in ((home, "home"), (here / "~", "here")):
+        folder.mkdir(parents=True)
+        (folder / "a.jsonl").write_text(json.dumps({"prompt": text}) + "\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    for name in (".", "./~", "./~/a.jsonl", "*/a.jsonl"):
+        assert [file.path for file in source_of(name, tmp_path / "out").files] == [str(here / "~" / "a.jsonl")]
+    assert [file.path for file in source_of("~/a.jsonl", tmp_path / "out").files] == [str(home / "a.jsonl")]
+    assert LocalStorage("./~/out", layout.SCRATCH).url == str(here / "~" / "out")
+
+
+def test_names_that_cannot_be_read_are_refused_by_their_cause(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "link.jsonl").symlink_to("nowhere.jsonl")
+    causes = {"pipe.jsonl": "a pipe, socket or device", "link.jsonl": "a link without a target",
+              "x" * 300 + ".jsonl": "cannot be looked up .File name too long."}  # fmt: skip
+    for name, cause in causes.items():
+        check_apart(str(tmp_path / name), str(tmp_path / "out"))
+        with pytest.raises(SourceError, match=f"^input=.*: {cause}"):
+            source_of(str(tmp_path / name), tmp_path / "out")

@@ -137,6 +137,31 @@ def test_a_row_that_takes_the_library_much_work_ends_alone_as_it_does_in_a_batch
         assert [one.token_ids for one in together] == [one.token_ids for one in alone]
 
 
+BOUNDED_ON_ONE_SIDE = [
+    {"minimum": 10**15}, {"exclusiveMinimum": 2**53 - 1}, {"maximum": -(10**15)}, {"minimum": 1_500_000_000_000_000},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bound", BOUNDED_ON_ONE_SIDE, ids=str)
+def test_numbers_beyond_a_large_bound_end_in_range_in_every_row_of_a_batch(bound: dict[str, int]) -> None:
+    folder = resolve("tiny")
+    schema = {"type": "object", "properties": {"n": {"type": "number", **bound}}, "required": ["n"],
+              "additionalProperties": False}  # fmt: skip
+    prompt = tuple(loaded(folder)[1].encode("Count from 3 to 9."))
+    asked = [
+        Request(request_id=f"{strategy} {seed}", prompt_token_ids=prompt, seed=seed,
+                params=SamplingParams(max_tokens=60, temperature=1.0, strategy=strategy,
+                                      structured_outputs={"json": schema}))
+        for strategy in ("verified", "autoregressive") for seed in range(12)
+    ]  # fmt: skip
+    done = run(engine_of(folder), asked)
+    assert [one.error for one in done] == [None] * 24
+    ended = [one for one in done if one.finish_reason is FinishReason.STOP]
+    assert len(ended) >= 12
+    for one in ended:
+        jsonschema.validate(json.loads(loaded(folder)[1].decode(one.token_ids[:-1])), schema)
+
+
 def test_windows_that_a_forward_filled_by_an_older_plan_are_replaced(folder: Path) -> None:
     """Where forwards overlap, a plan may turn masks off while one is in flight that fills windows by the last plan."""
     expected, engine = plainly(folder, 1.0), engine_of(folder, "kernels")
