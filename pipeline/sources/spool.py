@@ -53,16 +53,18 @@ def tables_of(data: Any, wanted: Wanted = ALL_COLUMNS) -> Iterator[pa.Table]:
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
         yield data
+    elif _is(data, "datasets", "Dataset") and data.format["type"] == "custom":  # rows are made by a function
+        yield from _of_rows(_given(data), wanted)
     elif _is(data, "datasets", "Dataset"):
         arrow = data.with_format("arrow")
         yield from (arrow[i : i + _HASH_ROWS] for i in range(0, max(1, len(arrow)), _HASH_ROWS))
     elif _is(data, "datasets", "IterableDataset"):
         if data.features is None:
-            yield from _of_rows(iter(data), wanted)
+            yield from _of_rows(_given(data), wanted)
         else:
-            yield from _alike(data.with_format("arrow").iter(batch_size=_HASH_ROWS))
+            yield from _alike(_given(data.with_format("arrow").iter(batch_size=_HASH_ROWS)))
     elif _is(data, "ray.data", "Dataset"):
-        yield from _alike(data.iter_batches(batch_size=_HASH_ROWS, batch_format="pyarrow"))
+        yield from _alike(_given(data.iter_batches(batch_size=_HASH_ROWS, batch_format="pyarrow")))
     elif _is(data, "pandas", "DataFrame"):
         yield _of_frame(data, wanted)
     elif isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
@@ -78,6 +80,24 @@ def tables_of(data: Any, wanted: Wanted = ALL_COLUMNS) -> Iterator[pa.Table]:
 def _is(data: Any, package: str, name: str) -> bool:
     """Whether ``data`` is of a class of that name from that package, without importing the package."""
     return any(c.__name__ == name and f"{c.__module__}.".startswith(f"{package}.") for c in type(data).__mro__)
+
+
+def _given(items: Iterable[Any]) -> Iterator[Any]:
+    """The rows or tables of an input that is made while it is read.
+
+    Raises:
+        SourceError: the code that makes them fails.
+    """
+    count = 0
+    try:
+        for item in items:
+            yield item
+            count += getattr(item, "num_rows", 1)
+    except Exception as error:  # of whoever wrote the input
+        cause = (str(error).splitlines() or [""])[0]
+        raise SourceError(
+            f"the input fails after {count} rows ({type(error).__name__}: {cause}). Correct the code that makes them."
+        ) from error
 
 
 def _of_rows(rows: Iterator[Any], wanted: Wanted) -> Iterator[pa.Table]:
@@ -164,7 +184,10 @@ def spool(
         raise SourceError(f"the input has several columns of one name: {schema.names}. Rename them.")
     try:
         digest, sha256 = _write(storage, f"{aside}/{_FILE}", schema, itertools.chain([first], tables))
-    except (pa.ArrowException, ValueError) as error:
+    except BaseException as error:
+        storage.delete(aside)
+        if not isinstance(error, (pa.ArrowException, ValueError)) or isinstance(error, SourceError):
+            raise
         raise SourceError(f"the input cannot be written as Parquet ({error}). Cast or drop the column.") from error
     folder = f"{layout.INPUT}/{MEMORY_KEY}-{digest}"
     if _is_undamaged(storage, f"{folder}/{_FILE}", sha256):

@@ -10,10 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.errors import SourceError
 from pipeline.sources.source import FileSource, cut, damage_named, each_of, open_input, read_with_retries
 from pipeline.sources.source_schemas import common_schema
 from pipeline.types import Slice, SourceFile
 
+_FIRST_FEATHER = b"FEA1"
 _SEQUENTIAL = -1
 """Group of a stream's slices: each is reached only by reading all that is before it."""
 
@@ -97,7 +99,10 @@ def _is_file(path: str, options: Mapping[str, Any]) -> bool:
 def _shape(file: SourceFile, options: Mapping[str, Any]) -> tuple[pa.Schema, tuple[int, ...]]:
     """Schema, and the first row of each batch. Reads one column of a file, and all of a stream."""
     with open_input(file.path, options) as opened:
-        if opened.read(len(IpcSource.magic)) != IpcSource.magic:
+        magic = opened.read(len(IpcSource.magic))
+        if magic.startswith(_FIRST_FEATHER):
+            raise SourceError(f"{file.path}: it is Feather of version 1. Write it as version 2, or as Parquet.")
+        if magic != IpcSource.magic:
             opened.seek(0)
             with pa.ipc.open_stream(pa.PythonFile(opened, mode="r")) as stream:
                 return stream.schema, _starts(batch.num_rows for batch in stream)

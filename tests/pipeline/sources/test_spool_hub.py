@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,30 @@ def test_a_column_of_a_frame_with_values_of_several_kinds_is_text(storage: Local
     assert table["k"].to_pylist() == ["1", '{"x": 2}', None]
     assert table["n"].to_pylist() == [1, 2, 3]
     assert table.column_names == ["prompt", "n", "k", "__index_level_0__"]
+
+
+def test_rows_that_a_transform_makes_are_those_of_the_transform(storage: LocalStorage) -> None:
+    data = datasets.Dataset.from_list(ROWS).with_transform(
+        lambda batch: {"prompt": [p.upper() for p in batch["prompt"]]}
+    )
+    assert rows_of(open_source(data, storage)) == [{"prompt": row["prompt"].upper()} for row in ROWS]
+
+
+def test_an_input_whose_code_fails_is_refused_in_one_line_and_leaves_nothing(storage: LocalStorage) -> None:
+    def broken() -> Iterator[dict[str, str]]:
+        for number in range(5000):
+            if number == 4500:
+                raise ValueError("no more\nof these")
+            yield {"prompt": str(number)}
+
+    for data in (datasets.IterableDataset.from_generator(broken),
+                 datasets.Dataset.from_list(ROWS).with_transform(lambda batch: 1 / 0)):  # fmt: skip
+        with pytest.raises(SourceError, match=r"^the input fails after \d+ rows \(\w+Error: [a-z ]+\)\. Correct"):
+            open_source(data, storage)
+        assert not list(storage.keys(layout.INPUT))
+
+
+def test_a_file_of_the_first_feather_is_named_as_that(tmp_path: Path, storage: LocalStorage) -> None:
+    (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(60) + b"FEA1")
+    with pytest.raises(SourceError, match="it is Feather of version 1"):
+        open_source(str(tmp_path / "a.feather"), storage)
