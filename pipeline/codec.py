@@ -75,6 +75,7 @@ __all__ = [
     "dead_arrays",
     "explain",
     "file_digest",
+    "foreign_param",
     "gain_of",
     "has_url_credentials",
     "keep_url_credentials",
@@ -177,6 +178,15 @@ def param_of_text(name: str, text: str) -> Any:
     return read if is_texts else text
 
 
+def foreign_param(name: str, value: Any) -> RequestError:
+    """The error of a sampling parameter of a type that JSON lacks."""
+    try:
+        params_of_row(SamplingParams(), {name: value})
+    except RequestError as error:
+        return error
+    return RequestError(explain(name, value, f"a {type(value).__name__} is none of JSON's values", "Cast the column."))
+
+
 def param_fault(name: str, value: Any) -> str | None:
     """Why a sampling parameter cannot stand as JSON among values of any kind; None if it comes back as it is.
 
@@ -184,7 +194,7 @@ def param_fault(name: str, value: Any) -> str | None:
         name: of the parameter.
         value: text, which stands there as it is, or another value.
     """
-    if name in _JSON_OR_TEXT:
+    if name in _JSON_OR_TEXT and value != "":
         return None
     value = value.tolist() if hasattr(value, "tolist") else value
     back = param_of_text(name, value) if isinstance(value, str) else param_of_text(name, json.dumps(value, default=str))

@@ -17,9 +17,9 @@ from pipeline.config import RunConfig
 from pipeline.plan.job import Job
 from pipeline.prompts.conversation import conversation, listed, mapping, with_system
 from pipeline.prompts.model_files import resolved_model
+from pipeline.settings.template import JsonText
 from pipeline.sources.json_text import JsonReader, MinusZero, Written
-from pipeline.sources.tabulate import holds_any_values
-from pipeline.sources.types import has_whole_numbers
+from pipeline.sources.types import has_whole_numbers, holds_any_values
 from wedlm_core.tokenizer import Tokenizer
 
 _MARK, _EDGE = "\ufdd0", "\ufdd1"
@@ -88,6 +88,8 @@ def _tokens(tokens: tuple[str, ...]) -> _Tokens:
 def _marked(name: str, value: Any, tokens: _Tokens, fail: bool) -> Any:
     if isinstance(value, str):
         return _marked_text(name, value, tokens, fail)
+    if isinstance(value, JsonText):
+        return JsonText(_marked(name, value.text, tokens, fail), _marked(name, value.value, tokens, fail))
     if isinstance(value, Mapping):
         return {_marked(name, k, tokens, fail): _marked(name, v, tokens, fail) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -239,7 +241,7 @@ def no_value(name: str, error: Exception) -> RequestError:
 
 
 def template_values(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:
-    """:func:`values` as templates write them: numbers as the input has them, lists and objects in text as such."""
+    """:func:`values` as templates write them: numbers as the input has them, lists and objects in text as JsonText."""
     found = values(column)
     if holds_any_values(field):
         return [_structure(value) if isinstance(value, str) else value for value in found]
@@ -259,7 +261,7 @@ def _structure(text: str) -> Any:
     if not text.startswith(("{", "[")):
         return text
     try:
-        return json.loads(text, parse_int=_number, parse_float=_number)
+        return JsonText(text, json.loads(text, parse_int=_number, parse_float=_number))
     except (ValueError, RecursionError):
         return text
 

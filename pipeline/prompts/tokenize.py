@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.codec import Failure, RequestError, explain, param_of_text
+from pipeline.codec import Failure, RequestError, explain, foreign_param, param_of_text
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.job import Job
@@ -42,8 +42,7 @@ from pipeline.sinks.staged import data_checksum, row_digests
 from pipeline.sources import BAD, RAW
 from pipeline.sources.corrected_rows import CorrectedRows
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
-from pipeline.sources.tabulate import holds_any_values
-from pipeline.sources.types import has_whole_numbers
+from pipeline.sources.types import has_whole_numbers, holds_any_values
 from pipeline.storage.damage import FoundDamageError
 from pipeline.types import Unit, column_row_ids, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
@@ -248,9 +247,11 @@ def _with_own_params(
     asked = [*prompts]
     if _STRUCTURE in columns:
         name = job.config.sampling_columns[_STRUCTURE]
+        any_values = holds_any_values(job.source.schema.field(name))
         for i, cell in enumerate(columns[_STRUCTURE]):
             try:
-                columns[_STRUCTURE][i] = None if cell is None else of_cell(name, cell)
+                is_empty = cell is None or (any_values and cell == "")
+                columns[_STRUCTURE][i] = None if is_empty else of_cell(name, cell)
             except Exception as error:  # whatever is wrong with one row's cell must not end the run
                 columns[_STRUCTURE][i] = None
                 asked[i] = asked[i] if isinstance(asked[i], Failure) else Failure.of(error)
@@ -260,8 +261,20 @@ def _with_own_params(
             columns[name] = [None if cell is None else param_of_text(name, cell) for cell in columns[name]]
         elif has_whole_numbers(field):
             columns[name] = [as_written(cell) for cell in columns[name]]
+        _check_json(name, columns[name], asked)
     rows = zip(*columns.values(), strict=True)
     return asked, [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _check_json(name: str, cells: list[Any], asked: list[_Prompt]) -> None:
+    """Fail each row whose parameter JSON does not have: bytes, a decimal, a date, text that is not UTF-8."""
+    for i, cell in enumerate(cells):
+        try:
+            json.dumps(cell)
+        except (TypeError, ValueError):
+            fault = no_value(name, cell) if isinstance(cell, Exception) else foreign_param(name, cell)
+            asked[i] = asked[i] if isinstance(asked[i], Failure) else Failure.of(fault)
+            cells[i] = None
 
 
 def _max_tokens(given: Sequence[_Params], job: Job) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NoReturn
 
@@ -132,6 +133,45 @@ class _Fields(dict[Any, Any]):
         return self[name] if name in self or default is None else default
 
 
+@dataclass(frozen=True)
+class JsonText:
+    """A list or an object in a column of text. A template reads its parts, and writes it as its text.
+
+    Attributes:
+        text: as it was written.
+        value: the list or object.
+    """
+
+    text: str
+    value: list[Any] | Mapping[Any, Any]
+
+
+class _WrittenList(list[Any]):
+    __slots__ = ("_text",)
+    _text: str
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class _WrittenFields(_Fields):
+    __slots__ = ("_text",)
+    _text: str
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def _written(place: str, cell: JsonText) -> _WrittenList | _WrittenFields:
+    found: _WrittenList | _WrittenFields
+    if isinstance(cell.value, Mapping):
+        found = _WrittenFields(place, cell.value)
+    else:
+        found = _WrittenList(_cell(f"{place}[{i}]", item) for i, item in enumerate(cell.value))
+    found._text = cell.text
+    return found
+
+
 class RowEnvironment(BoundedEnvironment):
     """The environment of prompt templates: no null has a text."""
 
@@ -157,6 +197,8 @@ def _cell(place: str, value: Any) -> Any:
         # The table of the rows has one null for a null and for a field that a row lacks.
         null = "null" if "." in place or "[" in place else "null, or missing in this row"
         return NullCell(f"column {place!r} is {null if value is None else 'NaN'}", is_null=value is None)
+    if isinstance(value, JsonText):
+        return _written(place, value)
     if isinstance(value, Mapping):
         return _Fields(place, value)
     if isinstance(value, (list, tuple)):

@@ -15,9 +15,9 @@ from pipeline.errors import SourceError
 from pipeline.sinks.staged import data_checksum
 from pipeline.sources.formats.jsonl import JsonlSource
 from pipeline.sources.source import BAD, HIDDEN, FileSource, SlicedSource, open_input, read_with_retries
-from pipeline.sources.tabulate import holds_any_values, tabulate
+from pipeline.sources.tabulate import tabulate
 from pipeline.sources.text import TextSource
-from pipeline.sources.types import ALL_COLUMNS, Wanted, spelled_as
+from pipeline.sources.types import ALL_COLUMNS, Wanted, holds_any_values, spelled_as
 from pipeline.storage.urls import is_url, local_path
 from pipeline.types import Place, SourceFile, Unit
 

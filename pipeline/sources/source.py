@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from pipeline.errors import SourceError
 from pipeline.sinks.part_format import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
-from pipeline.sources.types import ALL_COLUMNS, Partitions, Wanted, fits, spelled_as
+from pipeline.sources.types import ALL_COLUMNS, Partitions, Wanted, fits, spelled_as, text_field
 from pipeline.storage.retry import BEFORE_THE_RUN, map_ahead, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote
 from pipeline.types import Slice, SourceFile, Unread
@@ -149,8 +149,13 @@ class FileSource:
         return fits(own, table)
 
     def want(self, wanted: Wanted) -> None:
-        """Enter the columns that the job asks for."""
+        """Enter the columns that the job asks for. A folder ``stop=5`` gives the text "5"."""
         self.wanted = wanted
+        self._read_as_text(wanted.texts.intersection(field.name for field in self._partitions.fields))
+
+    def _read_as_text(self, names: Collection[str]) -> None:
+        if names:
+            self.widen(pa.schema([text_field(f.name) if f.name in names else f for f in self.schema]))
 
     def widen(self, table: pa.Schema) -> None:
         """Take the columns of ``table`` and their types, those that the files lack as null; others follow.

@@ -20,7 +20,15 @@ from pipeline.codec import param_fault
 from pipeline.sources.json_text import MinusZero, Misfit, Row, Written, has_half_pair, is_null, write_json
 from pipeline.sources.limits import DEPTH_RULE, check_column_count, is_too_deep
 from pipeline.sources.source import BAD, RAW
-from pipeline.sources.types import ALL_COLUMNS, WHOLE_NUMBERS, Wanted, has_whole_numbers, number_type
+from pipeline.sources.types import (
+    ALL_COLUMNS,
+    ANY_VALUES,
+    WHOLE_NUMBERS,
+    Wanted,
+    has_whole_numbers,
+    holds_any_values,
+    number_type,
+)
 
 ColumnTypes = Mapping[str, pa.DataType | None]
 """Name of a column -> its type, in order; None: its values have no common type, so that it is text."""
@@ -29,8 +37,6 @@ _NO_ARRAY = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 _KINDS = ({int, float, MinusZero}, {str}, {bool})
 
-ANY_VALUES = {b"wedlm.any_values": b"1"}
-"""Metadata of a text column whose values were of several kinds, or of none that Arrow has, where types are inferred."""
 _MOST_SHOWN = 1000
 """Characters of a list of names that a message shows."""
 
@@ -266,11 +272,6 @@ def columns_of(inferred: Inferred) -> pa.Schema:
 def infer_columns(rows: Sequence[Any]) -> pa.Schema:
     """The columns of ``rows``: see :func:`infer_types`."""
     return columns_of(infer_types(rows))
-
-
-def holds_any_values(field: pa.Field) -> bool:
-    """Whether a text column's cells stand for values of any kind: as JSON unless they are text."""
-    return (field.metadata or {}).keys() >= ANY_VALUES.keys()
 
 
 def tabulate(rows: Sequence[Any], columns: pa.Schema, wanted: Wanted = ALL_COLUMNS) -> pa.Table:

@@ -10,10 +10,13 @@ from enum import IntEnum
 
 import pyarrow as pa
 
+from pipeline.codec import TEXT_PARAMS
 from pipeline.config import RunConfig
 from pipeline.settings.template import PromptTemplate
 from pipeline.types import SourceFile
 
+ANY_VALUES = {b"wedlm.any_values": b"1"}
+"""Metadata of a text column whose values were of several kinds, or of none that Arrow has, where types are inferred."""
 WHOLE_NUMBERS = {b"wedlm.whole_numbers": b"1"}
 """Metadata of a column of fractions whose whole numbers were written as 1, and none as 1.0."""
 
@@ -105,6 +108,11 @@ def has_whole_numbers(field: pa.Field) -> bool:
     return (field.metadata or {}).keys() >= WHOLE_NUMBERS.keys()
 
 
+def holds_any_values(field: pa.Field) -> bool:
+    """Whether a text column's cells stand for values of any kind: as JSON unless they are text."""
+    return (field.metadata or {}).keys() >= ANY_VALUES.keys()
+
+
 def spelled_as(field: pa.Field, own: pa.Field) -> pa.Field:
     """A column of a table, with the spelling of numbers that ``own`` has, whose values it is to hold."""
     number, there = number_type(own.type), number_type(field.type)
@@ -164,6 +172,11 @@ def widened(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
     return None
 
 
+def text_field(name: str) -> pa.Field:
+    """A column of texts that may stand for values of any kind, as all cells of CSV and names of folders do."""
+    return pa.field(name, pa.string(), metadata=ANY_VALUES)
+
+
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -197,7 +210,10 @@ class Partitions:
         rows = [dict(file.partitions) for file in files]
         names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in columns]
         arrays = [_typed([row.get(name) for row in rows]) for name in names]
-        fields = tuple(pa.field(name, array.type) for name, array in zip(names, arrays, strict=True))
+        fields = tuple(
+            text_field(n) if pa.types.is_string(a.type) else pa.field(n, a.type)
+            for n, a in zip(names, arrays, strict=True)
+        )
         return cls(fields=fields, values=tuple(zip(*arrays, strict=True)) if arrays else ())
 
     def cast(self, types: Mapping[str, pa.DataType]) -> Partitions:
@@ -256,6 +272,11 @@ class Wanted:
     def params_in(self, name: str) -> tuple[str, ...]:
         """The sampling parameters that a column holds."""
         return tuple(param for param, column in self.params if column == name)
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """Columns of sampling parameters that are texts, or lists of them."""
+        return frozenset(column for param, column in self.params if param in TEXT_PARAMS)
 
     def has(self, name: str) -> bool:
         """Whether a column is asked for."""

@@ -16,16 +16,14 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from pipeline.codec import TEXT_PARAMS
 from pipeline.errors import SourceError
 from pipeline.sources.csv_records import Record, delimiter_of, records
 from pipeline.sources.finding import has_suffix
 from pipeline.sources.json_text import Misfit, Row
 from pipeline.sources.limits import INFER_BYTES, MAX_ROW_BYTES, check_column_count
 from pipeline.sources.source import each_of, read_with_retries
-from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.text import LongLine, TextSource, lines_of, open_text, with_compression
-from pipeline.sources.types import Wanted
+from pipeline.sources.types import Wanted, text_field
 from pipeline.types import SourceFile
 
 _INFER_ROWS = 20_000
@@ -72,10 +70,9 @@ class CsvSource(TextSource):
 
     def want(self, wanted: Wanted) -> None:
         """Read columns of texts for sampling as text: a cell ``5`` is the stop string "5", beside whatever others."""
-        super().want(replace(wanted, params=()))  # all cells are text, which parameters are read from
-        texts = {column for param, column in wanted.params if param in TEXT_PARAMS}
-        if texts & set(self.schema.names):
-            self.widen(pa.schema([_field(f.name, "text") if f.name in texts else f for f in self.schema]))
+        super().want(wanted)
+        self.wanted = replace(wanted, params=())  # all cells are text, which parameters are read from
+        self._read_as_text(wanted.texts.intersection(self.schema.names))
 
     def fits(self, own: pa.DataType, table: pa.DataType) -> bool:
         """Cells are text and can be read as text; whole numbers as numbers of any kind."""
@@ -247,7 +244,7 @@ def _common(one: str | None, other: str | None) -> str | None:
 
 
 def _field(name: str, kind: str) -> pa.Field:
-    return pa.field(name, _TYPES[kind], metadata=ANY_VALUES if kind == "text" else None)
+    return text_field(name) if kind == "text" else pa.field(name, _TYPES[kind])
 
 
 def _look(file: SourceFile, options: Mapping[str, Any]) -> tuple[_Header, list[str | None]]:

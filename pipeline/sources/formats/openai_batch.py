@@ -15,8 +15,8 @@ import pyarrow as pa
 from pipeline.errors import SourceError
 from pipeline.sources.formats.jsonl import JsonlSource, parsed_rows
 from pipeline.sources.source import NO_ROWS, read_with_retries
-from pipeline.sources.tabulate import ANY_VALUES
 from pipeline.sources.text import lines_of, open_text
+from pipeline.sources.types import text_field
 from pipeline.types import SourceFile
 
 CUSTOM_ID = "custom_id"
@@ -26,7 +26,7 @@ BATCH_COLUMNS = pa.schema(
         pa.field(CUSTOM_ID, pa.string()),
         pa.field("method", pa.string()),
         pa.field("url", pa.string()),
-        pa.field(BODY, pa.string(), metadata=ANY_VALUES),
+        text_field(BODY),
     ]
 )
 _TELLTALE = {CUSTOM_ID, "url", BODY}

@@ -12,11 +12,10 @@ from pipeline.codec import SamplingParams
 from pipeline.commands.preview import preview
 from pipeline.config import RunConfig
 from pipeline.prompts.prompt import template_values
-from pipeline.settings.template import PromptTemplate
+from pipeline.settings.template import NullCellError, PromptTemplate
 from pipeline.sources.corrected_rows import table_of
 from pipeline.sources.source import BAD, FileSource
-from pipeline.sources.tabulate import ANY_VALUES
-from pipeline.sources.types import Wanted
+from pipeline.sources.types import ANY_VALUES, Wanted
 from testing.pipeline.source_rows import all_rows, opened
 
 WRITTEN = Wanted(written=frozenset({"n"}))
@@ -111,3 +110,17 @@ def test_rows_of_every_spelling_are_rendered_by_a_run(qwen3_folder: Path, tmp_pa
     rows = preview(config, rows=4).to_pylist()
     assert [row["error"] is None for row in rows] == [True, True, True, False]
     assert [row["prompt_tokens"] for row in rows[:3]] == [1, 3, 2], "of the bytes 1, 1.5 and -0"
+
+
+@pytest.mark.parametrize(
+    "text", ['["a",  "b"]', '{"a": null, "b": "x"}', '{"a": 1, "a": 2}', "[1.50]", "[see note]", "{}"]
+)
+def test_a_template_writes_json_in_text_as_it_stands_there_and_reads_its_parts(text: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text('prompt,n\np,"' + text.replace('"', '""') + '"\n')
+    table = all_rows(source := opened(str(tmp_path / "in.csv"), tmp_path), 9)
+    (cell,) = template_values(source.schema.field("n"), table["n"])
+    assert PromptTemplate("{{ n }}|{{ n ~ '.' }}").render({"n": cell}) == f"{text}|{text}."
+    if '"b": "x"' in text:
+        assert PromptTemplate("{{ n.b }}{% if n.a is none %}!{% endif %}").render({"n": cell}) == "x!"
+        with pytest.raises(NullCellError):
+            PromptTemplate("{{ n.a }}").render({"n": cell})

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import IterableDataset
 
@@ -75,3 +78,39 @@ def test_whole_numbers_in_lists_stay_whole_beside_fractions(qwen3_folder: Path, 
     found = errors(jsonl([[5], [5.5]], tmp_path), qwen3_folder, "stop_token_ids")
     assert [error is None for error in found] == [True, False]
     assert errors(jsonl([[[5, 1.5]], [[6, 2]]], tmp_path), qwen3_folder, "logit_bias") == [None, None]
+
+
+NOT_UTF8 = pa.array([b"\xff", b"\xfe"]).view(pa.string())
+FOREIGN: list[tuple[str, pa.Array]] = [
+    ("stop", pa.array([b"x", b"y"])), ("stop", pa.array([[b"x"], [b"y"]])), ("stop", pa.array([1, 2], pa.date32())),
+    ("bad_words", pa.array([1, 2], pa.timestamp("us"))), ("stop", NOT_UTF8),
+    ("temperature", pa.array([Decimal("0.5"), Decimal("1.0")])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("param", "array"), FOREIGN)
+def test_a_type_that_json_lacks_fails_its_row(param: str, array: pa.Array, qwen3_folder: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"prompt": ["a", "b"], "m": array}), tmp_path / "in.parquet")
+    for error in errors(tmp_path / "in.parquet", qwen3_folder, param, columns=[]):
+        assert error is not None
+        assert error.startswith(param)
+
+
+def test_names_of_folders_are_texts_as_cells_of_csv_are(qwen3_folder: Path, tmp_path: Path) -> None:
+    for value in ("2", "03", "2.0"):
+        (tmp_path / f"n={value}").mkdir()
+        jsonl([None], tmp_path / f"n={value}")
+    for param, faulty in (("stop", 0), ("max_tokens", 1)):
+        config = RunConfig(
+            input=str(tmp_path), output="unused", model=str(qwen3_folder), sampling=SamplingParams(max_tokens=1),
+            sampling_columns={param: "n"},
+        )  # fmt: skip
+        failed = [row for row in preview(config, rows=3).to_pylist() if row["error"] is not None]
+        assert [row["n"] for row in failed] == ["03"] * faulty
+
+
+def test_an_empty_cell_of_csv_keeps_the_form_that_the_run_asks_for(qwen3_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text('prompt,m\na,"{""type"": ""integer""}"\na,\n')
+    assert errors(tmp_path / "in.csv", qwen3_folder, "structured_outputs") == [None, None]
+    found = errors(jsonl([{"type": "integer"}, "", 5], tmp_path), qwen3_folder, "structured_outputs")
+    assert [error is None for error in found] == [True, False, False]
