@@ -239,8 +239,7 @@ def _opened(input: Any, output: str, state: RunState, options: Mapping[str, Any]
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalStorage(folder, layout.SCRATCH)
         source = source_of(config, storage, begun=state.input_base)
-        if state.begun_digests:
-            read_as_begun(source, state.read_columns)
+        read_as_begun(source, state.read_columns)
         yield source
 
 
