@@ -10,10 +10,11 @@ import functools
 import hashlib
 import json
 import types
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
@@ -92,6 +93,7 @@ __all__ = [
     "plain_params",
     "prefix_cacheability",
     "quotes_secrets",
+    "read_json",
     "redact",
     "redact_forms",
     "remember",
@@ -164,12 +166,34 @@ def _parsed(name: str, value: Any) -> Any:
     return _integral(name, value)
 
 
+def read_json(text: str | bytes) -> Any:
+    """The value of JSON text in a cell.
+
+    Raises:
+        ValueError: it is not JSON, such as NaN; or an object names a key twice, so that a value would be lost.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the key {twice!r} occurs twice in an object")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
 def param_of_text(name: str, text: str) -> Any:
     """The value of a sampling parameter that stands as text in a column of values of any kind; no text is null."""
     if not text:
         return None
     try:
-        read = json.loads(text)
+        read = read_json(text)
     except (ValueError, RecursionError):
         return text  # refused as it is, by name
     if name not in TEXT_PARAMS:

@@ -7,11 +7,10 @@ A null in JSON text is kept, such as the default of a tool's parameter.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.codec import RequestError, explain
+from pipeline.codec import RequestError, explain, read_json
 from pipeline.sources.limits import MAX_DEPTH, is_too_deep
 from wedlm_core.messages import with_text
 
@@ -88,7 +87,7 @@ def _read(name: str, value: Any, wanted: str) -> Any:
     """A value, parsed if it is text, and nested no deeper than templates may look."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = read_json(value)
         except ValueError as error:
             raise RequestError(explain(name, value, f"not JSON ({error})", f"Write {wanted}.")) from error
         except RecursionError as error:

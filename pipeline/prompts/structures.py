@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.codec import Failure, RequestError, StructuredOutputs, WeDLMError, explain
+from pipeline.codec import Failure, RequestError, StructuredOutputs, WeDLMError, explain, read_json
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.limited_process import ExceededError, LimitedProcess
@@ -42,7 +42,7 @@ def of_cell(name: str, value: Any) -> Mapping[str, Any]:
         raise no_value(f"column {name!r}", value)
     if isinstance(value, (str, bytes)):
         try:
-            value = json.loads(value)
+            value = read_json(value)
         except (ValueError, RecursionError) as error:
             rule = f"not JSON ({str(error) or 'nested too deeply'})"
             raise RequestError(explain(name, value, rule, "Write a JSON schema, or null.")) from None

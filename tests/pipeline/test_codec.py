@@ -9,9 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.codec import SamplingParams, StructuredOutputs, param_fault, param_of_text, params_hash, params_of_row
+from pipeline.codec import (
+    SamplingParams,
+    StructuredOutputs,
+    param_fault,
+    param_of_text,
+    params_hash,
+    params_of_row,
+    read_json,
+)
 from pipeline.config import RunConfig
 from pipeline.fingerprint import fingerprint_fields
+from pipeline.prompts.conversation import listed
+from pipeline.prompts.structures import of_cell
 from wedlm_core.errors import RequestError
 
 NAMES = [f.name for f in fields(SamplingParams)]
@@ -118,3 +128,16 @@ def test_a_parameter_among_values_of_any_kind_has_its_own_kind_or_a_fault(
         fault = param_fault(name, value)
         assert fault is not None
         assert fault.startswith(f"{name}={value!r}: ")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"type": "integer", "type": "string"}', '[{"a": {"b": 1, "b": 1}}]', "[NaN]", "Infinity"]
+)
+def test_json_in_a_cell_that_would_lose_a_value_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"occurs twice|is no number"):
+        read_json(text)
+    for refuse in (lambda: of_cell("m", text), lambda: listed("m", text)):
+        with pytest.raises(RequestError, match=r"not JSON .*(occurs twice|is no number)"):
+            refuse()
+    with pytest.raises(RequestError, match="logit_bias"):
+        params_of_row(SamplingParams(), {"logit_bias": text})
