@@ -21,7 +21,7 @@ from pipeline.config import RunConfig
 
 
 @given(data=st.data(), actors=st.integers(1, 6), usual=st.integers(1, 5), count=st.integers(0, 30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_unit_is_done_once_whatever_happens_in_whatever_order(
     data: st.DataObject, actors: int, usual: int, count: int
 ) -> None:

@@ -98,7 +98,7 @@ def test_idle_actors_are_ended_soon_when_nothing_waits_and_late_when_something_d
     waiting=st.integers(0, 40),
     unit_seconds=st.none() | st.floats(0.01, 1000),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_there_is_the_limits_hold_and_nobody_with_units_is_ended(
     data: st.DataObject, least: int, more: int, waiting: int, unit_seconds: float | None
 ) -> None:

@@ -45,7 +45,7 @@ def _fit(histogram: Mapping[int, int], actor: int, owners: Mapping[int, int]) ->
 
 
 @given(data=st.data(), max_overtakes=st.integers(1, 12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_while_few_wait_it_decides_as_if_all_were_compared(data: st.DataObject, max_overtakes: int) -> None:
     fast, slow = WaitingUnits(max_overtakes), _Readable(max_overtakes)
     owners: dict[int, int] = {}

@@ -118,7 +118,7 @@ def test_bad_rows_fail_alone_and_are_kept_whole_in_the_dead_letters(
 
 
 @given(data=st.data(), unit_rows=st.integers(1, 6), seed=st.integers(0, 99))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_every_row_once_whatever_was_committed_before(
     data: st.DataObject,
     unit_rows: int,

@@ -97,7 +97,7 @@ def test_narrow_weights_agree_with_the_plain_decoder(
 )  # fmt: skip
 @example(rows=2, sequences=3, cached=1500, dim=64, group=2, page=64, seed=0)  # more keys than are fetched at once
 @example(rows=1, sequences=4, cached=130, dim=32, group=1, page=64, seed=0)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_attention_equals_a_plain_softmax(
     rows: int, sequences: int, cached: int, dim: int, group: int, page: int, seed: int
 ) -> None:

@@ -136,7 +136,7 @@ def numbers_of(choice: Choice) -> list[torch.Tensor]:
     splits=st.integers(1, 5),
     most=st.sampled_from([0, 1, 5, 20]),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_it_chooses_as_the_oracle_whatever_the_split(
     count: int, vocab: int, seed: int, suppressing: bool, filtering: bool, adjusting: bool, restricting: bool,
     coarse: bool, dead: float, sharpness: float, dtype: torch.dtype, splits: int, most: int,
