@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -69,25 +68,6 @@ class Node:
                 if "GenerateActor" in " ".join(worker.cmdline()):
                     found.append(worker)
         return found
-
-    def freeze(self) -> None:
-        """SIGSTOP to every process of it, as if the machine stood still: its memory and sockets stay."""
-        stopped: set[int] = set()
-        while left := [process for process in self.processes() if process.pid not in stopped]:
-            for process in left:  # again, as one of them may have started another before it was stopped
-                stopped.add(process.pid)
-                with suppress(psutil.NoSuchProcess):
-                    process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """SIGCONT to every process of it."""
-        for process in self.processes() if psutil.pid_exists(self.pid) else []:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGCONT)
-
-    def terminate(self) -> None:
-        """SIGTERM to ``ray start --block``, as a platform does that stops a machine: Ray drains the node."""
-        os.kill(self.pid, signal.SIGTERM)
 
     def kill_raylet(self) -> None:
         """SIGKILL to the raylet: the node is lost, and its workers end with it."""
@@ -162,11 +142,6 @@ class Cluster:
                     raise
         self.nodes.append(node)
         return node
-
-    def add_nodes(self, count: int, cpus: int, gpus: int = 0) -> list[Node]:
-        """Start several nodes at once; see :meth:`add_node`."""
-        with ThreadPoolExecutor(count) as threads:
-            return list(threads.map(lambda _: self.add_node(cpus, gpus), range(count)))
 
     def kill_head(self) -> None:
         """SIGKILL to every process of the head."""
