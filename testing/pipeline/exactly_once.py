@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -72,7 +73,7 @@ class SmallJob:
     Args:
         folder: for the input.
         model: a model folder.
-        output: a folder or URL; None is one beside the input.
+        output: a folder or the URL of a store; None is a folder beside the input.
         options: of the output's file system.
         like: a job whose output, a folder, is copied if it is there. The input is its own, and has to stay as it is: a
             copy of a file is to a run another file.
@@ -90,8 +91,11 @@ class SmallJob:
         self.source = folder / "a.parquet" if like is None else like.source
         if like is None:
             pq.write_table(pa.Table.from_pylist(rows), self.source, row_group_size=8)
-        elif Path(like.config.output).exists():
+        elif output is None and Path(like.config.output).exists():
             shutil.copytree(like.config.output, folder / "out")
+        elif output is not None:
+            fs, place = fsspec.core.url_to_fs(output, **(options or {}))
+            fs.put(f"{like.config.output}/", f"{place}/", recursive=True)
         self.options = dict(options or {})
         self.config = RunConfig(
             input=str(self.source), output=output or str(folder / "out"), model=str(model), unit_rows=4,

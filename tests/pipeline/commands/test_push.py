@@ -201,11 +201,10 @@ def test_damage_never_gets_a_commit(make_job: Any, hub: HubServer) -> None:
     assert on_hub(hub) == {}
 
 
-def test_an_output_in_a_store_and_a_branch(make_job: Any, hub: HubServer, s3: S3Server, tmp_path: Path,
+def test_an_output_in_a_store_and_a_branch(make_job_that_ran: Any, hub: HubServer, s3: S3Server, tmp_path: Path,
                                            qwen3_folder: Path) -> None:  # fmt: skip
     output = f"{s3.bucket(f'b{uuid.uuid4().hex[:12]}')}/out"
-    job = SmallJob(tmp_path / "job", qwen3_folder, output=output, options=s3.options)
-    job.run()
+    job = SmallJob(tmp_path / "job", qwen3_folder, output, s3.options, like=make_job_that_ran())
     done = pushed(job, hub, revision="next", private=True)
     repo = hub.repos[REPO]
     there = repo.commits[repo.branches["next"]]
