@@ -391,8 +391,7 @@ def test_mistakes_in_stages_are_named(qwen3_folder: Path, stages: Any, named: st
         ChainConfig.of(RunConfig(input="x", output="y", model=str(qwen3_folder)), stages)
 
 
-@pytest.mark.parametrize("part_bytes", [1, 9000])
-@pytest.mark.parametrize("units", [(0, 5), (2, 3), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize(("units", "part_bytes"), [((0, 5), 1), ((2, 3), 9000), ((0, 1, 2, 3, 4), 9000)])
 def test_units_of_which_no_row_goes_on_take_no_room_and_are_done(
     make_chain: MakeChain, units: tuple[int, ...], part_bytes: int
 ) -> None:

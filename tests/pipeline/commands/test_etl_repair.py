@@ -50,8 +50,7 @@ def lose_ledger(table: ScheduledTable) -> None:
 DAMAGES = [lose_records, lose_last_record, lose_a_folder, lose_ledger]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("most", [50_000, 1], ids=["at once", "in rounds"])
+@pytest.mark.parametrize(("damage", "most"), [*((damage, 50_000) for damage in DAMAGES), (lose_records, 1)])
 def test_repair_does_what_the_error_says(
     table: ScheduledTable, tmp_path: Path, damage: Callable[[ScheduledTable], None], most: int
 ) -> None:
