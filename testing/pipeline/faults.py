@@ -72,6 +72,11 @@ def crash_points(moments: Sequence[Moment], *, every: bool = True) -> list[int]:
     return sorted({number for of_kind in ends for number in of_kind.values()})
 
 
+def last_of_each_boundary(moments: Sequence[Moment]) -> list[int]:
+    """The last of :func:`crash_points` at each boundary, for operations whose writing another sweep covers."""
+    return sorted({boundary(moments[at]): at for at in crash_points(moments)}.values())
+
+
 class Killed(BaseException):
     """The process is dead: nothing after this may touch the storage."""
 

@@ -16,7 +16,7 @@ from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder, cr
 from testing.pipeline.leases import expire_leases
 
 Inject = Callable[..., None]
-_DEFAULT = 6
+_DEFAULT = 4
 """Crash points that are tried by default, evenly spread."""
 
 

@@ -22,7 +22,15 @@ from pipeline.selection.settings import FilterConfig
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
-from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder, boundary, crash_points
+from testing.pipeline.faults import (
+    CrashAt,
+    FaultyStorage,
+    Killed,
+    Recorder,
+    boundary,
+    crash_points,
+    last_of_each_boundary,
+)
 from testing.pipeline.leases import expire_leases
 from testing.pipeline.s3 import S3Server
 from testing.sweeps import AT_EVERY
@@ -117,7 +125,7 @@ def test_a_filter_that_dies_anywhere_leaves_nothing_half_and_the_next_completes_
     expected = data(tmp_path / "whole")
     assert len(files(tmp_path / "whole")) > 1
     seen = set()
-    for at in crash_points(recorder.moments, every=every):
+    for at in crash_points(recorder.moments) if every else last_of_each_boundary(recorder.moments):
         moment = recorder.moments[at]
         folder = tmp_path / str(at)
         storage = LocalStorage(folder, layout.SCRATCH)
@@ -232,8 +240,7 @@ def test_of_a_damaged_output_the_next_filter_says_so_or_corrects_it(source: Path
 
 def test_on_an_object_store_it_is_the_same(job: SmallJob, s3: S3Server, qwen3_folder: Path, tmp_path: Path) -> None:
     bucket = s3.bucket("filter")
-    made = SmallJob(tmp_path / "in", qwen3_folder, f"{bucket}/out", s3.options)
-    made.run()
+    SmallJob(tmp_path / "in", qwen3_folder, f"{bucket}/out", s3.options, like=job)
     here = pipeline.filter(job.config.output, to=tmp_path / "here", keep="best 1 per row", dedup=True)
     for _ in range(2):
         there = pipeline.filter(

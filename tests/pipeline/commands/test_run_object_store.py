@@ -25,7 +25,7 @@ from pipeline.errors import LeaseError, LeaseLostError, OutputError, SinkError
 from pipeline.storage.object_store import ObjectStorage
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.fakes import InlineExecutor
-from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder, crash_points
+from testing.pipeline.faults import CrashAt, FaultyStorage, Killed, Recorder, crash_points, last_of_each_boundary
 from testing.pipeline.leases import expire_leases
 from testing.pipeline.s3 import S3Server
 from testing.sweeps import AT_EVERY
@@ -114,7 +114,7 @@ def test_a_run_that_dies_at_any_operation_is_completed_by_the_next_which_takes_o
     whole = in_memory()
     recorder = Recorder()
     whole.run(storage=FaultyStorage(whole.storage, recorder))
-    for at in crash_points(recorder.moments, every=every):
+    for at in crash_points(recorder.moments) if every else last_of_each_boundary(recorder.moments):
         case = in_memory()
         with pytest.raises(Killed):
             case.run(storage=FaultyStorage(case.storage, CrashAt(at)))

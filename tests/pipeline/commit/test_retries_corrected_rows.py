@@ -218,7 +218,7 @@ def test_corrected_rows_are_kept_in_an_output_on_an_object_store(
 
 
 @AT_EVERY
-@pytest.mark.parametrize("way", [pytest.param("setting", marks=pytest.mark.slow), "file", "rows"])
+@pytest.mark.parametrize("way", [*(pytest.param(way, marks=pytest.mark.slow) for way in ("setting", "file")), "rows"])
 def test_a_kill_anywhere_then_the_same_command_equals_the_undisturbed_one(
     tmp_path: Path, qwen3_folder: Path, way: str, every: bool
 ) -> None:
