@@ -2,7 +2,7 @@
 
 The launches are the engine's own, with its arguments, for the shape of an 8B model and for the shipped one
 (:mod:`testing.ahead_of_time`). Triton's compiler and its assembler need no device. By default each kernel is compiled
-in one or two variants, for the 8B shape in bfloat16; in all with ``-m slow``.
+in one or two variants, for the 8B shape in bfloat16 and H100; in all and for A100 with ``-m slow``.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from testing.ahead_of_time.__main__ import SHARED_BYTES, faults
+from testing.ahead_of_time.__main__ import faults
 from testing.ahead_of_time.variants import products
 from testing.engine.published_models import WEDLM_8B
 from testing.repository import ROOT
 from wedlm_core.model.int8_gpu import _int4_tiles_of, tiles_of
-
-CAPABILITIES = sorted(SHARED_BYTES)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux"),
@@ -35,40 +34,44 @@ def environment() -> dict[str, str]:
     return {**plain, "TRITON_DEFAULT_FP_FUSION": "1"}  # today's default, set so that Triton does not warn
 
 
-@pytest.fixture(scope="module", params=["brief", pytest.param("all", marks=pytest.mark.slow)])
-def compiled(request: pytest.FixtureRequest) -> dict[int, list[dict[str, Any]]]:
-    """Variants by compute capability, compiled side by side in processes of their own."""
-    some = ["--brief"] if request.param == "brief" else []
-    running = {
-        capability: subprocess.Popen(
-            [sys.executable, "-m", "testing.ahead_of_time", str(capability), "--json", *some],
-            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for capability in CAPABILITIES
-    }  # fmt: skip
-    found = {}
-    for capability, process in running.items():
-        out, errors = process.communicate(timeout=580)
-        assert process.returncode == 0, errors[-3000:]
-        found[capability] = json.loads(out)
-    return found
+def _slow(capability: int, scope: str) -> Any:
+    return pytest.param((capability, scope), marks=pytest.mark.slow(reason="the compiler takes 20 s and more"))
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_every_kernel_fits_in_shared_memory_and_registers(
-    compiled: dict[int, list[dict[str, Any]]], capability: int
-) -> None:
-    wrong = [(v["launch"], why) for v in compiled[capability] for why in faults(capability, v["kernel"])]
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """Variants of the kernels, compiled for one compute capability in a process of its own."""
+
+    capability: int
+    variants: list[dict[str, Any]]
+
+
+@pytest.fixture(
+    scope="module", params=[(90, "brief"), _slow(80, "brief"), _slow(80, "all"), _slow(90, "all")], ids=str
+)  # fmt: skip
+def compiled(request: pytest.FixtureRequest) -> Compiled:
+    capability, scope = request.param
+    some = ["--brief"] if scope == "brief" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "testing.ahead_of_time", str(capability), "--json", *some], cwd=ROOT, env=environment(),
+        capture_output=True, text=True, timeout=580, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Compiled(capability=capability, variants=json.loads(done.stdout))
+
+
+def test_every_kernel_fits_in_shared_memory_and_registers(compiled: Compiled) -> None:
+    wrong = [(v["launch"], why) for v in compiled.variants for why in faults(compiled.capability, v["kernel"])]
     assert not wrong
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_every_kernel_of_the_packages_is_among_them(compiled: dict[int, list[dict[str, Any]]], capability: int) -> None:
-    names = {v["kernel"]["name"] for v in compiled[capability]}
+def test_every_kernel_of_the_packages_is_among_them(compiled: Compiled) -> None:
+    names = {v["kernel"]["name"] for v in compiled.variants}
     expected = {"attend_tiles", "join_splits", "_write", "_add_rms_norm", "_norm_rope", "_silu_mul", "reduce_tiles",
                 "combine_tiles", "_double", "round_rows_int8", "multiply_int8", "multiply_int4", "multiply_few_rows",
                 "place_tiles", "pack_rows", "fill_inputs", "advance_windows"}  # fmt: skip
-    assert names == expected | ({"round_rows"} if capability >= 89 else set())
+    assert names == expected | ({"round_rows"} if compiled.capability >= 89 else set())
+    assert any("fp8" in v["launch"] for v in compiled.variants) == (compiled.capability >= 89)
 
 
 def test_products_with_every_kind_of_tiles_are_among_them() -> None:
@@ -81,11 +84,8 @@ def test_products_with_every_kind_of_tiles_are_among_them() -> None:
         assert {_int4_tiles_of(rows, hopper=hopper) for rows in narrow} == kinds
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_half_precision_attention_is_on_tensor_cores_and_the_sampler_reads_whole_vectors(
-    compiled: dict[int, list[dict[str, Any]]], capability: int
-) -> None:
-    for variant in compiled[capability]:
+def test_half_precision_attention_is_on_tensor_cores_and_the_sampler_reads_whole_vectors(compiled: Compiled) -> None:
+    for variant in compiled.variants:
         kernel, launch = variant["kernel"], variant["launch"]
         if kernel["name"] == "attend_tiles" and "bfloat16" in launch:
             assert kernel["tensor_cores"] > 0, launch
@@ -94,11 +94,7 @@ def test_half_precision_attention_is_on_tensor_cores_and_the_sampler_reads_whole
             assert kernel["registers"] <= 128, f"{launch}: four programs of four warps fit on a processor"
 
 
-def test_eight_bits_are_compiled_where_the_device_has_them_and_refused_elsewhere_in_one_line(
-    compiled: dict[int, list[dict[str, Any]]],
-) -> None:
-    assert any("fp8" in v["launch"] for v in compiled[90])
-    assert not any("fp8" in v["launch"] for v in compiled[80])
+def test_floats_of_eight_bits_are_refused_in_one_line_where_the_device_lacks_them() -> None:
     code = """
 from testing import pretend
 pretend.install(capability=(8, 0))
