@@ -36,13 +36,21 @@ def ask(cache: Path, code: str = CODE) -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with one kernel, to be copied."""
+    folder = tmp_path_factory.mktemp("filled")
+    assert ask(folder) == "False 0 1 True"
+    return folder
+
+
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("damaged", ["*.nbc", "*.nbi"])
 @pytest.mark.parametrize("damage", ["cut", "empty", "other bytes"])
 def test_a_kernel_is_compiled_once_and_again_when_its_file_is_damaged(
-    damaged: str, damage: str, tmp_path: Path
+    damaged: str, damage: str, filled: Path, tmp_path: Path
 ) -> None:
-    assert ask(tmp_path) == "False 0 1 True"
+    shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
     (folder,) = tmp_path.iterdir()
     assert any(path.name.startswith("step._is_stop") for path in folder.iterdir())
     for file in tmp_path.rglob(damaged):
@@ -56,8 +64,8 @@ def test_a_kernel_is_compiled_once_and_again_when_its_file_is_damaged(
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("damaged", ["*.nbc", "*.nbi"])
-def test_a_kernel_that_cannot_be_kept_is_used_all_the_same(damaged: str, tmp_path: Path) -> None:
-    ask(tmp_path)
+def test_a_kernel_that_cannot_be_kept_is_used_all_the_same(damaged: str, filled: Path, tmp_path: Path) -> None:
+    shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
     for file in tmp_path.rglob(damaged):
         file.unlink()
         file.mkdir()
