@@ -71,6 +71,7 @@ def by_model_and_window() -> list[Any]:
     return [pytest.param(names, id=key) for key, names in sorted(groups.items())]
 
 
+@pytest.mark.sweep(6)  # all of them run at once in the next test
 @pytest.mark.parametrize("name", case_ids())
 def test_case(name: str) -> None:
     run_cases([name])

@@ -116,7 +116,7 @@ def breaks(
     return lambda: raised
 
 
-@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("at", [0, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("owner", "name"), SEAMS, ids=lambda value: getattr(value, "__name__", value))
 def test_an_optimisation_that_raises_is_left_out(
     owner: Any, name: str, at: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -149,7 +149,7 @@ def broken_grammars(
     return outputs(made), made, raised()
 
 
-@pytest.mark.parametrize("at", [0, 40])
+@pytest.mark.parametrize("at", [0, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("owner", "name"), ENTRIES, ids=lambda value: getattr(value, "__name__", value))
 def test_a_row_whose_grammar_raises_once_has_the_same_output(
     owner: Any, name: str, at: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -161,12 +161,11 @@ def test_a_row_whose_grammar_raises_once_has_the_same_output(
     assert raised or at, "else nothing was tried"
 
 
-@pytest.mark.parametrize("at", [7])
 @pytest.mark.parametrize(("owner", "name"), ENTRIES, ids=lambda value: getattr(value, "__name__", value))
 def test_rows_whose_grammar_keeps_raising_fail_alone(
-    owner: Any, name: str, at: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found, made, raised = broken_grammars(monkeypatch, owner, name, at, math.inf)
+    found, made, raised = broken_grammars(monkeypatch, owner, name, 7, math.inf)
     failed = [i for i, (one, want) in enumerate(zip(found, expected(), strict=True)) if one != want]
     assert all(i % 2 for i in failed), "rows with a grammar alone"
     assert all("the grammar library failed" in found[i][2] for i in failed)
