@@ -76,6 +76,19 @@ if any("default_worker.py" in word for word in sys.orig_argv):
 """
 
 
+def test_a_worker_that_does_not_register_in_time_is_an_error_or_a_wait_that_is_reported(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(session, "_PROBE_SECONDS", 0.0)
+    monkeypatch.setattr(session.stages, "announce", said.append)
+    with pytest.raises(ResourceError, match="no worker process of this Ray session registered in 0 s"):
+        session.start_probe(private=True)()
+    session.start_probe()()  # as on a cluster
+    assert set(said) == {"waiting for a worker process of the Ray cluster to start; none has registered yet"}
+
+
+@pytest.mark.slow(reason="two sessions whose workers end as they start: 20 s")
 def test_workers_that_end_before_they_register_are_an_error_or_a_wait_that_is_reported(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_ENDS_WORKERS)
     code = """
