@@ -62,6 +62,7 @@ def test_a_row_that_kills_its_process_is_quarantined_and_every_other_row_is_done
     assert pipeline.verify(config.output, input=config.input).ok
 
 
+@pytest.mark.slow(reason="nine processes: 12 s; test_crash_bisection.py has the same without Ray")
 def test_a_fault_that_strikes_at_the_ninth_row_of_each_process_costs_no_row(config: RunConfig) -> None:
     summary = go(replace(config, unit_rows=12, units_in_flight=1), ninth_row_engine)
     assert (summary.total.rows, summary.total.failed_rows) == (40, 0)
@@ -69,6 +70,7 @@ def test_a_fault_that_strikes_at_the_ninth_row_of_each_process_costs_no_row(conf
     assert pipeline.verify(config.output, input=config.input).ok
 
 
+@pytest.mark.slow(reason="six processes: 9 s; test_crash_bisection.py has the same without Ray")
 def test_many_rows_in_a_row_that_kill_cost_a_bounded_number_of_engine_starts(
     config: RunConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -73,6 +73,7 @@ def test_an_actor_that_is_slow_is_given_little_and_relieved_of_what_is_left(
     assert copies.total() == ROWS // 4
 
 
+@pytest.mark.slow(reason="two real engines: 9 s; test_dispatcher.py has the same without Ray")
 @pytest.mark.usefixtures("cluster")
 def test_rows_that_share_a_prefix_meet_in_one_actors_cache(qwen3_folder: Path, tmp_path: Path) -> None:
     """Eight families, a unit each, in any order: without a plan, each of the two actors would prefill all eight."""
@@ -83,7 +84,7 @@ def test_rows_that_share_a_prefix_meet_in_one_actors_cache(qwen3_folder: Path, t
     pq.write_table(pa.table({"prompt_token_ids": ids}), tmp_path / "in.parquet")
     result = pipeline.run(
         str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), model=str(qwen3_folder), unit_rows=2, actors=2,
-        units_in_flight=1, num_threads=1, sampling=SamplingParams(max_tokens=4, ignore_eos=True),
+        units_in_flight=1, num_threads=1, sampling=SamplingParams(max_tokens=4, ignore_eos=True, window_size=4),
         engine=EngineConfig(max_num_seqs=1, page_size=16, num_pages=64),
     )  # fmt: skip
     assert result.summary.total.rows == 128

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import EngineConfig, RunConfig, SamplingParams, layout
+from pipeline import ConfigError, EngineConfig, RunConfig, SamplingParams, layout
 from pipeline.commands.begin import source_of
 from pipeline.plan.job import resolve_job
 from pipeline.storage.open import open_storage
-from pipeline.worker.load_engine import load_engine
+from pipeline.worker.load_engine import load_engine, load_for_any_row
 from testing.repository import ROOT
 from wedlm_core.engine import Engine
 from wedlm_core.kernels.cpu.kept import kernel_folder
@@ -80,6 +80,17 @@ def test_an_engine_for_short_rows_warms_up(length: int, tmp_path: Path) -> None:
     assert isinstance(engine, Engine)
     assert engine.max_model_len == length
     assert not engine.has_work(), "the rows that warmed it up are done"
+
+
+def test_a_pool_whose_engine_could_not_hold_every_row_is_refused(tmp_path: Path, qwen3_folder: Path) -> None:
+    config = RunConfig(
+        input=[{"prompt": "a"}], output=str(tmp_path / "out"), model=str(qwen3_folder),
+        engine=EngineConfig(num_pages=4), sampling=SamplingParams(max_tokens=1, window_size=4),
+    )  # fmt: skip
+    storage = open_storage(config.output, layout.SCRATCH)
+    job = resolve_job(config, source_of(config, storage), storage)
+    with pytest.raises(ConfigError, match=r"max_model_len=512: the KV pool of pools\.tight holds 256"):
+        load_for_any_row(load_engine, "tight", job, None)
 
 
 GENERATE = """
