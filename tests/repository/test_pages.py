@@ -26,6 +26,7 @@ COMING_FROM = DOCS / "concepts" / "coming-from.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted(DOCS.rglob("*.md"))
 SLOW: Mapping[str, str] = {
+    "quickstart.md": "two jobs, a preview and an engine: 36 s; test_installed.py runs the README, which has the same",
     "tutorials/distil.md": "two jobs, one after the other: about 15 s",
     "tutorials/synthesise.md": "two jobs, one after the other: about 15 s",
     "guides/structured-output.md": "a job: about 15 s",
