@@ -17,9 +17,11 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commands.drawn_rows import Drawn
+from pipeline.commands.report import load_sessions
 from pipeline.commands.verify_parts import Findings
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import seal
+from pipeline.commit.usage import read_usage
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import config_of, fingerprint_fields
@@ -31,7 +33,7 @@ from pipeline.sources import Source
 from pipeline.storage.protocol import Storage
 from pipeline.types import Slice, Unit
 from pipeline.worker.engine_thread import EngineLike
-from pipeline.worker.load_engine import load_engine
+from pipeline.worker.load_engine import load_engine, uses_gpu
 from pipeline.worker.unit_worker import preview_table
 from wedlm_base.version import VERSION
 
@@ -106,7 +108,7 @@ def regenerate(state: RunState, config: RunConfig, source: Source, storage: Stor
         state: the run's record.
         config: of the run, with a model.
         source: the run's input.
-        storage: where the job may keep files; nothing is written.
+        storage: the output; nothing is written.
         drawn: rows that the verification has collected.
 
     Raises:
@@ -138,7 +140,8 @@ def regenerate(state: RunState, config: RunConfig, source: Source, storage: Stor
     ids = dict.fromkeys(published[f"{prefix}row_id"].to_pylist())
     return Regeneration(
         rows=tuple(ids), left_out=len(drawn.rows) - len(done), samples=published.num_rows, equal=equal,
-        differences=tuple(differences), causes=_causes(state, config, digest) if differences else (), model=model,
+        differences=tuple(differences), model=model,
+        causes=_causes(state, config, storage, digest) if differences else (),
     )  # fmt: skip
 
 
@@ -188,7 +191,7 @@ def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return f"{name} is {str(before[name])[:60]} in the output and {str(now[name])[:60]} now"
 
 
-def _causes(state: RunState, config: RunConfig, digest: str) -> tuple[str, ...]:
+def _causes(state: RunState, config: RunConfig, storage: Storage, digest: str) -> tuple[str, ...]:
     """What may have caused differences, the surest first."""
     _, recorded = _recorded_model(state)
     if digest != recorded:
@@ -196,13 +199,17 @@ def _causes(state: RunState, config: RunConfig, digest: str) -> tuple[str, ...]:
         same = folder_digest(folder) == recorded.partition("+")[0]
         what = "its smoothing is another one" if same else f"the files in {folder} are not those of the run"
         return (f"model: {what} (digest {digest}, of the run {recorded})",)
-    causes = []
-    if config.dtype == "auto":
-        causes.append("dtype: auto is float32 on a CPU and bfloat16 on a GPU, and the run may have had the other one")
+    used, has = read_usage(storage, state.begun), "GPU" if uses_gpu() else "CPU"
+    had = used.unit if used.priced else has
+    if had != has:
+        dtype = ", and dtype auto is float32 on a CPU and bfloat16 on a GPU" if config.dtype == "auto" else ""
+        return (f"kind of processor: the run had a {had}, this process has a {has}{dtype}",)
+    versions = {session.version for session in load_sessions(storage)} - {VERSION, ""}
+    if versions:
+        return (f"version: of the run {sorted(versions)}, of this package {VERSION}",)
+    causes = ["the output: its values were changed before they were committed, or its model had other bits then"]
     if config.engine.weight_dtype != "int8":
-        causes.append("CPU or GPU kind: sums of floats are in another order there; weights in int8 have exact sums")
-    causes.append(f"version: this is {VERSION} of the package, and of torch and its kernels others may have been there")
-    causes.append("the output: its values may have been changed before they were committed")
+        causes.append(f"another kind of {had}, or of torch: sums of floats come in another order; int8 sums are exact")
     return tuple(causes)
 
 

@@ -14,9 +14,11 @@ from pipeline import layout
 from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.commands.run import run_on
 from pipeline.commit.sealed import unseal
+from pipeline.commit.usage import Usage
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, OutputError
 from pipeline.fingerprint import config_of, fingerprint_fields
+from pipeline.progress.snapshot import ResourceSeconds
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.fakes import InlineExecutor, RealExecutor
 from wedlm_core.model.sources import resolve
@@ -75,7 +77,7 @@ def test_a_change_before_the_commit_is_found(tmp_path: Path, capsys: pytest.Capt
     found = pipeline.verify(made / "out", input=str(made / "in"), regenerate=2)
     assert not found.ok
     assert "token 0 is" in found.problems[0]
-    assert any("the output: its values may have been changed" in note for note in found.notes)
+    assert any("the output: its values were changed" in note for note in found.notes)
     assert job.main([str(made / "out"), "--input", str(made / "in"), "--regenerate", "2"]) == 1
     assert "NOT proven" in capsys.readouterr().out
 
@@ -87,6 +89,14 @@ def test_another_model_is_named(made: Path, tmp_path: Path) -> None:
     (model / "config.json").write_text(json.dumps(settings))
     found = pipeline.verify(made / "out", input=str(made / "in"), regenerate=12, model=str(model))
     assert any(note.startswith("likely cause: model") for note in found.notes) is not found.ok
+
+
+def test_a_run_on_a_gpu_is_named(tmp_path: Path) -> None:
+    made = make(tmp_path, InlineExecutor())
+    storage = LocalStorage(str(made / "out"), layout.SCRATCH)
+    Usage(storage, epoch=9, since=0, used=lambda: ResourceSeconds(accelerators=7.0, cpus=7.0)).save()
+    found = pipeline.verify(made / "out", input=str(made / "in"), regenerate=2)
+    assert any("kind of processor: the run had a GPU" in note for note in found.notes)
 
 
 def test_settings_of_a_record_are_read_back_as_they_were(tmp_path: Path) -> None:
