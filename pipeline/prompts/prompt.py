@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.codec import RequestError, explain
@@ -19,7 +20,7 @@ from pipeline.prompts.conversation import conversation, listed, mapping, with_sy
 from pipeline.prompts.model_files import resolved_model
 from pipeline.settings.template import JsonText
 from pipeline.sources.json_text import JsonReader, MinusZero, Written
-from pipeline.sources.types import has_whole_numbers, holds_any_values
+from pipeline.sources.types import has_whole_numbers, holds_any_values, number_type
 from wedlm_core.tokenizer import Tokenizer
 
 _MARK, _EDGE = "\ufdd0", "\ufdd1"
@@ -245,7 +246,20 @@ def template_values(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:
     found = values(column)
     if holds_any_values(field):
         return [_structure(value) if isinstance(value, str) else value for value in found]
+    kind = number_type(field.type)
+    if kind in _SHORT_FLOATS:
+        found = [_shortest(value, _SHORT_FLOATS[kind]) for value in found]
     return [as_written(value) for value in found] if has_whole_numbers(field) else found
+
+
+_SHORT_FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32}
+
+
+def _shortest(value: Any, kind: Any) -> Any:
+    """A number of 16 or 32 bits, or a list of them, as the fewest digits that name it: 0.1, not 0.10000000149011612."""
+    if isinstance(value, list):
+        return [_shortest(item, kind) for item in value]
+    return float(str(kind(value))) if isinstance(value, float) else value
 
 
 def as_written(value: Any) -> Any:

@@ -237,6 +237,8 @@ def _of_a_value(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _not_null(context: object, value: Any) -> Any:
     if value is None:
         raise NullCellError("an expression is null")
+    if isinstance(value, bytes):
+        raise TypeError(f"bytes are no text: {value[:20]!r}")
     return value
 
 

@@ -124,3 +124,16 @@ def test_a_template_writes_json_in_text_as_it_stands_there_and_reads_its_parts(t
         assert PromptTemplate("{{ n.b }}{% if n.a is none %}!{% endif %}").render({"n": cell}) == "x!"
         with pytest.raises(NullCellError):
             PromptTemplate("{{ n.a }}").render({"n": cell})
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+def test_a_fraction_of_any_width_is_written_with_the_digits_that_name_it(kind: pa.DataType) -> None:
+    for values in ([0.1, 2.5, -3.0, None], [[0.1], [], None]):
+        column = pa.array(values, pa.list_(kind) if isinstance(values[0], list) else kind)
+        cells = template_values(pa.field("n", column.type), pa.chunked_array([column]))
+        assert str(cells) == str(values)
+
+
+def test_bytes_are_no_text() -> None:
+    with pytest.raises(TypeError, match="bytes are no text"):
+        PromptTemplate("{{ n }}").render({"n": b"abc"})
