@@ -97,7 +97,7 @@ def _kind(rows: Sequence[Any]) -> str:
     return str(row.args[0]) if isinstance(row, ValueError) else f"of type {type(row).__name__}"
 
 
-def _sample(file: SourceFile, options: Mapping[str, Any], most: int = _INFER_ROWS) -> list[Any]:
+def _sample(file: SourceFile, options: Mapping[str, Any], most: int | None = None) -> list[Any]:
     rows: list[Any] = []
     reader = JsonReader()
     size = 0
@@ -106,6 +106,6 @@ def _sample(file: SourceFile, options: Mapping[str, Any], most: int = _INFER_ROW
             if _is_row(line):
                 rows.append(_parse(line, reader))
                 size += len(line) if isinstance(line, bytes) else 0
-            if len(rows) == most or size >= INFER_BYTES:
+            if len(rows) == (most or _INFER_ROWS) or size >= INFER_BYTES:
                 break
     return rows
