@@ -311,7 +311,7 @@ def test_json_that_no_column_can_hold_is_a_bad_row(tmp_path: Path) -> None:
     path.write_bytes(CODECS[".zst"](b"\n".join([lines[0]] * 20_000 + lines)))
     table = all_rows(opened(path, tmp_path), 512).slice(20_000)
     assert [bad is None for bad in table[BAD].to_pylist()] == [True, False, False, False, False, False, True]
-    assert table["prompt"].to_pylist() == ["a", None, None, None, None, None, "c"]
+    assert table["prompt"].to_pylist() == ["a", None, None, None, "b", None, "c"], "cells that fit are kept"
     assert all(table[RAW].to_pylist()[1:6])
 
 
