@@ -52,7 +52,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     torch.set_num_threads(1)
     triton_interpreter.set_up()
     # An example may be the first that needs a kernel, which is compiled then.
-    settings.register_profile("compiling", deadline=None)
+    settings.register_profile("compiling", deadline=None, max_examples=50, database=None)
     settings.load_profile("compiling")
 
 
@@ -192,6 +192,17 @@ def cluster(_ray_sessions: list[str]) -> None:
             object_store_memory=200 * 2**20, _system_config=PRIVATE_SYSTEM_CONFIG,
         )  # fmt: skip
     _ray_sessions.append(ray.get_runtime_context().gcs_address)
+
+
+@pytest.hookimpl(trylast=True)  # after fixtures are torn down
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """A parallel run has the tests of :func:`cluster` together: after them the idle session would take its share."""
+    if hasattr(item.config, "workerinput") and nextitem is not None and "ray" in sys.modules:
+        from testing.scheduling import uses_session
+
+        own, following = (uses_session(one.nodeid.partition("::")[0]) for one in (item, nextitem))
+        if own and not following:
+            sys.modules["ray"].shutdown()
 
 
 @pytest.hookimpl(optionalhook=True)
