@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 import urllib.request
 from collections.abc import Callable
@@ -58,6 +59,19 @@ def leaky_start(job: Job, num_threads: int | None) -> FakeEngine:
         raise OSError("the model cannot be read") from error
 
 
+class _SlowEngine(FakeEngine):
+    """Takes its time, so that its process can be killed in the middle of a run."""
+
+    def step(self) -> list[Generation]:
+        time.sleep(0.05)
+        return super().step()
+
+
+def slow_engine(job: Job, num_threads: int | None) -> FakeEngine:
+    """An engine without a model."""
+    return _SlowEngine(slots=8, bans=False)
+
+
 def outcome(name: str, call: Callable[[], Any]) -> None:
     """Run, and print how it ended, with the whole traceback as a user would see it."""
     try:
@@ -100,34 +114,34 @@ def main(endpoint: str, model: str) -> None:
     with fs.open("plant/in.jsonl", "w") as file:
         file.writelines(json.dumps(row) + "\n" for row in ROWS)
     common: dict[str, Any] = {
-        "input": "s3://plant/in.jsonl", "model": model, "unit_rows": 2, "sampling": {"max_tokens": 8},
+        "input": "s3://plant/in.jsonl", "model": model, "unit_rows": 2, "sampling": {"max_tokens": 8, "window_size": 4},
     }  # fmt: skip
 
-    def go(output: str, load: Any, given: dict[str, Any] = options) -> Any:
-        config = RunConfig.from_mapping({**common, "output": output, "storage_options": given, "max_engine_deaths": 0})
+    def go(output: str, load: Any, tell: Any = lambda progress: None, **fields: Any) -> Any:
+        config = RunConfig.from_mapping({**common, "output": output, "storage_options": options, **fields})
         storage = open_storage(config.output, layout.SCRATCH, config.output_options)
-        return run_on(RayExecutor(config, load), config, storage, lambda progress: None).total.rows
+        return run_on(RayExecutor(config, load), config, storage, tell).total
 
     with ray_session():
-        outcome("killed actor", lambda: pipeline.run(
-            output="s3://plant/out", input_storage_options=literal, output_storage_options=options,
-            on_progress=kill_an_actor, **{**common, "units_in_flight": 1},
-        ).summary.total)  # fmt: skip
-        outcome("read", lambda: pipeline.read("s3://plant/out", storage_options=options).dataset.count())
+        outcome("killed actor", lambda: go(
+            "s3://plant/out", slow_engine, kill_an_actor, storage_options={}, input_storage_options=literal,
+            output_storage_options=options, units_in_flight=1))  # fmt: skip
+        outcome("read", lambda: [
+            row["k"] for row in pipeline.read("s3://plant/out", storage_options=options).dataset.take_all()
+        ])  # fmt: skip
         outcome("other settings", lambda: pipeline.run(
             output="s3://plant/out", storage_options=options, **{**common, "seed": 5}))  # fmt: skip
         outcome("wrong bucket", lambda: pipeline.run(output="s3://nosuch/out", storage_options=options, **common))
         outcome("wrong input", lambda: pipeline.run(
             output="s3://plant/x", storage_options=options, **{**common, "input": "s3://nosuch/in.jsonl"}))  # fmt: skip
-        outcome("leaky engine", lambda: go("s3://plant/leaky", leaky_engine))
-        outcome("leaky start", lambda: go("s3://plant/start", leaky_start))
+        outcome("leaky engine", lambda: go("s3://plant/leaky", leaky_engine, max_engine_deaths=0))
+        outcome("leaky start", lambda: go("s3://plant/start", leaky_start, max_engine_deaths=0))
         authenticate(endpoint, 0)
         outcome("wrong credentials", lambda: pipeline.run(output="s3://plant/y", storage_options=options, **common))
         outcome("wrong literal", lambda: pipeline.run(output="s3://plant/z", storage_options=literal, **common))
         authenticate(endpoint, 10**9)
-        outcome("revoked credentials", lambda: pipeline.run(
-            output="s3://plant/r", storage_options=options, on_progress=lambda progress: authenticate(endpoint, 0),
-            **{**common, "units_in_flight": 1}))  # fmt: skip
+        outcome("revoked credentials", lambda: go(
+            "s3://plant/r", slow_engine, lambda progress: authenticate(endpoint, 0), units_in_flight=1))  # fmt: skip
         authenticate(endpoint, 10**9)
     print("after", os.environ.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"), ray_constants.ENABLE_RAY_CLUSTER, flush=True)
     assert not ray.is_initialized()

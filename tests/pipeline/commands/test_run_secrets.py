@@ -24,7 +24,7 @@ from testing.repository import ROOT
 
 ENDS = {
     "killed actor": "done, Totals(units=6, rows=12, failed_rows=1",
-    "read": "done, 12",
+    "read": f"done, {list(range(12))}",  # the Ray dataset, in input order
     "other settings": "FingerprintError",
     "wrong bucket": "OutputError",
     "wrong input": "SourceError",
@@ -90,6 +90,7 @@ def left(qwen3_folder: Path) -> Iterator[Left]:
                 process.kill()
         text = (folder / "said").read_text(errors="replace")
         assert driver.wait() == 0, text[-3000:]
+        assert not [*folder.glob("wedlm-ray-*"), *(folder / "home").glob(".ray")], "nothing of the session is left"
         import s3fs
 
         fs = s3fs.S3FileSystem(**s3.options)
