@@ -20,14 +20,14 @@ from testing.repository import ROOT
 
 pytest.importorskip("pyte", reason="pyte is not installed")
 
-ROWS = 2000  # more than are done before the run is interrupted
+ROWS = 400  # more than are done one at a time before the run is interrupted
 ESCAPE, RETURN = b"\x1b", b"\r"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("show n")  # with a blank, which commands have to quote
-    prompts = [f"Count from {i} to {i + 20}." if i % 700 else "" for i in range(ROWS)]
+    prompts = [f"Count from {i} to {i + 20}." if i % 150 else "" for i in range(ROWS)]
     pq.write_table(pa.table({"prompt": prompts}), folder / "in.parquet")
     return folder
 
@@ -47,7 +47,8 @@ def environment(**more: str) -> dict[str, str]:
 def interrupted(folder: Path) -> Iterator[Terminal]:
     """A run in a terminal of 80 columns, made narrower on the way, interrupted while it generates."""
     begin = time.monotonic()
-    with Terminal(command(folder), columns=80, lines=30, environment=environment(), cwd=folder) as terminal:
+    slow = command(folder, "--set", "engine.max_num_seqs=1")
+    with Terminal(slow, columns=80, lines=30, environment=environment(), cwd=folder) as terminal:
         terminal.read_until(lambda: terminal.raw, 10)
         terminal.seconds_of_silence = time.monotonic() - begin  # type: ignore[attr-defined]
         terminal.read_until(lambda: "● planning" in terminal.text or "● starting actors" in terminal.text, 20)
