@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from wedlm_core import EngineConfig
 from wedlm_core.attention import AttentionBackend, AttentionProblem, PackedRows, backend_names, resolve_backend
 from wedlm_core.kv.pool import KVPool
 
-_SLOW = ("oracle", "sdpa", "tiled", "compiled")
+_SLOW = ("oracle", "sdpa", "compiled")
 _TOO_SLOW = 0.05  # a backend's larger shapes are left out after a call of so many seconds
 _PAGE_SIZES = (EngineConfig().page_size, 256)
 
@@ -37,11 +36,8 @@ def attention(scene: Scene) -> Report:
             slowest = max(slowest, seconds)
             rows.append({**row, "note": why})
             print(*rows[-1].values(), sep=" | ", flush=True)
-    flash = "is installed" if importlib.util.find_spec("flash_attn") else (
-        "is absent here: torch's own variable-length path or a kernel of ours is measured"
-    )  # fmt: skip
     notes = (
-        f'"auto" means `{chosen}` for {scale.dtype} here. The package flash-attn {flash}. One layer of '
+        f'"auto" means `{chosen}` for {scale.dtype} here. One layer of '
         f"{scale.config.num_attention_heads} query and {scale.config.num_key_value_heads} KV heads of "
         f"{scale.config.head_dim}; pages in random order; `plan` outside of the timed part. Replays of a CUDA "
         "graph, medians of 20; slow ones run eagerly, 3 times (lowest-highest). KV bytes are each sequence's keys "

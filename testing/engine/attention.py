@@ -42,6 +42,7 @@ def make_case(
     kv_dtype: torch.dtype | None = None,
     device: str = "cpu",
     seed: int = 0,
+    transposed_keys: bool = False,
 ) -> Case:
     """A case with sequences of ``(rows, cached)`` and random pages; unused pages hold noise too."""
     random, place = torch.Generator().manual_seed(seed), torch.device(device)
@@ -53,7 +54,9 @@ def make_case(
     for s, (start, pages) in enumerate(zip(np.cumsum(pages_S) - pages_S, pages_S, strict=True)):
         table[s, :pages] = deal[start : start + pages]
     config = model_shape(heads, kv_heads, head_dim)
-    pool = KVPool(config, total, page_size, device=place, dtype=dtype, kv_dtype=kv_dtype)
+    pool = KVPool(
+        config, total, page_size, device=place, dtype=dtype, kv_dtype=kv_dtype, transposed_keys=transposed_keys
+    )
     k, v = torch.randn(2, total * page_size, kv_heads, head_dim, generator=random).to(place, dtype)
     pool.write(0, pool.flat_index(torch.arange(total * page_size, device=place)), k, v)
     q = torch.randn(int(counts.sum()), heads, head_dim, generator=random).to(place, dtype)

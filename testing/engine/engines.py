@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
+from unittest import mock
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
@@ -23,6 +25,13 @@ COST = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=20)
 def loaded(folder: Path) -> tuple[Decoder, Tokenizer]:
     """The model of a folder in float32 and its tokenizer, loaded once in a process. Change no weights of it."""
     return load_model(folder), Tokenizer.load(folder)
+
+
+@contextmanager
+def plain_decoder() -> Iterator[None]:
+    """Engines that are made in this block compute forwards by torch, as where a CPU's kernels do not run."""
+    with mock.patch("wedlm_core.model.decoder_team.why_no_team", return_value="the test says so"):
+        yield
 
 
 def as_verified(requests: Sequence[Request], window: int | Literal["auto"]) -> list[Request]:

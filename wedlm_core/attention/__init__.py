@@ -6,8 +6,6 @@ Knows the KV pool and the kernels. Knows nothing of models, sampling or requests
 from wedlm_core.attention.attention_protocol import (
     AttentionBackend,
     AttentionPlan,
-    CpuAttentionBackend,
-    CpuPlan,
     DeviceAttentionBackend,
     DeviceRows,
     PackedRows,
@@ -19,8 +17,6 @@ __all__ = [
     "AttentionBackend",
     "AttentionPlan",
     "AttentionProblem",
-    "CpuAttentionBackend",
-    "CpuPlan",
     "DeviceAttentionBackend",
     "DeviceRows",
     "PackedRows",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -102,15 +102,12 @@ class AttentionBackend(Protocol):
         name: as in ``EngineConfig.attention``.
         batch_invariant: a row's result is bitwise the same in any batch.
         on_device: it plans from device tensors too: it is a :class:`DeviceAttentionBackend`.
-        cpu_decoder: it attends for :class:`wedlm_core.model.decoder_cpu.DecoderCpu`, which runs whole forwards in CPU
-            kernels: it is a :class:`CpuAttentionBackend`.
         transposed_keys: it reads keys in transposed blocks (:class:`wedlm_core.kv.pool.KVPool`).
     """
 
     name: str
     batch_invariant: bool
     on_device: bool
-    cpu_decoder: bool
     transposed_keys: bool
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> AttentionPlan:
@@ -123,32 +120,4 @@ class DeviceAttentionBackend(AttentionBackend, Protocol):
 
     def plan_device(self, rows: DeviceRows, pool: KVPool, num_heads: int) -> AttentionPlan:
         """Prepare one forward without reading a device tensor on the host."""
-        ...
-
-
-class CpuPlan(AttentionPlan, Protocol):
-    """A plan that attends for parts of the sequences, so that threads can share a layer.
-
-    Attributes:
-        sequences: in the forward.
-        pairs: rows times the tokens they see, at most.
-    """
-
-    sequences: int
-    pairs: int
-
-    def run(self, layer: int, q: np.ndarray, out: np.ndarray, first: int, last: int) -> None:
-        """Sequences ``first .. last``: ``q, out`` float32 ``[T', heads * Dh]``."""
-        ...
-
-    def describe(self, task: Any) -> tuple[np.ndarray, ...]:
-        """Fill the fields of a task that attention needs; the arrays that must live as long as it is used."""
-        ...
-
-
-class CpuAttentionBackend(AttentionBackend, Protocol):
-    """A backend for the CPU decoder (``cpu_decoder`` is true)."""
-
-    def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> CpuPlan:
-        """Prepare one forward."""
         ...

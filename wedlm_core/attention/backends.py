@@ -9,15 +9,12 @@ from typing import NamedTuple
 import torch
 
 from wedlm_core.attention.attention_protocol import AttentionBackend
-from wedlm_core.attention.flash import FlashAttention
 from wedlm_core.attention.oracle import OracleAttention
 from wedlm_core.attention.paged_cpu import PagedCpuAttention
 from wedlm_core.attention.paged_gpu import TritonAttention
 from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.attention.sdpa import SdpaAttention
 from wedlm_core.attention.selftest import disagreement
-from wedlm_core.attention.tiled import TiledAttention
-from wedlm_core.attention.varlen import VarlenAttention
 from wedlm_core.errors import ConfigError, explain
 
 _NOT_INVARIANT = "this backend is not batch invariant"
@@ -32,36 +29,21 @@ def _anywhere(problem: AttentionProblem) -> None:
 class _Entry(NamedTuple):
     make: Callable[[AttentionProblem], AttentionBackend]
     why_not: Callable[[AttentionProblem], str | None]
-    invariant_on_cpu: bool = False  # in float32
-    cpu_decoder: bool = False  # whether it is part of the decoder with CPU kernels
 
 
 _BACKENDS: dict[str, _Entry] = {
-    "compiled": _Entry(
-        lambda _: PagedCpuAttention(), PagedCpuAttention.why_not, invariant_on_cpu=True, cpu_decoder=True
-    ),
-    "tiled": _Entry(lambda _: TiledAttention(), TiledAttention.why_not, invariant_on_cpu=True),
-    "flash-attn": _Entry(FlashAttention, FlashAttention.why_not),
-    "varlen": _Entry(lambda _: VarlenAttention(), VarlenAttention.why_not),
+    "compiled": _Entry(lambda _: PagedCpuAttention(), PagedCpuAttention.why_not),
     "triton": _Entry(lambda p: TritonAttention(batch_invariant=p.batch_invariant), TritonAttention.why_not),
     "sdpa": _Entry(lambda _: SdpaAttention(), _anywhere),
     "oracle": _Entry(lambda _: OracleAttention(), _anywhere),
 }
-# The backends that "auto" tries, in order. On GPU: vendors' kernels first (tuned for each generation), then this
-# package's Triton kernels, which support more (float32, 8-bit KV, small pages), then padded torch attention, which
-# always works.
-_ORDER = {"cpu": ("compiled", "tiled"), "cuda": ("flash-attn", "varlen", "triton", "sdpa")}
+_ORDER = {"cpu": ("compiled",), "cuda": ("triton", "sdpa")}
+"""The backends that "auto" tries, in order. Padded torch attention always works."""
 
 
 def backend_names() -> list[str]:
     """Names that ``EngineConfig.attention`` takes besides ``"auto"``."""
     return sorted(_BACKENDS)
-
-
-def may_bring_cpu_decoder(name: str) -> bool:
-    """Whether ``EngineConfig.attention`` of this name may take a backend that brings the CPU decoder."""
-    candidates = _ORDER["cpu"] if name == "auto" else (name,)
-    return any(one in _BACKENDS and _BACKENDS[one].cpu_decoder for one in candidates)
 
 
 def runs_on_cpu_only(name: str) -> bool:
@@ -77,10 +59,7 @@ def invariant_by_default(name: str, device: torch.device, dtype: torch.dtype) ->
         device: of the model.
         dtype: of its weights.
     """
-    if device.type != "cpu" or dtype != torch.float32:
-        return False
-    candidates = _ORDER["cpu"] if name == "auto" else (name,)
-    return all(one in _BACKENDS and _BACKENDS[one].invariant_on_cpu for one in candidates)
+    return device.type == "cpu" and dtype == torch.float32 and (name == "auto" or runs_on_cpu_only(name))
 
 
 def _tried(name: str, problem: AttentionProblem) -> AttentionBackend | str:
@@ -99,8 +78,8 @@ def _tried(name: str, problem: AttentionProblem) -> AttentionBackend | str:
 def resolve_backend(name: str, problem: AttentionProblem) -> AttentionBackend:
     """The backend for this problem. On a GPU it has passed a self-test against the oracle.
 
-    ``"auto"`` takes the first backend that works; a missing package is never an error. The log names the choice and
-    the reasons against the backends before it.
+    ``"auto"`` takes the first backend that works. The log names the choice and the reasons against the backends before
+    it.
 
     Raises:
         ConfigError: the name is unknown, the backend cannot run here, or it is not batch invariant although

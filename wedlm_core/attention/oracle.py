@@ -41,7 +41,6 @@ class OracleAttention:
     name = "oracle"
     batch_invariant = False
     on_device = False
-    cpu_decoder = False
     transposed_keys = False
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _OraclePlan:

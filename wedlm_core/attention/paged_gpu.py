@@ -240,7 +240,6 @@ class TritonAttention:
 
     name = "triton"
     on_device = True
-    cpu_decoder = False
     transposed_keys = False
 
     def __init__(self, *, batch_invariant: bool) -> None:

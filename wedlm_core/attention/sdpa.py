@@ -53,7 +53,6 @@ class SdpaAttention:
     name = "sdpa"
     batch_invariant = False
     on_device = False
-    cpu_decoder = False
     transposed_keys = False
 
     def plan(self, rows: PackedRows, pool: KVPool, num_heads: int) -> _SdpaPlan:

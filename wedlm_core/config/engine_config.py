@@ -139,8 +139,8 @@ class EngineConfig:
             its weights in "int8" or "int4" (:meth:`kv_numbers`). "bfloat16" rounds those of a float32 model to two
             bytes, in half the memory; attention computes in float32 all the same. "float32" keeps them as they were
             computed on a CPU. "int8", on CPUs, rounds each key and value of a KV head at a scale of its own: a byte a
-            number, and four. "fp8_e4m3" takes one byte each; ``attention="compiled"`` does not support it. The loss of
-            quality of each is measured (``benchmarks/results``).
+            number, and four. "fp8_e4m3" takes one byte each. The loss of quality of each is measured
+            (``benchmarks/results``).
         weight_dtype: "auto" keeps the weights as loaded. "int8" rounds weights and the rows that they are multiplied
             with to 8 bits (:mod:`wedlm_core.model.int8`): a quarter of float32's memory, faster products whose sums
             are exact. "int4", on GPUs, keeps the weights of the layers in 4 bits and expands them to 8 when they

@@ -6,11 +6,10 @@ import logging
 
 import torch
 
-from wedlm_core.attention.backends import may_bring_cpu_decoder
-from wedlm_core.config import EXACT_WEIGHT_DTYPES, EngineConfig
+from wedlm_core.attention import runs_on_cpu_only
+from wedlm_core.config import EngineConfig
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model import Decoder
-from wedlm_core.model.products import why_no_bfloat16
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,9 +22,9 @@ def compute_dtype(model: Decoder, config: EngineConfig) -> torch.dtype:
     """
     if model.device.type != "cpu" or model.dtype != torch.bfloat16:
         return model.dtype
-    why = _why_no_kernels(config)
-    if why is None and config.weight_dtype not in EXACT_WEIGHT_DTYPES:
-        why = _why_no_products(model)
+    from wedlm_core.model.decoder_team import why_no_team
+
+    why = _why_no_kernels(config) or why_no_team(model)
     if why is None:
         return torch.float32
     _LOG.warning('bfloat16 on this CPU is slow here (%s): dtype="float32" is faster', why)
@@ -57,17 +56,10 @@ def takes_panels(config: EngineConfig, device: torch.device, dtype: torch.dtype)
 
 def _why_no_kernels(config: EngineConfig) -> str | None:
     """Why an engine on a CPU does not use the kernels of float32 models; None if it does."""
-    if not may_bring_cpu_decoder(config.attention):
+    if config.attention != "auto" and not runs_on_cpu_only(config.attention):
         return f'attention="{config.attention}" computes in the dtype of the model'
     if config.kv_cache_dtype == "fp8_e4m3":
         return f'kv_cache_dtype="{config.kv_cache_dtype}" rules out the kernels that it needs'
     if config.weight_dtype == "fp8_e4m3":
         return "weights of 8-bit floats are converted in every product"
     return None
-
-
-def _why_no_products(model: Decoder) -> str | None:
-    """Why products of bfloat16 would be slow; None if own ones work, or a library's, which it tries."""
-    from wedlm_core.model.decoder_team import why_no_team
-
-    return why_no_bfloat16(model) if why_no_team(model) else None

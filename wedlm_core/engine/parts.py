@@ -158,7 +158,6 @@ def _problem(model: Decoder, config: EngineConfig, dtype: torch.dtype) -> Attent
         head_dim=model.config.head_dim,
         page_size=config.page_size,
         batch_invariant=bool(invariant),
-        weight_dtype=config.weight_dtype,
     )
 
 

@@ -228,8 +228,7 @@ class Scorer:
         for start in range(0, target_R.shape[0], self._chunk):
             targets = target_R[start : start + self._chunk]
             count = targets.shape[0]
-            missing = self._runner.padding(count) - count
-            padded_RD = F.pad(hidden_RD[start : start + count], (0, 0, 0, missing))
+            padded_RD = F.pad(hidden_RD[start : start + count], (0, 0, 0, -count % self._runner.padding))
             logits_RV = self._runner.head(padded_RD)[:count].float()
             best_R = logits_RV.max(dim=-1).indices
             log_RV = torch.log_softmax(logits_RV, dim=-1)

@@ -28,7 +28,6 @@ from wedlm_core.errors import CapacityError, ConfigError, explain
 from wedlm_core.host_memory import available_memory, pool_bytes
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
-from wedlm_core.model.products import RowPadding
 from wedlm_core.types import Request, SamplingParams, Strategy
 
 _LOG = logging.getLogger(__name__)
@@ -220,7 +219,7 @@ def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Te
         hidden_TD.device,
         head=model.lm_head,
         chunk_rows=chunk,
-        padding=RowPadding(few=1, many=1),
+        padding=1,
         mask_token_id=0,
         vocab_limit=vocab,
     )

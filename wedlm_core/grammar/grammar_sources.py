@@ -96,10 +96,10 @@ def _with_canonical_schemas(grammar: str) -> str:
     made, end = list[str](), 0
     for found in re.finditer(r"%json\s*(?=\{)", grammar):
         try:
-            schema, behind = json.JSONDecoder().raw_decode(grammar, found.end())
+            schema, stop = json.JSONDecoder().raw_decode(grammar, found.end())
         except (ValueError, RecursionError):
             continue  # the library names the fault and its place
         options = {"x-guidance": {"json_allowed_escapes": _ESCAPES}}
         made += [grammar[end : found.end()], json.dumps(options | check_schema(schema), ensure_ascii=False)]
-        end = behind
+        end = stop
     return "".join((*made, grammar[end:]))

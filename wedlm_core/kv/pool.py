@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,30 +41,13 @@ def kv_dtype_of(config: EngineConfig, dtype: torch.dtype, device: torch.device) 
     return torch.float8_e4m3fn
 
 
-class Blocks(NamedTuple):
-    """A layer of a pool with transposed keys, as numpy views.
-
-    Attributes:
-        keys: ``[Hkv, num_entries / B, Dh, B]``: float32, int8, or uint16 for the bits of bfloat16, which numpy does not
-            know.
-        values: the same, ``[Hkv, num_entries, Dh]``.
-        key_scales: float32 ``[Hkv, num_entries]`` of keys in int8, else ``[0, num_entries]``.
-        value_scales: the same of values.
-    """
-
-    keys: np.ndarray
-    values: np.ndarray
-    key_scales: np.ndarray
-    value_scales: np.ndarray
-
-
 class KVPool:
     """Keys and values of all layers, head-major, so that a run of tokens of a KV head is one slice.
 
     An *entry* is the place of one token: entry = page * page_size + offset, in ``0 .. num_entries - 1``. ``k[layer]``
     and ``v[layer]`` are ``[Hkv * num_entries, Dh]``; entry e of KV head h is at the flat index ``h * num_entries + e``.
     With ``transposed_keys`` the memory of ``k`` is ``[Hkv, num_entries / B, Dh, B]`` instead, in blocks of
-    B = ``key_block`` entries (:meth:`blocks`), so that the scores of a block of keys are sums of whole vectors.
+    B = ``key_block`` entries, so that the scores of a block of keys are sums of whole vectors.
 
     A pool may hold bfloat16 for float32: written values are rounded to the nearest, to even where two are equally near.
     A pool of 8-bit floats stores values rounded and clamped to the format's largest number (448). No scale follows the
@@ -115,16 +98,18 @@ class KVPool:
         """Bytes of one page: keys and values of all layers."""
         return page_size * config.kv_bytes_per_token(dtype.itemsize, scaled_rows=dtype == torch.int8)
 
-    def blocks(self, layer: int) -> Blocks:
-        """A layer, with transposed keys."""
-        k, v = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x for x in (self.k[layer], self.v[layer]))
-        keys = k.view(self.heads, -1, self.head_dim, self.key_block)
-        return Blocks(
-            keys=keys.numpy(),
-            values=v.view(self.heads, -1, self.head_dim).numpy(),
-            key_scales=self.key_scales[layer].numpy(),
-            value_scales=self.value_scales[layer].numpy(),
-        )
+    def widened(self, layer: int, page_N: Tensor) -> KVPool:
+        """A copy of some pages (int64) of one layer, in float32; of a pool whose entries have no scales."""
+        found = copy.copy(self)
+        found.dtype, found.quantised, found.num_entries = torch.float32, False, len(page_N) * self.page_size
+        found.k, found.v = ([self._pages(cache[layer], page_N)] for cache in (self.k, self.v))
+        found.key_scales = found.value_scales = [torch.empty(0, found.num_entries)]
+        return found
+
+    def _pages(self, cache: Tensor, page_N: Tensor) -> Tensor:
+        """Pages of keys, transposed as they are, or of values, in float32."""
+        bytes_HPB = cache.view(torch.uint8).view(self.heads, self.num_entries // self.page_size, -1)
+        return bytes_HPB.index_select(1, page_N).view(cache.dtype).float()
 
     def clear(self, pages: Sequence[int]) -> None:
         """Zero these pages."""
@@ -137,31 +122,19 @@ class KVPool:
         """int64 ``[Hkv * T]``: where these entries are in ``k[layer]`` and ``v[layer]``, head after head."""
         return (self._head_base_H1 + entry_T).flatten()
 
-    def paged(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values as views ``[pages, page_size, Hkv, Dh]``, the layout of paged attention libraries."""
-        shape = (self.heads, -1, self.page_size, self.head_dim)
-        return self.k[layer].view(shape).permute(1, 2, 0, 3), self.v[layer].view(shape).permute(1, 2, 0, 3)
+    def keys(self, layer: int, flat_N: Tensor) -> Tensor:
+        """A copy of keys in the compute dtype, ``[N, Dh]``; ``flat_N``: int64, as of :meth:`flat_index`."""
+        return self._read(self.k[layer], self.key_scales[layer], flat_N)
 
-    def keys(self, layer: int, flat_N: Tensor, chunk: int = 1) -> Tensor:
-        """A copy of keys in the compute dtype, ``[N, chunk * Dh]``.
-
-        Args:
-            layer: index of the layer.
-            flat_N: int64 indices as of :meth:`flat_index`, in units of ``chunk`` entries.
-            chunk: consecutive entries that one index reads.
-        """
-        return self._read(self.k[layer], self.key_scales[layer], flat_N, chunk)
-
-    def values(self, layer: int, flat_N: Tensor, chunk: int = 1) -> Tensor:
+    def values(self, layer: int, flat_N: Tensor) -> Tensor:
         """A copy of values; see :meth:`keys`."""
-        return self._read(self.v[layer], self.value_scales[layer], flat_N, chunk)
+        return self._read(self.v[layer], self.value_scales[layer], flat_N)
 
-    def _read(self, cache: Tensor, scale_HE: Tensor, flat_N: Tensor, chunk: int) -> Tensor:
-        entries = cache.view(-1, chunk * self.head_dim).index_select(0, flat_N)
+    def _read(self, cache: Tensor, scale_HE: Tensor, flat_N: Tensor) -> Tensor:
+        entries_ND = cache.index_select(0, flat_N)
         if self.scaled_rows:
-            scale_NC1 = scale_HE.view(-1, chunk, 1).index_select(0, flat_N)
-            return (entries.view(-1, chunk, self.head_dim) * scale_NC1).flatten(1).to(self.compute_dtype)
-        return entries.to(self.compute_dtype)
+            entries_ND = entries_ND * scale_HE.view(-1, 1).index_select(0, flat_N)
+        return entries_ND.to(self.compute_dtype)
 
     def write(self, layer: int, flat_HT: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
         """Store keys and values ``[T, Hkv, Dh]`` at ``flat_HT``, the :meth:`flat_index` of T entries."""

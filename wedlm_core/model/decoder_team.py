@@ -1,7 +1,7 @@
 """DecoderTeam: all layers of the decoder in one call, by threads that meet inside it.
 
-Its oracle is :class:`wedlm_core.model.decoder_cpu.DecoderCpu`. The oracle calls a kernel or a library's product for
-each step, and runs where this decoder cannot (:func:`why_no_team`). int8 products are equal bit for bit.
+A small model would spend most of a step in the dispatch of hundreds of small torch operations. Its oracle is the plain
+:class:`wedlm_core.model.decoder.Decoder`, which runs where this one cannot (:func:`why_no_team`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wedlm_core.attention import CpuPlan
-from wedlm_core.attention.paged_cpu import score_width
+from wedlm_core.attention.paged_cpu import PagedCpuPlan, describe_pool, numbers_of_pool, score_width
 from wedlm_core.errors import IntegrityError
+from wedlm_core.kernels.cpu.eight_bits import widen_rows
 from wedlm_core.kernels.cpu.panel_packing import copy_rows
 from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.kernels.cpu.records import ADVANCE, CHOICE, LAYER
@@ -23,11 +23,9 @@ from wedlm_core.kernels.rounding import rounded
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, DecoderLayer
 from wedlm_core.model.draw import Advance, Draw, Drawn, SlotColumns, States, StepRows
-from wedlm_core.model.int8 import Int8Embedding, Int8Linear, plain_sums
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums
 from wedlm_core.model.panel_layers import PROJECTIONS, PanelEmbedding, PanelLinear
 from wedlm_core.model.panels import PanelWeight, pack
-from wedlm_core.model.products import RowPadding
-from wedlm_core.model.products_int8 import widened
 from wedlm_core.model.rotary import rope_tables
 from wedlm_core.model.team import Team
 
@@ -59,8 +57,6 @@ def why_no_team(model: Decoder) -> str | None:
     head = numbers_of(model.lm_head)
     if None in kinds or head is None or len(kinds) != 1:
         return "this CPU has no kernel for the numbers of its weights"
-    if "bfloat16" in (*kinds, head) and torch.cpu._is_amx_tile_supported():
-        return "matrix units multiply bfloat16 faster"
     return next((why for one in {*kinds, head} if (why := _why_wrong(cast(str, one))) is not None), None)
 
 
@@ -77,7 +73,7 @@ def _why_wrong(numbers: str) -> str | None:
         x_RI[0], x_RI[1], x_RI[2, ::2] = 1.0, -1.0, 1.0
         packed = pack(byte_OI, numbers, scale_O=torch.ones(outputs))
         byte_RI, scale_R = rounded(x_RI)
-        want_RO, tolerance = plain_sums(byte_RI, byte_OI).float() * scale_R[:, None], 0.0
+        want_RO, tolerance = exact_sums(byte_RI, byte_OI).float() * scale_R[:, None], 0.0
     else:
         weight_OI = torch.randn(outputs, inputs, generator=generator).to(getattr(torch, kind))
         packed = pack(weight_OI, numbers)
@@ -92,14 +88,15 @@ def _why_wrong(numbers: str) -> str | None:
 
 
 class DecoderTeam:
-    """See :class:`wedlm_core.model.decoder_cpu.DecoderCpu`, whose interface this is.
+    """Runs a :class:`Decoder` of float32, bfloat16 or int8 weights on CPU; all else is computed in float32.
+
+    The length of the rotary tables is that of the decoder at each call.
 
     Args:
-        model: a decoder without an obstacle in :func:`why_no_team`.
+        model: a decoder without an obstacle in :func:`why_no_team`. Do not change its weights afterwards.
         keep_weights: False empties weights that have packed copies; ``model`` itself can then run no more.
 
     Attributes:
-        padding: of the rows of a forward: none.
         draws: whether :meth:`draw` can be called: layers and head hold the same numbers.
         unread_row: cost of a row that is not read after the last layer, as a share of a row that chooses a token: its
             share of the weights.
@@ -108,7 +105,6 @@ class DecoderTeam:
     def __init__(self, model: Decoder, *, keep_weights: bool = True) -> None:
         self._model, self._config = model, model.config
         self._team, self._head_team = Team(), Team()
-        self.padding = RowPadding(few=1, many=1)
         layers = [cast(DecoderLayer, layer) for layer in model.layers]
         self._numbers = cast(str, numbers_of(layers[0].qkv_proj))
         self._packed = [[self._pack(getattr(layer, name), keep_weights) for name in PROJECTIONS] for layer in layers]
@@ -137,8 +133,8 @@ class DecoderTeam:
         self._read = self._last_spans = np.empty(0, dtype=np.int64)
         by_layer = [[one.data.numel() * one.data.element_size() for one in layer] for layer in self._packed]
         self._weights = sum(map(sum, by_layer))
-        behind = sum(by_layer[-1][1:])  # of the last layer such a row meets the first product alone
-        self.unread_row = (self._weights - behind) / (self._weights + self._head_bytes)
+        others = sum(by_layer[-1][1:])  # of the last layer such a row meets the first product alone
+        self.unread_row = (self._weights - others) / (self._weights + self._head_bytes)
         self._cos, self._sin = model.cos, model.sin
         self._fixed()
 
@@ -207,10 +203,22 @@ class DecoderTeam:
         positions: Tensor,
         entries: Tensor,
         pool: KVPool,
-        plan: CpuPlan,
+        plan: PagedCpuPlan,
         read_R: Tensor | None = None,
     ) -> Tensor:
-        """See :meth:`wedlm_core.model.decoder_cpu.DecoderCpu.__call__`."""
+        """Packed rows -> hidden states after the final norm.
+
+        Args:
+            ids: int64 ``[T]`` tokens.
+            positions: int64 ``[T]`` logical positions.
+            entries: int64 ``[T]`` KV entry of each row.
+            pool: KV pool with transposed keys.
+            plan: the attention plan of this forward.
+            read_R: int64, ascending, the rows whose states are wanted; None for all.
+
+        Returns:
+            float32 ``[R, D]``, valid until the next call.
+        """
         rows, task = ids.shape[0], self._team.task
         self._reserve(rows)
         self._choice["picks"][0], count = 0, rows if read_R is None else read_R.shape[0]
@@ -317,7 +325,8 @@ class DecoderTeam:
         if self._table is not None:
             self._table.look_up(ids, x_TD, rows)
         elif isinstance(embed, Int8Embedding):
-            widened(embed, ids[:rows], x_TD[:rows])
+            table = embed.weight.numpy(), embed.scale_V.numpy()
+            widen_rows(*table, ids.numpy(), self._stream, 0, rows)
         elif self._plain_table is not None:
             if not copy_rows(self._plain_table, ids.numpy(), self._stream, rows):
                 low, high = int(ids[:rows].min()), int(ids[:rows].max())
@@ -348,13 +357,8 @@ class DecoderTeam:
         """Tell the record of the pool, once."""
         if pool is self._pool:
             return
-        self._pool, task, self._held = pool, self._team.task, str(pool.dtype).removeprefix("torch.")
-        for number, line in enumerate(self._lines):
-            line["keys"], line["values"] = pool.k[number].data_ptr(), pool.v[number].data_ptr()
-            scales = pool.key_scales[number], pool.value_scales[number]
-            line["key_scales"], line["value_scales"] = (one.data_ptr() for one in scales)
-        task["block"], task["blocks"] = pool.key_block, pool.num_entries // pool.key_block
-        task["kv_entries"], task["page_size"] = pool.num_entries, pool.page_size
+        self._pool, self._held = pool, numbers_of_pool(pool)
+        describe_pool(pool, self._team.task, self._lines)
 
     def _tables(self) -> tuple[Tensor, Tensor]:
         """The rotary tables in float32, as long as the decoder's."""

@@ -17,7 +17,7 @@ from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kernels.rounding import RoundedRows, rounded
 from wedlm_core.model.int8_gpu import multiply_int8_gpu, rounded_gpu
 
-_FEWEST_INPUTS = 8  # torch 2.13 multiplies wrongly on CPU by a transposed matrix of one row
+_FLOAT32_INPUTS = 2**24 // 127**2
 
 
 def scaled(sums_RO: Tensor, scale_R: Tensor, scale_O: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -42,25 +42,20 @@ def why_no_gpu_products(device: torch.device) -> str | None:
             found = multiply_int8_gpu(given, weight_OI, one.expand(len(weight_OI)).contiguous(), None, torch.float32)
         except Exception as error:  # a compiler or driver may raise anything
             return f"a product of int8 rows failed ({type(error).__name__}: {error})"
-        if not torch.equal(found, plain_sums(byte_RI, weight_OI).float()):
+        if not torch.equal(found, exact_sums(byte_RI, weight_OI).float()):
             return f"a product of {rows} int8 rows cuts off large sums"
     return None
 
 
-def plain_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
-    """int32 ``[R, O]`` by float64, whose sums of such integers are exact: slow, on any device."""
-    return torch.mm(byte_RI.double(), weight_OI.double().t()).to(torch.int32)
-
-
 def exact_sums(byte_RI: Tensor, weight_OI: Tensor) -> Tensor:
-    """int32 ``[R, O]``: the products of int8 rows and int8 weights.
+    """int32 ``[R, O]``: the products of int8 rows and int8 weights, on any device.
 
-    By a CPU's 8-bit arithmetic where that was found exact, by :func:`plain_sums` elsewhere.
+    So few inputs are added up at once that float32 is exact, in whatever order.
     """
-    device, inputs = byte_RI.device, weight_OI.shape[1]
-    if device.type == "cuda" or inputs < _FEWEST_INPUTS or why_not_exact(device) is not None:
-        return plain_sums(byte_RI, weight_OI)
-    return torch._int_mm(byte_RI, weight_OI.t())
+    sums_RO = torch.zeros(len(byte_RI), len(weight_OI), dtype=torch.int32, device=byte_RI.device)
+    for byte, weight in zip(byte_RI.split(_FLOAT32_INPUTS, 1), weight_OI.split(_FLOAT32_INPUTS, 1), strict=True):
+        sums_RO += torch.mm(byte.float(), weight.float().t()).to(torch.int32)
+    return sums_RO
 
 
 def _extreme_weights(device: torch.device) -> Tensor:
@@ -71,27 +66,6 @@ def _extreme_weights(device: torch.device) -> Tensor:
     weight_OI[2] = -127
     weight_OI[3::2] = weight_OI[3::2].roll(1, dims=1)
     return weight_OI
-
-
-@functools.cache
-def why_not_exact(device: torch.device) -> str | None:
-    """Why ``torch._int_mm`` may not be used on a device; None if extreme values give exact sums at several row counts.
-
-    Some CPUs have no instruction that adds four 8-bit products to 32 bits. A library may then add pairs in 16 bits, and
-    large ones are cut off.
-    """
-    weight_OI = _extreme_weights(device)
-    extreme, inputs = weight_OI[0, :8], weight_OI.shape[1]
-    for rows in (1, 2, 4, 17, 64):
-        byte_RI = extreme.roll(rows).repeat(rows, inputs // 8)
-        byte_RI[0] = 127
-        try:
-            found = torch._int_mm(byte_RI, weight_OI.t())
-        except (RuntimeError, AttributeError, NotImplementedError) as error:
-            return f"torch._int_mm fails: {error}"
-        if not torch.equal(found, plain_sums(byte_RI, weight_OI)):
-            return f"torch._int_mm of {rows} rows cuts off large sums"
-    return None
 
 
 def put_rounded(weight_OI: Tensor, scale_O: Tensor, start: int, weight_RI: Tensor) -> None:

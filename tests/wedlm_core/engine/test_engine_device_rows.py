@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from testing.engine.copied_inputs import CopiedInputs
-from testing.engine.engines import loaded, requests_of, run
+from testing.engine.engines import loaded, plain_decoder, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
@@ -35,13 +35,19 @@ def with_kernels(folder: Path) -> Engine:
     return engine
 
 
+def plain_engine(folder: Path) -> Engine:
+    """An engine that waits for each forward, which torch computes."""
+    with plain_decoder():
+        return Engine(*loaded(folder), replace(CONFIG, overlap=False, attention="auto"))
+
+
 def test_windows_of_all_strategies_go_either_way_in_turns(agreeing_folder: Path) -> None:
     """Forwards of kernels between forwards of groups, on the same windows."""
     some = [
         replace(one, request_id=f"{strategy} {one.request_id}")
         for strategy in ("verified", "streaming", "reference", "autoregressive") for one in some_requests(strategy)
     ]  # fmt: skip
-    plain = Engine(*loaded(agreeing_folder), replace(CONFIG, overlap=False, attention="tiled"))
+    plain = plain_engine(agreeing_folder)
     expected, found = run(plain, some, at_once=3), run(with_kernels(agreeing_folder), some, at_once=3)
     assert [g.token_ids for g in found] == [g.token_ids for g in expected]
 
@@ -96,7 +102,7 @@ def test_the_most_likely_tokens_are_those_of_the_plain_engine(agreeing_folder: P
         replace(one, params=replace(one.params, logprobs=most))
         for one, most in zip(some_requests("verified"), reported, strict=True)
     ]
-    plain = Engine(*loaded(agreeing_folder), replace(CONFIG, overlap=False, attention="tiled"))
+    plain = plain_engine(agreeing_folder)
     expected, found = run(plain, some), run(with_kernels(agreeing_folder), some)
     assert [g.token_ids for g in found] == [g.token_ids for g in expected]
     for mine, other, most in zip(found, expected, reported, strict=True):

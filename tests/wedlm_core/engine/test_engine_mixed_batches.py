@@ -6,6 +6,7 @@ The shipped model and a small random one; random windows, temperatures, lengths,
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from testing.engine.engines import loaded, run
+from testing.engine.engines import loaded, plain_decoder, run
 from testing.engine.features import random_features
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.engine_config import StreamingSwitches
@@ -44,8 +45,9 @@ MAX_WINDOW = 16  # the value of "auto" for reference and blockwise
 BATCHES = 10  # of each model
 
 
-def engine_of(folder: Path, **fields: Any) -> Engine:
-    return Engine(*loaded(folder), EngineConfig(**{"max_window": MAX_WINDOW, "step_cost": COST, **fields}))
+def engine_of(folder: Path, *, by_torch: bool = False, **fields: Any) -> Engine:
+    with plain_decoder() if by_torch else nullcontext():
+        return Engine(*loaded(folder), EngineConfig(**{"max_window": MAX_WINDOW, "step_cost": COST, **fields}))
 
 
 @pytest.fixture(params=MODELS)
@@ -95,7 +97,7 @@ def random_engine(rng: random.Random, folder: Path) -> tuple[Engine, dict[str, A
         "prefill_chunk": rng.choice([None, 5]),
         "prefix_caching": rng.random() < 0.7,
         "overlap": rng.random() < 0.3,
-        "attention": rng.choice(["auto", "auto", "tiled"]),
+        "by_torch": rng.choice([False, False, True]),
         "logits_chunk_rows": rng.choice([7, 1024]),
         "step_cost": rng.choice(COSTS),
         "streaming": rng.choice(SWITCHES),
@@ -105,14 +107,14 @@ def random_engine(rng: random.Random, folder: Path) -> tuple[Engine, dict[str, A
 
 
 @cache
-def roomy(folder: Path, attention: str, streaming: StreamingSwitches) -> Engine:
+def roomy(folder: Path, by_torch: bool, streaming: StreamingSwitches) -> Engine:
     """Runs one request at a time."""
-    return engine_of(folder, attention=attention, streaming=streaming)
+    return engine_of(folder, by_torch=by_torch, streaming=streaming)
 
 
 def alone(folder: Path, request: Request, chosen: dict[str, Any]) -> Generation:
-    """The output of a request alone, by the same attention and switches."""
-    (generation,) = run(roomy(folder, chosen["attention"], chosen["streaming"]), [request])
+    """The output of a request alone, by the same decoder and switches."""
+    (generation,) = run(roomy(folder, chosen["by_torch"], chosen["streaming"]), [request])
     return generation
 
 
@@ -151,7 +153,7 @@ def test_every_row_of_a_random_mix_is_what_it_is_alone(folder: Path, seed: int) 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_mix_in_a_pool_that_preempts_and_shares_is_what_its_rows_are_alone(folder: Path, overlap: bool) -> None:
     rng = random.Random(7)
-    chosen = {"attention": "auto", "streaming": SWITCHES[0]}
+    chosen = {"by_torch": False, "streaming": SWITCHES[0]}
     engine = engine_of(folder, page_size=4, num_pages=48, max_num_seqs=8, prefill_chunk=5, overlap=overlap, **chosen)
     requests = []
     for i in range(20):

@@ -70,7 +70,7 @@ def test_no_step_waits(agreeing_folder: Path, strategy: str, window: Any, monkey
 
     monkeypatch.setattr(AsyncLaunch, "_run_model", unwatched)
     config = EngineConfig(
-        max_window=16, page_size=4, num_pages=200, prefill_chunk=5, attention="tiled", overlap=True,
+        max_window=16, page_size=4, num_pages=200, prefill_chunk=5, overlap=True,
         step_cost=COST,
     )  # fmt: skip
     engine = Engine(*loaded(agreeing_folder), config)

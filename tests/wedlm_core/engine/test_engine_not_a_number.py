@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from testing.engine.engines import requests_of, run
+from testing.engine.engines import plain_decoder, requests_of, run
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
@@ -39,10 +40,12 @@ def engine_of(
     quantise(model, weight_dtype)
     # A pool so small that pages of damaged rows go to others at once.
     cost = StepCost.linear(fixed=1.0, per_row=1 / 40, floor_rows=60)
+    backend = "auto" if attention == "by torch" else attention
     config = EngineConfig(
-        attention=attention, page_size=8, num_pages=16, max_num_seqs=3, max_window=8, step_cost=cost, overlap=overlap
+        attention=backend, page_size=8, num_pages=16, max_num_seqs=3, max_window=8, step_cost=cost, overlap=overlap
     )
-    return Engine(model, Tokenizer.load(folder), config)
+    with plain_decoder() if attention == "by torch" else nullcontext():
+        return Engine(model, Tokenizer.load(folder), config)
 
 
 @pytest.mark.sweep(8)
@@ -51,10 +54,10 @@ def engine_of(
     [
         ("compiled", False, math.nan, "auto"),
         ("compiled", True, math.nan, "auto"),
-        ("tiled", False, math.nan, "auto"),
+        ("by torch", False, math.nan, "auto"),
         ("sdpa", False, math.inf, "auto"),
         ("compiled", False, math.nan, "int8"),
-        ("tiled", False, math.inf, "int8"),
+        ("by torch", False, math.inf, "int8"),
     ],
 )
 @pytest.mark.parametrize("strategy", list(Strategy))
@@ -92,7 +95,7 @@ def test_under_a_grammar_too_the_error_names_the_logits(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("attention", ["compiled", "tiled", "sdpa"])
+@pytest.mark.parametrize("attention", ["compiled", "by torch", "sdpa"])
 def test_what_a_grammar_forces_leaves_no_keys_behind_that_are_no_numbers(attention: str, overlap: bool) -> None:
     """None of its rows chooses, so perhaps no one looks at their logits."""
     forced = SamplingParams(max_tokens=24, structured_outputs=StructuredOutputs(choice=["the answer is yes"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testing.engine.engines import COST, loaded, requests_of, run
+from testing.engine.engines import COST, loaded, plain_decoder, requests_of, run
 from wedlm_core import LLM
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.strategies import Refills
@@ -69,13 +70,13 @@ TIGHT = {"page_size": 4, "max_batch_rows": 40, "prefill_chunk": 5, "max_num_seqs
 
 
 @pytest.mark.sweep(5)
-@pytest.mark.parametrize("settings", [{}, TIGHT, {"attention": "tiled", **TIGHT}], ids=["roomy", "tight", "tiled"])
+@pytest.mark.parametrize(("settings", "by_torch"), [({}, False), (TIGHT, False), (TIGHT, True)])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy(agreeing_folder: Path, strategy: str, settings: dict[str, Any]) -> None:
+def test_every_strategy(agreeing_folder: Path, strategy: str, settings: dict[str, Any], by_torch: bool) -> None:
     requests = requests_like(strategy, seed=len(strategy))
-    plain = engine_of(agreeing_folder, overlap=False, attention=settings.get("attention", "auto"))
-    expected = run(plain, requests)
-    assert_same(run(engine_of(agreeing_folder, overlap=True, **settings), requests), expected)
+    with plain_decoder() if by_torch else nullcontext():
+        expected = run(engine_of(agreeing_folder, overlap=False), requests)
+        assert_same(run(engine_of(agreeing_folder, overlap=True, **settings), requests), expected)
 
 
 @pytest.mark.parametrize("settings", [{}, TIGHT], ids=["roomy", "tight"])

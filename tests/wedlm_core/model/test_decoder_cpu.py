@@ -1,21 +1,17 @@
-"""DecoderCpu agrees with the plain decoder."""
+"""The decoder of a CPU's kernels agrees with the plain decoder and the oracle's attention."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from testing.engine.engines import requests_of, run
 from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, model_of, observe
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.kernels.cpu.attention import attend
 from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
@@ -63,9 +59,7 @@ def test_it_is_the_default_on_cpu_in_float32(qwen3_folder: Path) -> None:
 
 @pytest.mark.parametrize("numbers", ["bfloat16", "int8"])
 @pytest.mark.parametrize("model", ["qwen3_folder", "qwen25_folder"])
-def test_narrow_weights_agree_with_the_plain_decoder(
-    request: pytest.FixtureRequest, model: str, numbers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_narrow_weights_agree_with_the_plain_decoder(request: pytest.FixtureRequest, model: str, numbers: str) -> None:
     """The oracle computes in float32 with the same narrow weights."""
     folder = request.getfixturevalue(model)
     dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
@@ -77,7 +71,7 @@ def test_narrow_weights_agree_with_the_plain_decoder(
         engine = Engine(narrow.float() if config.attention == "oracle" else narrow, tokenizer, config)
         if config.attention == "auto":
             fast = weights == "int8" or HAS_BFLOAT16
-            assert engine._runner.backend.name == ("compiled" if fast else "tiled")
+            assert (engine._runner.model_runner._team is not None) == fast
         found = Rows(engine)
         run(engine, requests_of(prompts, PARAMS))
         return found
@@ -89,63 +83,3 @@ def test_narrow_weights_agree_with_the_plain_decoder(
     got = torch.stack([fast.prefill[key] for key in slow.prefill])
     # bfloat16 also rounds the rows that weights are multiplied with
     assert (got - want).norm() < {"bfloat16": 0.05, "int8": 0.01}[numbers] * want.norm()
-
-
-@given(
-    st.integers(1, 40), st.integers(1, 12), st.integers(0, 200), st.sampled_from([4, 8, 32, 30]),
-    st.sampled_from([1, 2, 3]), st.sampled_from([2, 8, 16, 32, 64, 128]), st.integers(0, 99),
-)  # fmt: skip
-@example(rows=2, sequences=3, cached=1500, dim=64, group=2, page=64, seed=0)  # more keys than are fetched at once
-@example(rows=1, sequences=4, cached=130, dim=32, group=1, page=64, seed=0)
-@settings(max_examples=12, deadline=None)
-def test_attention_equals_a_plain_softmax(
-    rows: int, sequences: int, cached: int, dim: int, group: int, page: int, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    kv_heads, block = 2, min(page, 16)
-    heads = kv_heads * group
-    counts = rng.integers(1, rows + 1, sequences)
-    context = rng.integers(0, cached + 1, sequences)
-    starts = np.cumsum(counts) - counts
-    depth = int((context + counts).max() - 1) // page + 1
-    pages = rng.permutation(sequences * depth).reshape(sequences, depth)
-    entries = sequences * depth * page
-    keys = rng.standard_normal((kv_heads, entries // block, dim, block)).astype(np.float32)
-    values = rng.standard_normal((kv_heads, entries, dim)).astype(np.float32)
-    q = rng.standard_normal((int(counts.sum()), heads * dim)).astype(np.float32)
-    out, width = np.zeros_like(q), -(-depth * page // 16) * 16
-    scale = np.float32(dim**-0.5)
-    narrow = [torch.from_numpy(x).bfloat16() for x in (keys, values)]
-    keys, values = (x.float().numpy() for x in narrow)
-    none = np.zeros((2, 0, 0), dtype=np.float32)
-    attend(q, keys, values, *none, pages, starts, counts, context, page, scale, out, width, 0, sequences)
-    bits, same = [x.view(torch.uint16).numpy() for x in narrow], np.zeros_like(out)
-    attend(q, *bits, *none, pages, starts, counts, context, page, scale, same, width, 0, sequences)
-    np.testing.assert_array_equal(same, out, "bfloat16 keys and values give the bits of the same numbers in float32")
-    _check_softmax(q, keys, values, pages, page, starts, counts, context, out)
-    # Eight bits: each key and value of a KV head at a scale of its own.
-    byte_k, byte_v = (rng.integers(-127, 128, x.shape).astype(np.int8) for x in (keys, values))
-    scales = rng.uniform(0.001, 0.03, (2, kv_heads, entries)).astype(np.float32)
-    attend(q, byte_k, byte_v, *scales, pages, starts, counts, context, page, scale, out, width, 0, sequences)
-    by_entry = scales[0].reshape(kv_heads, entries // block, 1, block)
-    _check_softmax(q, byte_k * by_entry, byte_v * scales[1][..., None], pages, page, starts, counts, context, out)
-
-
-def _check_softmax(  # type: ignore[no-untyped-def]
-    q, keys, values, pages, page, starts, counts, context, out
-) -> None:
-    kv_heads, _, dim, _ = keys.shape
-    heads = q.shape[1] // dim
-    by_entry = keys.transpose(0, 1, 3, 2).reshape(kv_heads, -1, page, dim)
-    scale = dim**-0.5
-    for s in range(len(counts)):
-        flat_k = by_entry[:, pages[s]].reshape(kv_heads, -1, dim).astype(np.float64)
-        flat_v = values.reshape(kv_heads, -1, page, dim)[:, pages[s]].reshape(kv_heads, -1, dim).astype(np.float64)
-        for r in range(counts[s]):
-            seen, row = context[s] + r + 1, starts[s] + r
-            for h in range(heads):
-                kv = h * kv_heads // heads
-                score = flat_k[kv, :seen] @ q[row, h * dim : (h + 1) * dim] * scale
-                weight = np.exp(score - score.max())
-                want = weight @ flat_v[kv, :seen] / weight.sum()
-                np.testing.assert_allclose(out[row, h * dim : (h + 1) * dim], want, rtol=2e-5, atol=2e-5)

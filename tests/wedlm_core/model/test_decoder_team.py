@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from testing.engine.engines import requests_of, run
-from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, observe
+from testing.engine.engines import plain_decoder, requests_of, run
+from testing.engine.hidden_rows import TARGET_PROMPTS
 from testing.engine.models import random_decoder
 from testing.engine.numbers import marked
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward import model_runner
 from wedlm_core.kernels.cpu.eight_bits import round_to_bfloat16
 from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.model import decoder_team, team
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.decoder_cpu import DecoderCpu
 from wedlm_core.model.decoder_team import DecoderTeam, why_no_team
 from wedlm_core.model.draw import Drawn
 from wedlm_core.model.int8 import Int8Linear
@@ -111,31 +110,6 @@ def test_two_threads_give_the_bits_of_one(numbers: str, request: pytest.FixtureR
             assert torch.equal(own.product(packed, some_rows(rows, 70, rows)), one)
 
 
-def rows_of(folder: Path, config: EngineConfig) -> Rows:
-    prompts = [TARGET_PROMPTS[n] for n in (65, 1, 16, 5)]
-    return observe(folder, requests_of(prompts, PARAMS), config)[1]
-
-
-@pytest.mark.parametrize("model", ["qwen3_folder", "qwen25_folder"])
-def test_it_computes_what_single_steps_compute(
-    model: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """int8: bit for bit; float32: but for the order of sums in products."""
-    folder = request.getfixturevalue(model)
-    for weights, kv in (("auto", "auto"), ("int8", "auto"), ("int8", "bfloat16"), ("int8", "int8")):
-        config = EngineConfig(weight_dtype=weights, kv_cache_dtype=kv, page_size=16, prefill_chunk=9)
-        fast = rows_of(folder, config)
-        with monkeypatch.context() as patch:
-            patch.setattr(decoder_team, "why_no_team", lambda model: "the test says so")
-            slow = rows_of(folder, config)
-        assert fast.prefill.keys() == slow.prefill.keys()
-        for key, value in slow.prefill.items():
-            if weights == "int8":
-                assert torch.equal(fast.prefill[key], value)
-            else:
-                torch.testing.assert_close(fast.prefill[key], value, rtol=1e-4, atol=1e-4)
-
-
 KINDS = [("auto", "auto"), ("int8", "auto"), ("int8", "int8"), ("auto", "bfloat16")]
 
 
@@ -180,19 +154,17 @@ def test_tokens_chosen_inside_of_a_forward_are_those_chosen_behind_it(
 
 
 @pytest.mark.parametrize("weights", ["auto", "int8"])
-@pytest.mark.parametrize("steps", [False, True], ids=["team", "single steps"])
+@pytest.mark.parametrize("by_torch", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_that_are_read_are_the_same_whichever_others_are(
-    qwen3_folder: Path, weights: str, steps: bool, threads: int, request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    qwen3_folder: Path, weights: str, by_torch: bool, threads: int, request: pytest.FixtureRequest
 ) -> None:  # fmt: skip
     if threads == 2:
         request.getfixturevalue("two_threads")
-    if steps:
-        monkeypatch.setattr(decoder_team, "why_no_team", lambda model: "the test says so")
     model = load_model(qwen3_folder, max_positions=700, weight_dtype=weights)
     config = EngineConfig(weight_dtype=weights, page_size=16, prefill_chunk=9)
-    engine = Engine(model, Tokenizer.load(qwen3_folder), config)
+    with plain_decoder() if by_torch else nullcontext():
+        engine = Engine(model, Tokenizer.load(qwen3_folder), config)
     runner, rng, shares = engine._runner.model_runner, np.random.default_rng(0), []
     runner.draws, run_model = False, runner.run
 
@@ -234,7 +206,7 @@ def assert_same_either_way(model: Decoder, weights: str, tokenizer: Path, thread
     config = EngineConfig(weight_dtype=weights, page_size=16, prefill_chunk=40, prefix_caching=False)
     engine = Engine(model, Tokenizer.load(tokenizer), config)
     runner, rng, apart = engine._runner.model_runner, np.random.default_rng(0), []
-    decoder = runner._decoder_cpu
+    decoder = runner._team
     assert isinstance(decoder, DecoderTeam)
     runner.draws, run_model, task = False, runner.run, decoder._team.task
 
@@ -287,15 +259,13 @@ def test_a_table_that_is_only_in_panels_gives_the_same_bits(qwen25_folder: Path,
     assert tokens(True) == tokens(False)
 
 
-def test_where_products_are_wrong_steps_are_computed_one_by_one(
-    qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = load_model(qwen3_folder, max_positions=64)
+def test_where_products_are_wrong_torch_computes(qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = load_model(qwen3_folder, max_positions=700), Tokenizer.load(qwen3_folder)
     assert why_no_team(model) is None
-    assert isinstance(model_runner._decoder_cpu(model, keep_weights=True), DecoderTeam)
+    assert isinstance(Engine(model, tokenizer)._runner.model_runner._team, DecoderTeam)
     monkeypatch.setattr(decoder_team, "_why_wrong", lambda numbers: f"{numbers} cuts off")
     assert why_no_team(model) == f"{FLOATS[0]} cuts off"
-    assert isinstance(model_runner._decoder_cpu(model, keep_weights=True), DecoderCpu)
+    assert Engine(model, tokenizer)._runner.model_runner._team is None
 
 
 def test_a_saturating_product_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +18,17 @@ from wedlm_core.config.model import MOST_EXACT_INPUTS
 from wedlm_core.errors import ConfigError
 from wedlm_core.kernels.cpu import eight_bits
 from wedlm_core.kernels.rounding import rounded
-from wedlm_core.model import int8, placing
+from wedlm_core.model import placing
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums, plain_sums
-from wedlm_core.model.products_int8 import Int8Product, widened
+from wedlm_core.model.decoder_team import numbers_of
+from wedlm_core.model.int8 import Int8Embedding, Int8Linear, exact_sums
+from wedlm_core.model.panels import pack
 from wedlm_core.model.quantised import prepare_exact, quantise
+from wedlm_core.model.team import Team
 from wedlm_core.model.weights import load_model
 
 CPU = torch.device("cpu")
 EXTREME = st.sampled_from([-127, -126, -1, 0, 1, 126, 127])
-
-
-def alone(count: int, seconds: float, part) -> None:  # type: ignore[no-untyped-def]
-    part(0, count)
 
 
 def some_linear(seed: int, *, inputs: int = 48, outputs: int = 32, bias: bool = True) -> nn.Linear:
@@ -48,40 +47,18 @@ def test_sums_are_exact_for_the_largest_numbers(rows: int, inputs: int, outputs:
     weight_OI[0] *= -1
     want = byte_RI.numpy().astype(np.int64) @ weight_OI.numpy().astype(np.int64).T
     assert np.array_equal(exact_sums(byte_RI, weight_OI).numpy(), want)
-    assert np.array_equal(plain_sums(byte_RI, weight_OI).numpy(), want)
-
-
-@pytest.mark.parametrize("error", ["cuts off", "fails"])
-def test_a_product_that_is_not_exact_is_not_used(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
-    true = torch._int_mm
-
-    def saturating(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        if error == "fails":
-            raise RuntimeError("no such kernel")
-        return true(a, b).clamp(-(2**21), 2**21)
-
-    byte_RI = torch.full((3, 256), 127, dtype=torch.int8)
-    int8.why_not_exact.cache_clear()
-    monkeypatch.setattr(torch, "_int_mm", saturating)
-    assert error in str(int8.why_not_exact(CPU))
-    assert exact_sums(byte_RI, byte_RI).eq(127 * 127 * 256).all()
-    monkeypatch.undo()
-    int8.why_not_exact.cache_clear()
 
 
 @given(
-    rows=st.integers(1, 9), inputs=st.integers(1, 70), seed=st.integers(0, 2**31), bias=st.booleans(),
+    rows=st.integers(1, 9), inputs=st.integers(1, 70), seed=st.integers(0, 2**31),
     size=st.sampled_from([1e-20, 1e-3, 1.0, 1e6]),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_the_kernels_give_the_bits_of_the_layer(rows: int, inputs: int, seed: int, bias: bool, size: float) -> None:
-    layer = Int8Linear.of(some_linear(seed, inputs=inputs, bias=bias))
+def test_the_kernel_rounds_as_the_readable_form_does(rows: int, inputs: int, seed: int, size: float) -> None:
+    torch.manual_seed(seed)
     x_RI = torch.randn(rows, inputs) * size * torch.logspace(-2, 2, rows)[:, None]
     x_RI[0] = 0
     x_RI[-1, : inputs // 2] = x_RI[-1, -1] * 0.5  # ties
-    found = Int8Product(layer, alone)(x_RI)
-    assert torch.equal(found, layer(x_RI))
-    assert torch.equal(Int8Product(layer, alone)(x_RI[-1:]), found[-1:]), "a row alone"
     byte_RI, scale_R = torch.empty(rows, inputs, dtype=torch.int8), np.empty(rows, dtype=np.float32)
     eight_bits.round_rows(x_RI.numpy(), byte_RI.numpy(), scale_R, 0, rows)
     want, want_scale = rounded(x_RI)
@@ -97,7 +74,8 @@ def test_a_row_that_is_no_number_stays_none_and_others_are_what_they_were(value:
     good_RI = torch.randn(3, 48)
     bad_RI = good_RI.clone()
     bad_RI[1, place] = value
-    for product in (layer, Int8Product(layer, alone)):
+    panels = pack(layer.weight, numbers_of(layer) or "", scale_O=layer.scale_O, bias_O=layer.bias)
+    for product in (layer, partial(Team().product, panels)):
         found = product(bad_RI)
         assert not found[1].isfinite().any()
         assert torch.equal(found[::2], product(good_RI)[::2])
@@ -124,7 +102,8 @@ def test_an_embedding_shares_the_memory_of_its_head() -> None:
     assert found.shape == (2, 2, 48)
     assert embedding.weight.data_ptr() == table.weight.data_ptr()
     out = torch.empty(4, 48)
-    widened(embedding, ids.flatten(), out)
+    table = embedding.weight.numpy(), embedding.scale_V.numpy()
+    eight_bits.widen_rows(*table, ids.flatten().numpy(), out.numpy(), 0, 4)
     assert torch.equal(out, found.flatten(0, 1))
 
 

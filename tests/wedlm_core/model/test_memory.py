@@ -52,7 +52,7 @@ def test_an_engine_on_a_cpu_holds_each_weight_once(
     predicted = weight_bytes(model.config, dtype=dtype, weight_dtype=weight_dtype)
     assert held(model) == predicted
     engine = Engine(model, Tokenizer.load(folder), EngineConfig(max_num_seqs=2), keep_weights=False)
-    decoder = engine._runner.model_runner._decoder_cpu
+    decoder = engine._runner.model_runner._team
     if dtype == "bfloat16" and weight_dtype == "auto" and dtype not in map(numeric_kind, numbers_here()):
         assert decoder is None, "nothing is packed"
         assert held(model) == predicted

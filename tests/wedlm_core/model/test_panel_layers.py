@@ -130,7 +130,7 @@ def test_an_llm_packs_where_its_engine_takes_panels(qwen25_folder: Path, monkeyp
 
     monkeypatch.setattr("wedlm_core.llm.load_model", noted)
     fast = LLM(str(qwen25_folder))
-    LLM(str(qwen25_folder), attention="tiled")
+    LLM(str(qwen25_folder), attention="sdpa")
     monkeypatch.setattr("wedlm_core.llm.takes_panels", lambda *_: False)
     plain = LLM(str(qwen25_folder))
     assert [is_packed(model) for model in loaded] == [True, False, False]

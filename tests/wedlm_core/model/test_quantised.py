@@ -79,13 +79,11 @@ def test_the_tiny_model_still_counts(name: str) -> None:
     assert "3, 4, 5, 6, 7, 8, 9" in out.text
 
 
-def test_unknown_dtypes_and_an_unsuitable_backend_are_refused(qwen3_folder: Path) -> None:
+def test_unknown_dtypes_are_refused(qwen3_folder: Path) -> None:
     with pytest.raises(ConfigError, match="weight_dtype"):
         EngineConfig(weight_dtype="int3")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="weight_dtype"):
         quantise(load_model(qwen3_folder), "int3")
-    with pytest.raises(ConfigError, match="float32 or int8 weights"):
-        LLM(str(qwen3_folder), config=EngineConfig(weight_dtype="fp8_e4m3", attention="compiled"), device="cpu")
 
 
 @pytest.mark.skipif(torch.__version__ < (2, 12), reason="on a CPU torch 2.11 has no scales of rows, only of tensors")

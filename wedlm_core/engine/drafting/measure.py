@@ -63,9 +63,8 @@ def _measured(runner: Runner, pages: PageManager, overlapping: AsyncLaunch | Non
     with _scratch(runner, pages, overlapping) as scratch:
         if scratch is None:
             return StepCost.linear(fixed=1.0, per_row=1 / 64, floor_rows=16)  # no page free: a guess, not kept
-        samples, spread = _timed(scratch.bench, _points(runner.padding.few, runner.config, scratch.deepest))
-    # Beyond 64 rows padding may be coarser; that is a few of many rows, and the table's knots have it in them.
-    cost = replace(fit(samples), quantum=runner.padding.few)
+        samples, spread = _timed(scratch.bench, _points(runner.padding, runner.config, scratch.deepest))
+    cost = replace(fit(samples), quantum=runner.padding)
     _LOG.info("measured %d kinds of forwards in %.1f s: %s", len(samples), time.perf_counter() - begin, cost)
     if spread <= _MOST_SPREAD:
         save_cached(key, cost)

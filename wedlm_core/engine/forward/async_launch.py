@@ -161,7 +161,7 @@ class AsyncLaunch:
         rows = int(counts_S.sum())
         total = self.graphs.padded(rows) if self.graphs is not None else None
         return Shape(
-            total=total or self._model_runner.padding(rows),
+            total=total or rows + -rows % self._model_runner.padding,
             max_rows=int(counts_S.max()),
             max_kv=int((plan.cached_S + counts_S).max()),
             wanted=int(wanted_D.sum()),

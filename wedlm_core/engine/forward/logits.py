@@ -19,7 +19,6 @@ from wedlm_core.decoding.tops import Tops
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.scheduling.slots import IntArray
 from wedlm_core.model.draw import Advance, Draw, Drawn, States, StepPicks
-from wedlm_core.model.products import RowPadding
 
 AnyPicks = TypeVar("AnyPicks", bound="PickedRows")
 
@@ -82,7 +81,7 @@ class Chooser:
         device: of the head.
         head: hidden states to logits.
         chunk_rows: rows of logits at once at most.
-        padding: of the rows of a chunk.
+        padding: the rows of a chunk are filled up to a multiple of this.
         mask_token_id: id that suppressing rows never choose.
         vocab_limit: ids from here on are vocabulary padding.
     """
@@ -93,7 +92,7 @@ class Chooser:
         *,
         head: Callable[[Tensor], Tensor],
         chunk_rows: int,
-        padding: RowPadding,
+        padding: int,
         mask_token_id: int,
         vocab_limit: int,
     ) -> None:
@@ -202,11 +201,11 @@ class Chooser:
         """The logits of a part of the picks, and the place in it of each row of them; None where all have some."""
         if picks.asked_N is None:
             rows, place_L = picks.row_R[part], None
-            missing = self._padding(rows.shape[0]) - rows.shape[0]
+            missing = -rows.shape[0] % self._padding
             hidden_LD = hidden_TD.index_select(0, F.pad(rows, (0, missing)) if missing else rows)
         else:
             rows = place_L = picks.asked_N[own] - part.start
-            missing = self._padding(rows.shape[0]) - rows.shape[0]
+            missing = -rows.shape[0] % self._padding
             hidden_LD = F.pad(hidden_TD[own], (0, 0, 0, missing)) if missing else hidden_TD[own]
         return self._head(hidden_LD)[: rows.shape[0]], place_L
 

@@ -11,23 +11,23 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.attention import (
     AttentionBackend,
-    CpuAttentionBackend,
     DeviceAttentionBackend,
     DeviceRows,
     PackedRows,
 )
+from wedlm_core.attention.paged_cpu import PagedCpuPlan, is_read
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model import Decoder
 from wedlm_core.model.draw import Draw, Drawn, StepRows
-from wedlm_core.model.products import InBlocks, RowPadding, check_not_packed, in_blocks, plain_padding
+from wedlm_core.model.products import BLOCK_ROWS, InBlocks, check_not_packed, in_blocks
 
 if TYPE_CHECKING:
-    from wedlm_core.model.decoder_cpu import DecoderCpu
     from wedlm_core.model.decoder_team import DecoderTeam
 
 _LOG = logging.getLogger(__name__)
@@ -43,11 +43,11 @@ class ModelRunner:
         keep_weights: whether the model itself must stay usable.
 
     Raises:
-        ConfigError: the weights were packed while they were read, and the backend brings no decoder for them.
+        ConfigError: the weights were packed while they were read, and no decoder for such runs here.
 
     Attributes:
         head: hidden states ``[R, D]`` to logits ``[R, V]``.
-        padding: of the rows of a forward, and of those of the head.
+        padding: the rows of a forward, and of the head, are filled up to a multiple of this.
         device: of the model.
         draw: :meth:`run`, the head and the choice of tokens in one call; None where no decoder has that.
         draws: whether :attr:`draw` is to be called where it can be.
@@ -59,22 +59,18 @@ class ModelRunner:
     def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend, *, keep_weights: bool = True) -> None:
         self.model, self.pool, self.backend = model, pool, backend
         self.device = model.device
-        self._decoder_cpu: DecoderCpu | DecoderTeam | None = None
         on_cpu = self.device.type == "cpu"
         self._products: AbstractContextManager[Any] = InBlocks() if on_cpu else nullcontext()
         self.head: Callable[[Tensor], Tensor] = partial(in_blocks, model.lm_head) if on_cpu else model.lm_head
-        self.padding = plain_padding() if on_cpu else RowPadding(few=8, many=8)  # as a GPU pads tiles anyway
-        if backend.cpu_decoder:
-            self._decoder_cpu = _decoder_cpu(model, keep_weights)
-            self.head, self.padding = self._decoder_cpu.head, self._decoder_cpu.padding
-        else:
-            check_not_packed(model)
-        self.skips = self._decoder_cpu is not None
-        self.draws: bool = getattr(self._decoder_cpu, "draws", False)
+        self.padding = BLOCK_ROWS if on_cpu else 8  # a GPU pads tiles anyway
+        self._team = _team_of(model, pool, keep_weights)
+        self.skips = self._team is not None
+        self.draws, self.unread_row = False, 1.0
         self.draw: Callable[[StepRows, Draw], Drawn] | None = None
-        if self.draws:
-            self.draw = partial(cast("DecoderTeam", self._decoder_cpu).draw, pool=pool)
-        self.unread_row: float = getattr(self._decoder_cpu, "unread_row", 1.0)
+        if self._team is not None:
+            self.head, self.padding, self.unread_row = self._team.head, 1, self._team.unread_row
+            self.draws = self._team.draws
+            self.draw = partial(self._team.draw, pool=pool) if self.draws else None
 
     def run(
         self,
@@ -94,15 +90,13 @@ class ModelRunner:
             read_R: int64, ascending, the rows whose states are wanted; None for all.
 
         Returns:
-            ``[R, D]``, or ``[T', D]``, T' padded (:class:`RowPadding`); padding is any value.
+            ``[R, D]``, or ``[T', D]``, T' padded; padding is any value.
         """
-        heads = self.model.config.num_attention_heads
-        if self._decoder_cpu is not None:
-            plan_cpu = cast(CpuAttentionBackend, self.backend).plan(rows, self.pool, heads)
-            return self._decoder_cpu(id_T, position_T, kv_entry_T, self.pool, plan_cpu, read_R)
-        plan = self.backend.plan(rows, self.pool, heads)
+        plan = self.backend.plan(rows, self.pool, self.model.config.num_attention_heads)
+        if self._team is not None:
+            return self._team(id_T, position_T, kv_entry_T, self.pool, cast(PagedCpuPlan, plan), read_R)
         total = id_T.shape[0]
-        padding = (0, self.padding(total) - total)
+        padding = (0, -total % self.padding)
         pool_rows = self.pool.flat_index(kv_entry_T)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -125,12 +119,18 @@ class ModelRunner:
         return self.model(id_T, position_T, attend)
 
 
-def _decoder_cpu(model: Decoder, keep_weights: bool) -> DecoderCpu | DecoderTeam:
-    """The faster of the two that runs here."""
-    from wedlm_core.model.decoder_cpu import DecoderCpu
-    from wedlm_core.model.decoder_team import DecoderTeam, why_no_team
+def _team_of(model: Decoder, pool: KVPool, keep_weights: bool) -> DecoderTeam | None:
+    """The decoder of a CPU's kernels, if it runs here.
 
-    if why := why_no_team(model):
-        _LOG.info("forwards are computed step by step: %s", why)
-        return DecoderCpu(model, keep_weights=keep_weights)
-    return DecoderTeam(model, keep_weights=keep_weights)
+    Raises:
+        ConfigError: the weights were packed for it, and it does not.
+    """
+    if pool.transposed_keys and is_read(pool) and pool.compute_dtype == torch.float32:
+        from wedlm_core.model.decoder_team import DecoderTeam, why_no_team
+
+        why = why_no_team(model)
+        if why is None:
+            return DecoderTeam(model, keep_weights=keep_weights)
+        _LOG.info("forwards are computed by torch, which takes longer: %s", why)
+    check_not_packed(model)
+    return None

@@ -11,8 +11,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from wedlm_core.kernels.cpu.array_views import array_at, numbers_at
 from wedlm_core.kernels.cpu.compiled import kernel
@@ -287,63 +285,3 @@ def _attending(numbers: str) -> Any:
 
 GROUPS = {numbers: _attending(numbers) for numbers in _BYTES}
 """The kernel of a group of queries, by the numbers of keys and values (bfloat16 as its bits): see ``attend_group``."""
-
-
-def _attend_group(keys, pool, group, space, width):  # type: ignore[no-untyped-def]
-    """The kernel of the numbers of ``keys``."""
-
-
-@overload(_attend_group)
-def _attend_group_of(keys, pool, group, space, width):  # type: ignore[no-untyped-def]
-    run = GROUPS[{types.uint16: "bfloat16", types.int8: "int8"}.get(keys.dtype, "float32")]
-
-    def attend_group(keys, pool, group, space, width):  # type: ignore[no-untyped-def]
-        run(pool, group, space, width)
-
-    return attend_group
-
-
-@kernel
-def attend(  # type: ignore[no-untyped-def]
-    q, keys, values, key_scales, value_scales, pages, starts, counts, cached, page_size, scale, out, width, first, last
-):
-    """Causal attention of packed rows over paged keys and values.
-
-    The rows of a sequence, times the query heads of a KV head, are computed in groups of up to 32 queries. A group goes
-    over the keys tile by tile, so that a tile is read from memory once and from the cache afterwards.
-
-    Args:
-        q: ``[T, heads * Dh]``.
-        keys: ``[kv_heads, blocks, Dh, block]``: float32, the bits of bfloat16 (uint16), or int8. They are widened as
-            they are read.
-        values: the same, ``[kv_heads, entries, Dh]``.
-        key_scales: ``[kv_heads, entries]``, factors of keys in int8; not read for others.
-        value_scales: the same of values.
-        pages: int64 ``[S, P]``.
-        starts: int64 ``[S]``; this and the next two as in :class:`wedlm_core.attention.PackedRows`.
-        counts: int64 ``[S]``.
-        cached: int64 ``[S]``.
-        page_size: tokens per page, a multiple of the block.
-        scale: of the scores.
-        out: ``[T, heads * Dh]``.
-        width: the longest context rounded up to a multiple of 16.
-        first: first sequence to compute.
-        last: one past the last sequence to compute.
-    """
-    kv_heads, blocks, dim, block = keys.shape
-    group = q.shape[1] // (kv_heads * dim)
-    pool = Pool(
-        address(keys), address(values), address(key_scales), address(value_scales), blocks * block, block,
-        bits_of(page_size), dim, kv_heads, group, address(q), address(out), F32(scale),
-    )  # fmt: skip
-    space = group_space(dim, width)
-    table, columns = address(pages), 8 * pages.shape[1]
-    for s in range(first, last):
-        for m in range(0, counts[s] * group, QUERIES):
-            for h in range(kv_heads):
-                after = s if h + 1 < kv_heads or s + 1 == last else s + 1
-                one = Group(
-                    table + columns * s, starts[s], cached[s], m, min(QUERIES, counts[s] * group - m), h,
-                    table + columns * after, cached[after] + 1, (h + 1) % kv_heads,
-                )  # fmt: skip
-                _attend_group(keys, pool, one, space, width)

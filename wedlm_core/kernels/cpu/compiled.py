@@ -39,7 +39,8 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never",
         function: to compile.
         inline: "always" for functions that Numba itself inlines.
         label: tells apart functions that come from one definition, with different variables of the enclosing function.
-            Machine code of several processes meets in one cache, and of two functions of a name the linker takes one.
+            Machine code of several processes meets in one cache, where they are found by name, and of two functions of
+            a name the linker takes one.
     """
     if function is None:
         return lambda found: kernel(found, inline=inline, label=label)
@@ -51,11 +52,12 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never",
     return dispatcher
 
 
-def c_function(function: Callable[..., Any]) -> int:
-    """Compile a function of int64 that returns nothing for callers in C, or take it from the cache; its address.
+def c_function(kernel: Any) -> int:
+    """Compile a kernel of int64 that returns nothing for callers in C, or take it from the cache; its address.
 
     It stays valid for the life of the process.
     """
+    function: Callable[..., Any] = kernel.py_func
     taken = ", ".join(["int64"] * function.__code__.co_argcount)
     compiled: Any = CFunc(function, sigutils.normalize_signature(f"void({taken})"), {}, {"error_model": "numpy"})
     compiled._cache = _Cache(function)
@@ -136,6 +138,10 @@ class _Cache(caching.FunctionCache):
             filename_base=self._impl.filename_base,
             source_stamp=self._impl.locator.get_source_stamp(),
         )
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Numba would add the variables of an enclosing function, kernels that are new in each process."""
+        return sig, codegen.magic_tuple()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The kernel kept for a signature; None, so that it is compiled again, also where its files are damaged."""

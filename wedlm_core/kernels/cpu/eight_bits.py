@@ -1,4 +1,4 @@
-"""The work around a matrix product of 8-bit integers: rounding rows before it, scaling sums after it."""
+"""Rows of 8-bit integers, of bfloat16, and back: around products and in front of them."""
 
 from __future__ import annotations
 
@@ -89,29 +89,6 @@ def round_to_bfloat16(bits, halves, first, last):  # type: ignore[no-untyped-def
             halves[t, i] = np.uint16(near if is_number else none)
         for i in range(size, halves.shape[1]):
             halves[t, i] = 0
-
-
-@kernel
-def scale_sums(sums, row_scale, scale, bias, out, first, last):  # type: ignore[no-untyped-def]
-    """``out = sums * (row_scale * scale) + bias``.
-
-    Args:
-        sums: int32 ``[T, O]``.
-        row_scale: ``[T]``.
-        scale: ``[O]``.
-        bias: ``[O]``, or empty.
-        out: ``[T, O]``, written.
-        first: first row to compute.
-        last: one past the last row to compute.
-    """
-    size = out.shape[1]
-    for t in range(first, last):
-        own = row_scale[t]
-        for i in range(size):
-            out[t, i] = F32(sums[t, i]) * (own * scale[i])
-        if len(bias) > 0:
-            for i in range(size):
-                out[t, i] += bias[i]
 
 
 @kernel

@@ -121,11 +121,13 @@ def _fit_of(held, scales, place, x, at, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def place_qkv(  # type: ignore[no-untyped-def]
+def place_heads(  # type: ignore[no-untyped-def]
     qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, key_scales, value_scales,
-    first, last,
+    first, last, low, high,
 ):  # fmt: skip
     """Norm and rotate queries and keys; write keys and values to the KV pool.
+
+    Of the KV heads ``low .. high - 1`` and the query heads that belong to them.
 
     Args:
         qkv: ``[T, (heads + 2 * kv_heads) * Dh]``.
@@ -146,19 +148,9 @@ def place_qkv(  # type: ignore[no-untyped-def]
         value_scales: the same of values.
         first: first row to compute.
         last: one past the last row to compute.
+        low: first KV head to compute.
+        high: one past the last KV head to compute.
     """
-    place_heads(
-        qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, key_scales,
-        value_scales, first, last, 0, keys.shape[0],
-    )  # fmt: skip
-
-
-@kernel
-def place_heads(  # type: ignore[no-untyped-def]
-    qkv, q_weight, k_weight, eps, cos, sin, positions, entries, heads, q_out, keys, values, key_scales, value_scales,
-    first, last, low, high,
-):  # fmt: skip
-    """:func:`place_qkv` of the KV heads ``low .. high - 1`` and the query heads that belong to them."""
     kv_heads, blocks, dim, block = keys.shape
     q_size, kv_size, group = heads * dim, kv_heads * dim, heads // kv_heads
     width, own = q_size + 2 * kv_size, (high - low) * dim

@@ -232,7 +232,7 @@ def _kept(token, slot, most, stops):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _mask_behind(token, filled, early, slot, drafts, last, mask):  # type: ignore[no-untyped-def]
+def _mask_after(token, filled, early, slot, drafts, last, mask):  # type: ignore[no-untyped-def]
     """Slots under ``drafts`` are filled, those from there to ``last`` masks."""
     for j in range(drafts):
         filled[slot, j] = True
@@ -301,7 +301,7 @@ def _refill(slots, state, mask, next_rows_D):  # type: ignore[no-untyped-def]
         left = max(limit[slot] - emitted[slot], 0)
         most = min(keep_valid[slot] if valid[slot] else keep_stale[slot], left)
         drafts, stopped = _kept(token, slot, min(most, length[slot]), stops)
-        _mask_behind(token, filled, early, slot, drafts, max(lead[slot], length[slot]), mask)
+        _mask_after(token, filled, early, slot, drafts, max(lead[slot], length[slot]), mask)
         lead[slot] = drafts
         length[slot] = drafts + (0 if stopped else min(window[slot], left - drafts))
         next_rows_D[d] = length[slot] + 1

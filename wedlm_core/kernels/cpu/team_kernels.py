@@ -229,7 +229,8 @@ def dismiss(pool):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _serve(address):  # type: ignore[no-untyped-def]
+def serve(address):  # type: ignore[no-untyped-def]
+    """Help with the tasks of the pool at an address, until it is dismissed."""
     pool, own = numbers_at(address, POOL_SIZE), np.zeros(3, dtype=np.int64)
     turn, looks = 0, 0
     while _look(pool, _STOP) == 0:
@@ -257,11 +258,6 @@ def _serve(address):  # type: ignore[no-untyped-def]
             _add(pool, _SLEEPERS, -1)
         else:
             _sleep(_SLEEP)
-
-
-def serve(address):  # type: ignore[no-untyped-def]
-    """Help with the tasks of the pool at an address, until it is dismissed."""
-    _serve(address)
 
 
 def serve_entry() -> int:

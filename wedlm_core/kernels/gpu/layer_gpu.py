@@ -135,14 +135,14 @@ def _silu_mul(  # type: ignore[no-untyped-def]
     product = _gated(gate_up, place, SIZE, True).to(tl.float32)
     largest = tl.max(size_bits(product), axis=0)
     if REST > 0:
-        behind = BLOCK + tl.arange(0, REST)
-        more = _gated(gate_up, behind, SIZE, BLOCK + REST == SIZE).to(tl.float32)
+        rest = BLOCK + tl.arange(0, REST)
+        more = _gated(gate_up, rest, SIZE, BLOCK + REST == SIZE).to(tl.float32)
         largest = tl.maximum(largest, tl.max(size_bits(more), axis=0))
     factor, row_scale = int8_scales(largest)
     tl.store(scales + row, row_scale)
     tl.store(out + place, nearest_int8(product * factor))
     if REST > 0:
-        tl.store(out + behind, nearest_int8(more * factor), mask=behind < SIZE)
+        tl.store(out + rest, nearest_int8(more * factor), mask=rest < SIZE)
 
 
 def add_rms_norm(x_TD: Tensor, delta_TD: Tensor | None, weight_D: Tensor, eps: float) -> Tensor:

@@ -195,8 +195,8 @@ def _refilled(  # type: ignore[no-untyped-def]
     keep = filled & (place < most) & (place <= first_stop)
     drafts = tl.min(tl.where(keep, none, place), axis=0).to(tl.int64)
 
-    behind = tl.minimum(tl.load(masks + slot), left - drafts)
-    return drafts, drafts + tl.where(first_stop + 1 == drafts, 0, behind)
+    masked = tl.minimum(tl.load(masks + slot), left - drafts)
+    return drafts, drafts + tl.where(first_stop + 1 == drafts, 0, masked)
 
 
 @triton.jit(do_not_specialize=["width", "places", "positions"])

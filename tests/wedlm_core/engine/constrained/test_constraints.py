@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import jsonschema
 import pytest
 import torch
 
-from testing.engine.engines import COST, loaded, run
+from testing.engine.engines import COST, loaded, plain_decoder, run
 from testing.engine.features import FEATURES
 from testing.engine.grammar_oracle import allowed_by
 from testing.engine.oracle import autoregressive
@@ -36,7 +37,7 @@ from wedlm_core.types import FinishReason, Generation, Request, SamplingParams
 TIGHT = {"page_size": 4, "prefill_chunk": 5, "max_batch_rows": 99, "num_pages": 120, "max_num_seqs": 64}
 ENGINES: dict[str, dict[str, Any]] = {
     "kernels": TIGHT,
-    "tiled": {**TIGHT, "attention": "tiled", "logits_chunk_rows": 7},
+    "by torch": {**TIGHT, "logits_chunk_rows": 7},
     "overlapping": {**TIGHT, "overlap": True},
     "traced": {**TIGHT, "trace": True},
 }
@@ -46,7 +47,8 @@ TOKENS = 40
 
 @cache
 def engine_of(folder: Path, name: str = "roomy") -> Engine:
-    return Engine(*loaded(folder), EngineConfig(max_window=16, step_cost=COST, **ENGINES.get(name, {})))
+    with plain_decoder() if name == "by torch" else nullcontext():
+        return Engine(*loaded(folder), EngineConfig(max_window=16, step_cost=COST, **ENGINES.get(name, {})))
 
 
 @cache
@@ -241,7 +243,7 @@ def test_forced_tokens_cost_no_forward_of_their_own() -> None:
 
 FORMS: dict[str, dict[str, Any]] = {
     "inside of the forward": {},
-    "step by step": {"attention": "tiled", "logits_chunk_rows": 2},
+    "by torch": {"logits_chunk_rows": 2},
     "by parts": {"logits_chunk_rows": 2},
     "overlapping": {"overlap": True},
     "traced": {"trace": True},
@@ -253,7 +255,8 @@ FORMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_forced_is_certain_whatever_the_model_says(strategy: str, form: str) -> None:
     model, tokenizer = loaded(resolve("tiny"))
-    engine = Engine(model, tokenizer, EngineConfig(max_window=4, step_cost=COST, **FORMS[form]))
+    with plain_decoder() if form == "by torch" else nullcontext():
+        engine = Engine(model, tokenizer, EngineConfig(max_window=4, step_cost=COST, **FORMS[form]))
     wanted = StructuredOutputs(regex="the key is [0-9]{3}, the end is [a-z]{2} there")
     plain = SamplingParams(max_tokens=TOKENS, strategy=strategy, structured_outputs=wanted, logprobs=True)
     kinds: list[dict[str, Any]] = [{}, {"top_p": 0.9, "temperature": 1.0}, {"logprobs": 3}, {"presence_penalty": 0.5}]

@@ -12,7 +12,7 @@ from numba import njit
 
 from testing.engine.models import random_decoder
 from wedlm_core.kernels.cpu import scalar, vector
-from wedlm_core.kernels.cpu.layer import add_rms_norm, place_qkv, rms_norm, silu_mul
+from wedlm_core.kernels.cpu.layer import add_rms_norm, place_heads, rms_norm, silu_mul
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.decoder import RMSNorm
 from wedlm_core.model.rotary import apply_rope, rope_tables
@@ -73,7 +73,7 @@ def test_queries_keys_and_values(head_dim: int, block: int, normed: bool) -> Non
         bits = torch.uint16 if dtype == torch.bfloat16 else dtype
         pool = (q_out.numpy(), keys.view(bits).numpy(), values.view(bits).numpy(), *scales.numpy())
         for first, last in parts:
-            place_qkv(qkv.numpy(), *weights, EPS, *tables, heads, *pool, first, last)
+            place_heads(qkv.numpy(), *weights, EPS, *tables, heads, *pool, first, last, 0, kv_heads)
         return q_out, keys, values, scales
 
     q_out, keys, values, scales = together = placed([(0, rows)])
