@@ -8,58 +8,50 @@ have are expressed by others.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from wedlm_core.grammar.discriminators import needs_tag
-from wedlm_core.grammar.disjoint import Comparison
-from wedlm_core.grammar.field_names import closed_names
-from wedlm_core.grammar.formats import format_rules
-from wedlm_core.grammar.keywords import HOLDS_BESIDE_REFERENCES, draft_of
-from wedlm_core.grammar.negation import negation
-from wedlm_core.grammar.patterns import with_python_classes
+from wedlm_core.grammar.keywords import DRAFTS, FORMATS, HOLDS_BESIDE_REFERENCES, draft_name
+from wedlm_core.grammar.patterns import closed_names, with_python_classes
 from wedlm_core.grammar.schema_bounds import exact_bounds, shorter_numbers
-from wedlm_core.grammar.schema_references import References, definitions
+from wedlm_core.grammar.schema_references import Place, References, definitions
+from wedlm_core.grammar.unions import Comparison, needs_tag, negation
 
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _MOST_EXCLUDED = 1_000  # pairs of parts of a union: each is two schemas more
 _AS_THEY_ARE = ("type", "enum", "const", "required")
+_BY_NAME = ("properties", "patternProperties")
 
 
-class NotExpressedError(ValueError):
-    """No other keywords express the ``not`` or the ``oneOf`` of a part.
+def canonical(
+    schema: Mapping[str, Any], references: References, check: Callable[[Place], None] = lambda place: None
+) -> dict[str, Any]:
+    """The canonical form of a schema.
 
-    Attributes:
-        part: the schema with the keyword.
-        keyword: it.
-    """
-
-    def __init__(self, part: Mapping[str, Any], keyword: str) -> None:
-        super().__init__(f"no other keywords express this {keyword}")
-        self.part, self.keyword = part, keyword
-
-
-def canonical(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The canonical form of a schema that :func:`wedlm_core.grammar.schemas.check_schema` takes.
+    Args:
+        schema: the whole.
+        references: of it.
+        check: is called with each part before it is read.
 
     Raises:
-        NotExpressedError: it has a ``not`` without an equivalent in other keywords, or a ``oneOf`` with parts that
-            older drafts cannot tell apart.
+        RequestError: it names an unknown draft; a reference leads nowhere; it has a ``not`` without an equivalent in
+            other keywords, or a ``oneOf`` with parts that older drafts cannot tell apart; or ``check`` raised it.
     """
-    return _Canonical(schema).made()
+    return _Canonical(schema, references, check).made()
 
 
 class _Canonical:
-    def __init__(self, whole: Mapping[str, Any]) -> None:
-        self._whole, self._references = whole, References(whole)
+    def __init__(self, whole: Mapping[str, Any], references: References, check: Callable[[Place], None]) -> None:
+        self._whole, self._references, self._check = whole, references, check
         self._names: dict[int, str] = {}
-        self._todo: list[tuple[str, Any]] = []
-        self._unions: list[tuple[Mapping[str, Any], dict[str, Any]]] = []  # with oneOf, and their new form
+        self._todo: list[tuple[str, Place]] = []
+        self._unions: list[tuple[Place, dict[str, Any]]] = []  # with oneOf, and their new form
         self._is_older, self._has_more = False, False  # a draft up to 7, and keywords next to $ref, which it ignores
 
     def made(self) -> dict[str, Any]:
-        root = self._schema(self._whole)
+        root = self._schema(Place(self._whole))
         named: dict[str, Any] = {}
         while self._todo:
             name, target = self._todo.pop()
@@ -67,17 +59,25 @@ class _Canonical:
         root |= {"$defs": named} if named else {}
         is_wider = self._is_older and self._has_more
         comparison = Comparison(definitions(root), references_alone=is_wider)
-        for part, union in self._unions:
-            if not _open_union(union, comparison) and is_wider:
-                raise NotExpressedError(part, "oneOf")
+        for place, union in self._unions:
+            place.require(_open_union(union, comparison) or not is_wider, "oneOf", 'its parts cannot be told apart by '
+                          'their "$ref" alone, and this draft ignores the keywords next to it',
+                          'Write {"allOf": [{"$ref": ...}, {...}]}, or name draft 2019-09 or a newer one.')  # fmt: skip
         return root
 
-    def _schema(self, part: Any) -> Any:
-        if not isinstance(part, Mapping):
+    def _schema(self, place: Place) -> Any:
+        part = place.part
+        if isinstance(part, bool):
             return part
+        if isinstance(part, Mapping) and "$schema" in part:
+            name = draft_name(part["$schema"])
+            place.require(name in DRAFTS, "$schema", "no known draft of JSON schema",
+                          'Use "https://json-schema.org/draft/2020-12/schema", or remove it.')  # fmt: skip
+            place = replace(place, draft=DRAFTS[name])
+        self._check(place)
+        self._is_older |= (place.draft or HOLDS_BESIDE_REFERENCES) < HOLDS_BESIDE_REFERENCES
         made: dict[str, Any] = {}
         more: list[Any] = []
-        self._is_older |= (draft_of(part) or HOLDS_BESIDE_REFERENCES) < HOLDS_BESIDE_REFERENCES
         for keyword, value in part.items():
             if keyword in _AS_THEY_ARE:
                 made[keyword] = value
@@ -87,73 +87,82 @@ class _Canonical:
                 made.update(exact_bounds(part))
                 made |= {keyword: value} if keyword == "multipleOf" else {}
             elif keyword == "$ref":
-                made[keyword] = self._reference(part)
+                made[keyword] = self._reference(place)
             elif keyword == "pattern":
                 made[keyword] = with_python_classes(value)
             elif keyword == "format":
-                more.extend(self._format(value, made))
+                first, *rest = FORMATS[value] or ({},)
+                made |= {keyword: value} if keyword in first else {}
+                more += rest if keyword in first else [first, *rest]
             elif keyword in ("anyOf", "oneOf", "allOf"):
-                made[keyword] = [self._schema(option) for option in value]
+                made[keyword] = self._listed(place, keyword)
             elif keyword == "discriminator" and needs_tag(part, self._references):
                 more.append({"required": [value["propertyName"]]})
             elif keyword == "not":
-                more.append(self._negation(part))
+                more.append(self._negation(place))
             elif keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
-                more.extend(self._dependency(name, needed) for name, needed in value.items())
-            elif keyword in ("properties", "items", "prefixItems", "additionalProperties", "patternProperties"):
-                made.update(self._children(keyword, part))
+                more += self._dependencies(place, keyword)
+            elif keyword in _BY_NAME:
+                made[keyword] = {
+                    with_python_classes(name) if keyword == "patternProperties" else name:
+                        self._schema(place.inside(f"{keyword}/{name}", inner)) for name, inner in value.items()
+                }  # fmt: skip
+            elif keyword in ("items", "prefixItems") and isinstance(value, list):
+                made["prefixItems"] = self._listed(place, keyword)
+            elif keyword == "additionalItems":
+                inner = self._schema(place.inside(keyword, value))
+                made |= {"items": inner} if isinstance(part.get("items"), list) else {}
+            elif keyword in ("items", "additionalProperties"):
+                made[keyword] = self._schema(place.inside(keyword, value))
+        return self._finished(place, made, more)
+
+    def _finished(self, place: Place, made: dict[str, Any], more: list[Any]) -> dict[str, Any]:
+        """A part with the schemas that hold as well, its place noted where it is a union."""
         if "patternProperties" in made:
             made = closed_names(made)
-        made = _with_shorter_numbers(made)
-        made = _joined(made, more) if more else made
+        made = _joined(_with_shorter_numbers(made), more)
         if "oneOf" in made:
-            self._unions.append((part, made))
+            self._unions.append((place, made))
         self._has_more |= "$ref" in made and len(made) > 1
         return made
 
-    def _reference(self, part: Mapping[str, Any]) -> str:
-        target = self._references.target(part)
+    def _listed(self, place: Place, keyword: str) -> list[Any]:
+        parts = place.part[keyword]
+        return [self._schema(place.inside(f"{keyword}/{number}", part)) for number, part in enumerate(parts)]
+
+    def _reference(self, place: Place) -> str:
+        try:
+            target = self._references.target(place.part)
+        except ValueError as error:
+            place.require(False, "$ref", f"{error}", 'Refer to parts by "$ref": "#/$defs/...".')
+            raise
         if target is self._whole:
             return "#"
         name = self._names.get(id(target))
         if name is None:
             name = self._names[id(target)] = str(len(self._names))
-            self._todo.append((name, target))
+            path = str(place.part["$ref"]).partition("#")[2].rstrip("/")
+            self._todo.append((name, Place(target, path, 0, place.draft)))
         return f"#/$defs/{name}"
 
-    def _negation(self, part: Mapping[str, Any]) -> Any:
+    def _negation(self, place: Place) -> Any:
+        made = self._schema(place.inside("not", place.part["not"]))
         try:
-            return negation(self._schema(part["not"]))
-        except ValueError as error:
-            raise NotExpressedError(part, "not") from error
+            return negation(made)
+        except ValueError:
+            place.require(False, "not", "this not would not be enforced",
+                          'State the allowed values with "enum", "anyOf" or "pattern".')  # fmt: skip
+            raise
 
-    def _format(self, name: str, made: dict[str, Any]) -> Sequence[Any]:
-        first, *rest = format_rules(name) or ({},)
-        if "format" not in first:
-            return [first, *rest]
-        made["format"] = name
-        return rest
-
-    def _children(self, keyword: str, part: Mapping[str, Any]) -> dict[str, Any]:
-        value = part[keyword]
-        if keyword == "properties":
-            return {keyword: {name: self._schema(inner) for name, inner in value.items()}}
-        if keyword == "patternProperties":
-            return {keyword: {with_python_classes(name): self._schema(inner) for name, inner in value.items()}}
-        if not isinstance(value, list):
-            return {keyword: self._schema(value)}
-        made: dict[str, Any] = {"prefixItems": [self._schema(inner) for inner in value]}
-        if keyword == "items" and "additionalItems" in part:
-            made["items"] = self._schema(part["additionalItems"])
-        return made
-
-    def _dependency(self, name: str, needed: Any) -> dict[str, Any]:
+    def _dependencies(self, place: Place, keyword: str) -> Iterator[dict[str, Any]]:
         """Either a field is not there, or other fields are, or a schema holds."""
-        if isinstance(needed, list):
-            present: dict[str, Any] = {"required": [name, *needed]}
-        else:
-            present = {"properties": {name: True}, "required": [name], "allOf": [self._schema(needed)]}
-        return {"anyOf": [{"properties": {name: False}}, present]}
+        for name, needed in place.part[keyword].items():
+            if isinstance(needed, list):
+                present: dict[str, Any] = {"required": [name, *needed]}
+            else:
+                inner = self._schema(place.inside(f"{keyword}/{name}", needed))
+                present = {"properties": {name: True}, "required": [name], "allOf": [inner]}
+            yield {"anyOf": [{"properties": {name: False}}, present]}
 
 
 def _with_shorter_numbers(made: dict[str, Any]) -> dict[str, Any]:

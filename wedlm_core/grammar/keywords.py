@@ -1,4 +1,4 @@
-"""Keywords of JSON schemas: the enforced ones, annotations, the ones of each draft, and misspelled ones."""
+"""Keywords of JSON schemas: enforced ones, annotations, those of each draft, misspelled ones; and values of format."""
 
 from __future__ import annotations
 
@@ -25,6 +25,34 @@ NOTES = frozenset(
     }
 )  # fmt: skip
 """Annotations: keywords that do not restrict values."""
+
+_LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_YEAR = "(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+_DAY = {"pattern": f"^({_YEAR}-(0[13-9]|1[0-2])|{_YEAR}-02-([01]|2[0-8])|{_LEAP_YEAR}-02-29)"}
+_SECOND = {"pattern": "^[^:]*:[^:]*:[0-5]"}  # no leap second: validators take it at the end of a day in UTC only
+_INSIDE = "[a-zA-Z0-9-]"
+_END = "[a-zA-Z0-9]"
+_LABEL = f"({_END}({_INSIDE}?{_END})?|{_END}{_INSIDE}({_END}{_INSIDE}*{_END}|-{_END}({_INSIDE}*{_END})?))"
+_LABELS = {
+    "pattern": rf"^{_LABEL}(\.{_LABEL})*$"
+}  # no hyphens in places 3 and 4: whether Punycode is right is no regex
+_INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
+
+FORMATS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "date-time": ({"format": "date-time"}, _DAY, _SECOND),
+    "time": ({"format": "time"}, _SECOND),
+    "date": ({"format": "date"}, _DAY),
+    "hostname": ({"format": "hostname"}, _LABELS, {"maxLength": 253}),
+    **{name: ({"format": name},) for name in ("duration", "email", "ipv4", "ipv6", "uuid", "uri")},
+    "int32": (_INT32,),
+    "int64": ({"minimum": -(2**53), "maximum": 2**53},),
+    "float": (),
+    "double": (),
+}
+"""Values of ``format`` that an output obeys: the schemas that together stand for each.
+
+The first one has the format itself, if the backend knows it.
+"""
 
 _REMOVE = "Remove it, and check it on the parsed column afterwards."
 _CASES = 'Use "anyOf" with one schema for each case.'
@@ -59,14 +87,16 @@ _REFUSED: Mapping[str, str] = {
 _WITHOUT_EFFECT: Mapping[str, str] = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
 """Keywords that have no effect without another one, which is refused."""
 
-_DRAFTS = {
+DRAFTS: Mapping[str | None, int | None] = {
     "http://json-schema.org/draft-04/schema": 4,
     "http://json-schema.org/draft-06/schema": 6,
     "http://json-schema.org/draft-07/schema": 7,
     "http://json-schema.org/draft/2019-09/schema": 8,
     "http://json-schema.org/draft/2020-12/schema": 9,
     "http://json-schema.org/schema": None,
+    None: None,
 }
+"""Numbers of drafts, which grow with time."""
 _SINCE: Mapping[str, int] = {
     "const": 6, "contains": 6, "propertyNames": 6, "if": 7, "dependentRequired": 8, "dependentSchemas": 8,
     "unevaluatedProperties": 8, "unevaluatedItems": 8, "minContains": 8, "maxContains": 8, "$recursiveRef": 8,
@@ -80,19 +110,9 @@ _PRIVATE = ("x-", "X-", "_", "@", "#", "//")
 """Beginnings of names that mark an annotation."""
 
 
-def draft_of(schema: Mapping[str, Any]) -> int | None:
-    """The draft that ``$schema`` names, as a number that grows with time; None without one.
-
-    Raises:
-        ValueError: ``$schema`` names no known draft.
-    """
-    named = schema.get("$schema")
-    if named is None:
-        return None
-    known = str(named).removesuffix("#").replace("https://", "http://")
-    if known not in _DRAFTS:
-        raise ValueError(f"{named} is no known draft")
-    return _DRAFTS[known]
+def draft_name(named: object) -> str | None:
+    """The value of ``$schema`` as :data:`DRAFTS` has it, if it names a draft."""
+    return None if named is None else str(named).removesuffix("#").replace("https://", "http://")
 
 
 def keyword_fault(keyword: str, value: Any, schema: Mapping[str, Any], draft: int | None) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""Limits of schemas that the backend would take very long for, or not survive."""
+"""Schemas that the backend would take very long for, or not survive, and those whose values never end."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _MOST_LEVELS = 400  # of schemas inside each other, references followed: the bac
 _DEEPEST_PATH = 8
 _MOST_PATHS = 4_000
 _ANY = "*"
+_MOST_VISITS = 200_000
 
 _Paths = dict[tuple[str, ...], frozenset[str]]
 """Places in a value, and the patterns that a text there obeys."""
@@ -151,3 +152,50 @@ def _steps(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _alike(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The path, and those with any field or item in place of a certain one."""
     return itertools.product(*((step, _ANY) if step != _ANY else (_ANY,) for step in path))
+
+
+def has_finite_value(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema in canonical form has one, and each of its definitions, as an output that enters it has to end.
+
+    True where that cannot be told, as with thousands of references.
+    """
+    return _FiniteValues(definitions(schema)).are_everywhere()
+
+
+class _FiniteValues:
+    """Removes definitions with a finite value from the endless ones, until a pass finds no more."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._endless, self._visits = named, 0
+
+    def are_everywhere(self) -> bool:
+        while found := [reference for reference, target in self._endless.items() if self._are_in(target)]:
+            for reference in found:
+                del self._endless[reference]
+        return not self._endless
+
+    def _are_in(self, schema: Any) -> bool:
+        """Whether a part has a finite value, as far as definitions are known to."""
+        self._visits += 1
+        if not isinstance(schema, Mapping) or self._visits > _MOST_VISITS:
+            return True  # also of a part that allows nothing: the backend reports that
+        if schema.get("$ref") in self._endless or not all(map(self._are_in, schema.get("allOf", ()))):
+            return False
+        if not all(any(map(self._are_in, schema[keyword])) for keyword in ("anyOf", "oneOf") if schema.get(keyword)):
+            return False
+        given = schema.get("type")
+        types = {name for name in (given if isinstance(given, list) else [given]) if isinstance(name, str)}
+        if "const" in schema or "enum" in schema or not types or types - {"object", "array"}:
+            return True
+        return ("object" in types and self._are_in_objects(schema)) or ("array" in types and self._are_in_lists(schema))
+
+    def _are_in_objects(self, schema: Mapping[str, Any]) -> bool:
+        named, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        others = True if "patternProperties" in schema or others is False else others
+        return all(self._are_in(named.get(name, others)) for name in schema.get("required", ()))
+
+    def _are_in_lists(self, schema: Mapping[str, Any]) -> bool:
+        least, first = schema.get("minItems", 0), schema.get("prefixItems", [])
+        if not all(map(self._are_in, first[:least])):
+            return False
+        return least <= len(first) or self._are_in(schema.get("items", True))

@@ -1,16 +1,45 @@
-"""The parts of a schema that its references stand for."""
+"""The parts of a schema: their places, and the parts that references stand for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urljoin
 
+from wedlm_core.errors import RequestError, explain
 from wedlm_core.json_pointer import part_at
 
 _GROUPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalItems", "additionalProperties", "not")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part of a schema as it is read.
+
+    Attributes:
+        part: of the schema.
+        path: pointer from the whole schema, or from the definition that a reference led to.
+        depth: schemas around it on that path.
+        draft: number of the draft that it is written in; None where none is named.
+    """
+
+    part: Any
+    path: str = ""
+    depth: int = 0
+    draft: int | None = None
+
+    def inside(self, pointer: str, part: Any) -> Place:
+        """The place of a part directly inside of this one."""
+        return Place(part, f"{self.path}/{pointer}", self.depth + 1, self.draft)
+
+    def require(self, ok: bool, keyword: str, rule: str, remedy: str = "Correct it.", **given: object) -> None:
+        """Raise RequestError unless ``ok``: the rule that a keyword breaks, by its own value or another ``value``."""
+        if not ok:
+            value = given["value"] if given else self.part.get(keyword)
+            raise RequestError(explain(f"structured_outputs.json#{self.path}/{keyword}", value, rule, remedy))
 
 
 def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

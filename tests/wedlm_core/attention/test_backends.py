@@ -30,14 +30,15 @@ PROBLEM = AttentionProblem(
 def test_auto_takes_the_first_that_works_and_says_why_others_do_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    wide = replace(PROBLEM, head_dim=512)
     monkeypatch.setitem(registry_module._ORDER, "cpu", ("triton", "oracle", "sdpa"))
     with caplog.at_level(logging.INFO, logger="wedlm_core"):
-        assert resolve_backend("auto", PROBLEM).name == "oracle"
+        assert resolve_backend("auto", wide).name == "oracle"
     assert "oracle on cpu" in caplog.text
-    assert "triton, because " in caplog.text
-    monkeypatch.setitem(registry_module._ORDER, "cpu", ("sdpa",))
+    assert "triton, because head_dim 512 is above 256" in caplog.text
+    monkeypatch.setitem(registry_module._ORDER, "cpu", ("triton", "sdpa"))
     with pytest.raises(ConfigError, match="sdpa, because this backend is not batch invariant"):
-        resolve_backend("auto", replace(PROBLEM, batch_invariant=True))
+        resolve_backend("auto", replace(wide, batch_invariant=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

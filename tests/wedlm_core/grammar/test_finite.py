@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wedlm_core.errors import RequestError
-from wedlm_core.grammar.finite import has_finite_value
+from wedlm_core.grammar.schema_limits import has_finite_value
 from wedlm_core.grammar.schemas import check_schema
 
 SELF: dict[str, Any] = {"$ref": "#"}

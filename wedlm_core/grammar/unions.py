@@ -1,4 +1,4 @@
-"""Whether two schemas have a value in common, as far as types, listed values and required fields tell."""
+"""Parts of unions: their tags, values that two have in common, and values that one does not have."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from wedlm_core.grammar.field_names import matches
+from wedlm_core.grammar.patterns import matches
 from wedlm_core.grammar.schema_bounds import is_number
+from wedlm_core.grammar.schema_references import References
 
 _ALL = frozenset({"null", "boolean", "integer", "fraction", "string", "array", "object"})
 _TYPES: Mapping[str, frozenset[str]] = {**{name: frozenset({name}) for name in _ALL - {"fraction"}},
                                         "number": frozenset({"integer", "fraction"})}  # fmt: skip
+_KINDS = ("null", "boolean", "number", "string", "array", "object")
+_DEEPEST_UNION = 16
 _RANGES = (
     ("string", "minLength", "maxLength"),
     ("array", "minItems", "maxItems"),
     ("object", "minProperties", "maxProperties"),
     ("number", "minimum", "maximum"),
 )
-_DEEPEST = 6
+_DEEPEST = 6  # of schemas inside each other that are compared
 _MOST_CASES = 64
 _MOST_STEPS = 40_000  # a few microseconds each
 
@@ -172,3 +175,91 @@ def _own_field(schema: Mapping[str, Any], name: str) -> Iterator[Any]:
     yield from (part for pattern, part in schema.get("patternProperties", {}).items() if matches(pattern, name))
     if name not in known and "patternProperties" not in schema and "additionalProperties" in schema:
         yield schema["additionalProperties"]
+
+
+def tags_are_listed(schema: Mapping[str, Any], references: References) -> bool:
+    """Whether each part of a union lists the values of the field that its discriminator names."""
+    name, parts = _tag(schema), list(_union_parts(schema, references))
+    return name is not None and bool(parts) and all(_is_listed(part, name, references) for part in parts)
+
+
+def needs_tag(schema: Mapping[str, Any], references: References) -> bool:
+    """Whether a part of a union with a discriminator may come without the field: readers could not tell it then."""
+    name = _tag(schema)
+    return name is not None and any(name not in part.get("required", ()) for part in _union_parts(schema, references))
+
+
+def _tag(schema: Mapping[str, Any]) -> str | None:
+    given = schema.get("discriminator")
+    name = given.get("propertyName") if isinstance(given, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _union_parts(schema: Any, references: References, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """The parts of a union, of unions inside of it too."""
+    if not isinstance(schema, Mapping) or depth > _DEEPEST_UNION:
+        yield {}
+        return
+    inner = [part for keyword in ("oneOf", "anyOf") for part in schema.get(keyword, ())]
+    if "$ref" in schema:
+        inner = [references.target(schema)]
+    if not inner and depth:
+        yield schema
+    for part in inner:
+        yield from _union_parts(part, references, depth + 1)
+
+
+def _is_listed(part: Mapping[str, Any], name: str, references: References) -> bool:
+    properties = part.get("properties")
+    field = properties.get(name) if isinstance(properties, Mapping) else None
+    if isinstance(field, Mapping) and "$ref" in field:
+        field = references.target(field)
+    return isinstance(field, Mapping) and ("const" in field or "enum" in field)
+
+
+def negation(schema: Any) -> Any:
+    """The schema of all other values, in canonical form.
+
+    Args:
+        schema: in canonical form; of ``required``, ``type``, ``anyOf`` and ``allOf`` of such, or true or false.
+
+    Raises:
+        ValueError: it is of another shape.
+    """
+    if isinstance(schema, bool):
+        return not schema
+    parts = [_without(keyword, value) for keyword, value in schema.items() if not _is_empty(keyword, value)]
+    if not parts:
+        return False
+    return parts[0] if len(parts) == 1 else {"anyOf": parts}
+
+
+def _is_empty(keyword: str, value: Any) -> bool:
+    """Whether a keyword allows every value."""
+    return keyword == "properties" and all(part is True or part == {} for part in value.values())
+
+
+def _without(keyword: str, value: Any) -> Any:
+    if keyword == "required":
+        missing = [{"type": "object", "properties": {name: False}} for name in value]
+        return {"anyOf": missing} if missing else False
+    if keyword == "type":
+        listed = {value} if isinstance(value, str) else set(value)
+        if "integer" not in listed or "number" in listed:
+            others = [kind for kind in _KINDS if kind not in listed]
+            return {"type": others} if others else False
+    if keyword in ("anyOf", "oneOf") and (keyword == "anyOf" or len(value) == 1):
+        return {"allOf": [negation(part) for part in value]}
+    if keyword == "allOf":
+        return {"anyOf": [negation(part) for part in value]}
+    if keyword == "enum" and all(isinstance(item, bool) or item is None for item in value):
+        return _without_constants(value)
+    if keyword == "const" and (isinstance(value, bool) or value is None):
+        return _without_constants([value])
+    raise ValueError("no other keywords express its negation")
+
+
+def _without_constants(values: list[Any]) -> Mapping[str, Any]:
+    left = [value for value in (None, False, True) if not any(value is item for item in values)]
+    others = {"type": [kind for kind in _KINDS if kind not in ("null", "boolean")]}
+    return {"anyOf": [others, {"enum": left}]} if left else others
