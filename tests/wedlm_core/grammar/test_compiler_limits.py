@@ -87,7 +87,7 @@ def test_a_long_forced_text_is_spelled_once() -> None:
         drafts = constraint.draft(NOTHING, most=30)
         spelled += len(constraint._ahead) > before
         taken += drafts.tokens
-        ends = constraint.ends
+        ends = constraint.drafts.ends
         assert constraint.accept(drafts.tokens) is None
         if ends:
             break

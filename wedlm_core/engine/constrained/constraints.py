@@ -7,10 +7,11 @@ a mask row, and proposals that it allows. Before each forward the tokens that it
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,6 @@ from wedlm_core.engine.constrained.grammar_masks import Executor, GrammarMasks, 
 from wedlm_core.engine.constrained.matching import Constraint, Proposals
 from wedlm_core.engine.drafting.windows import Suggestions
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable, StepOutcome
@@ -34,7 +34,6 @@ from wedlm_core.tokenizer import Tokenizer
 
 _LARGE_VOCABULARY = 16_384  # a state of 1,024 tokens takes 1.5 us, one of 151,936 up to 1,000: then threads pay
 _NOTHING = Proposals((), 0, DraftSource.MASK)
-_T = TypeVar("_T")
 
 
 def refusal(sequence: Sequence, reason: str) -> str:
@@ -43,26 +42,6 @@ def refusal(sequence: Sequence, reason: str) -> str:
     assert wanted is not None
     remedy = "Simplify it, or drop bad_words and logit_bias where they forbid tokens that it needs."
     return explain(f"structured_outputs.{wanted.kind}", getattr(wanted, wanted.kind), reason, remedy)
-
-
-class _Commit(NamedTuple):
-    """A forward's result for one sequence.
-
-    Attributes:
-        chosen: tokens that its rows chose; those of masks stand after those of drafts.
-        emitted: how many of them are output.
-        committed: how many of them were committed.
-        kept: proposals of masks that may become drafts, at most.
-        history: drafts from history, in place of the masks' proposals; None where there are none that pay.
-        ended: whether the sequence has ended.
-    """
-
-    chosen: list[int]
-    emitted: int
-    committed: int
-    kept: int
-    history: Proposals | None
-    ended: bool
 
 
 class Constraints:
@@ -130,7 +109,7 @@ class Constraints:
         self._table.constrained[slots_G] = True
         windows = _Windows(self._table, slots_G, self._mask)
         for g, (one, grammar) in enumerate(own):
-            self._attempt(_begin, one, grammar, windows, g)
+            self._attempt(_begin, one, windows, g, grammar)
         self._write(windows, windows.is_drafted_G, state)
 
     def accept(
@@ -168,29 +147,21 @@ class Constraints:
         windows, failed = _Windows(table, slots_G, self._mask), dict[int, str]()
         numbers_5G = np.stack((own_G, emit_D[own_G], count_G, rows_G, kept_G)).tolist()
         for g, (place, emitted, count, rows, kept) in enumerate(zip(*numbers_5G, strict=True)):
-            sequence, chosen = sequences[place], outcome.token_DC[place].tolist()
-            history = None if found is None else _of_history(found, place)
-            commit = _Commit(chosen[:rows], emitted, count, kept, history, bool(ended_D[place]))
-            reason = self._attempt(_follow, sequence, commit, windows, g)
-            if reason:
+            sequence, chosen = sequences[place], outcome.token_DC[place, :rows].tolist()
+            drafted = None if found is None else _of_history(found, place)
+            commit = (chosen, emitted, count, kept, drafted, bool(ended_D[place]))
+            if reason := self._attempt(_follow, sequence, windows, g, *commit):
                 failed[place] = refusal(sequence, reason)
         # A window of a head alone stays where nothing is drafted.
         changed_G = windows.is_drafted_G & ~ended_D[own_G] & ((outcome.next_rows_D[own_G] > 1) | (windows.length_G > 0))
         self._write(windows, changed_G, state)
         return failed
 
-    def _attempt(
-        self,
-        call: Callable[[Sequence, _T, _Windows, int], str],
-        sequence: Sequence,
-        given: _T,
-        windows: _Windows,
-        g: int,
-    ) -> str:
+    def _attempt(self, call: Callable[..., str], sequence: Sequence, windows: _Windows, g: int, *given: Any) -> str:
         """Consume and draft by a call, and begin again if it raises; why the sequence fails, or ``""``."""
-        reason = self._guard.attempt(call, sequence, given, windows, g)
+        reason = self._guard.attempt(call, sequence, windows, g, *given)
         if reason is None:
-            reason = self._guard.attempt(_begin_again, sequence, self._table.tokens_of(sequence.slot), windows, g)
+            reason = self._guard.attempt(_begin_again, sequence, windows, g, self._table.tokens_of(sequence.slot))
         if reason is None:
             reason, sequence.constraint = raised(self._guard), None
         return reason
@@ -222,32 +193,58 @@ class Constraints:
         filled = None if self._waiter is None else self._waiter.submit(masks.fill, self._executor)
         if filled is None:
             masks.fill(self._executor)
-        state.allowed = _Pending(masks, filled, state.device)
+
+        @functools.cache
+        def allowed() -> AllowedTokens:
+            """Wait, and copy to the device, when they are first needed."""
+            if filled is not None:
+                filled.result()
+            return masks.allowed(state.device)
+
+        state.allowed = allowed
 
 
-def _begin(sequence: Sequence, grammar: Grammar, windows: _Windows, g: int) -> str:
+def _begin(sequence: Sequence, windows: _Windows, g: int, grammar: Grammar) -> str:
     """Draft the first window of a sequence."""
     sequence.constraint = Constraint(grammar)
     windows.draft(g, sequence.constraint, _NOTHING)
     return ""
 
 
-def _follow(sequence: Sequence, commit: _Commit, windows: _Windows, g: int) -> str:
-    """Consume a commit of a sequence and draft its next window; why its grammar refuses the commit, or ``""``."""
+def _follow(
+    sequence: Sequence, windows: _Windows, g: int, chosen: list[int], emitted: int, committed: int, kept: int,
+    history: Proposals | None, ended: bool,
+) -> str:  # fmt: skip
+    """Consume a commit of a sequence and draft its next window.
+
+    Args:
+        sequence: whose tokens they are.
+        windows: the next ones.
+        g: place of its window.
+        chosen: tokens that its rows chose; those of masks stand after those of drafts.
+        emitted: how many of them are output.
+        committed: how many of them were committed.
+        kept: proposals of masks that may become drafts, at most.
+        history: drafts from history, in place of the masks' proposals; None where there are none that pay.
+        ended: whether the sequence has ended.
+
+    Returns:
+        Why its grammar refuses the commit, or ``""``.
+    """
     constraint = sequence.constraint
     if constraint is None:
         return "the grammar library failed before the first token (the log has the cause)"
     before = constraint.drafts.tokens
-    reason = constraint.accept(commit.chosen[: commit.emitted])
-    if reason is not None or commit.ended:
+    reason = constraint.accept(chosen[:emitted])
+    if reason is not None or ended:
         return reason or ""
     # The rows after the drafts are masks, whose proposals are for the places after the drafts.
-    after = [*before, *commit.chosen[len(before) + 1 :]][commit.committed :]
-    windows.draft(g, constraint, commit.history or Proposals(after, min(commit.kept, len(after)), DraftSource.MASK))
+    after = [*before, *chosen[len(before) + 1 :]][committed:]
+    windows.draft(g, constraint, history or Proposals(after, min(kept, len(after)), DraftSource.MASK))
     return ""
 
 
-def _begin_again(sequence: Sequence, tokens: list[int], windows: _Windows, g: int) -> str:
+def _begin_again(sequence: Sequence, windows: _Windows, g: int, tokens: list[int]) -> str:
     """Replace a constraint that raised: a new matcher reads the output as autoregressive decoding does, without drafts.
 
     Returns:
@@ -301,36 +298,13 @@ class _Windows:
     def draft(self, g: int, constraint: Constraint, offered: Proposals) -> None:
         """Draft the window of a sequence: what its grammar forces or allows of ``offered``, and masks after that."""
         most = self._most[g]
-        tokens, sources, _ = constraint.draft(offered, most=most)
-        lead = len(tokens)
-        self.token_GL[g, :lead], self.source_GL[g, :lead] = tokens, sources
+        drafts = constraint.draft(offered, most=most)
+        lead = len(drafts.tokens)
+        self.token_GL[g, :lead], self.source_GL[g, :lead] = drafts.tokens, drafts.sources
         self.lead_G[g], self.is_drafted_G[g] = lead, True
-        self.length_G[g] = lead if constraint.ends else lead + max(0, min(self._masks[g], most - lead))
+        self.length_G[g] = lead if drafts.ends else lead + max(0, min(self._masks[g], most - lead))
 
     def empty(self, g: int) -> None:
         """Leave the head of a sequence alone in its window."""
         self.lead_G[g] = self.length_G[g] = 0
         self.is_drafted_G[g] = True
-
-
-class _Pending:
-    """Allowed tokens that are being computed: waited for, and copied to the device, when they are first needed."""
-
-    def __init__(self, masks: GrammarMasks, filled: Future[None] | None, device: torch.device) -> None:
-        self._masks, self._filled, self._device = masks, filled, device
-        self._known: AllowedTokens | None = None
-
-    def __call__(self) -> AllowedTokens:
-        """The allowed tokens."""
-        if self._known is None:
-            if self._filled is not None:
-                self._filled.result()
-            first_S, count_S, position_S = to_device(self._masks.facts(), self._device)
-            self._known = AllowedTokens(
-                bits_UW=to_device(self._masks.bits_UW, self._device),
-                line_N=to_device(self._masks.line_N, self._device),
-                first_S=first_S,
-                count_S=count_S,
-                position_S=position_S,
-            )
-        return self._known

@@ -6,21 +6,22 @@ threads of a forward take all cores and wait for each other, so bits are compute
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from llguidance import LLExecutor
 
-from wedlm_core.decoding.allowed_tokens import FREE, WORD, only, words_of_vocabulary
+from wedlm_core.decoding.allowed_tokens import FREE, WORD, AllowedTokens, only, words_of_vocabulary
 from wedlm_core.engine.constrained.matching import AN_END, UNKNOWN, Constraint
+from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.fallback import Optimisation
 
 Executor = LLExecutor | None
 """Threads that ask matchers; None to ask them in the engine's own."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """States of one sequence whose bits its matcher computes.
 
     Attributes:
@@ -32,15 +33,6 @@ class _Asked:
     constraint: Constraint
     line: int
     places: tuple[int, ...]
-
-    def move(self, begin: int, end: int) -> bool:
-        """Take the matcher along drafts from one state to another; False if it is in an error."""
-        matcher = self.constraint.matcher
-        if end > begin:
-            matcher.consume_tokens(list(self.constraint.walk[begin:end]))
-        elif end < begin and not matcher.is_error():
-            matcher.rollback(begin - end)
-        return not matcher.is_error()
 
 
 class GrammarMasks:
@@ -66,11 +58,6 @@ class GrammarMasks:
         self._line_count = 0
         self.line_N, self.bits_UW = np.full(1, FREE), np.empty((0, self._words), dtype=np.int32)
 
-    @property
-    def total(self) -> int:
-        """States."""
-        return len(self._states)
-
     def add(self, slot: int, constraint: Constraint, position: int) -> None:
         """Add a sequence: one state before its first draft, and one after each draft.
 
@@ -83,7 +70,7 @@ class GrammarMasks:
         self._facts.append((slot, len(self._states), len(states), position))
         self._states += states
         if unknown := constraint.unknown:
-            self._asked.append(_Asked(constraint=constraint, line=self._line_count, places=unknown))
+            self._asked.append(_Asked(constraint, self._line_count, unknown))
             self._line_count += len(unknown)
 
     def fill(self, executor: Executor) -> None:
@@ -118,13 +105,15 @@ class GrammarMasks:
                 one.constraint.failure = raised(self._guard)
                 bits_UW[one.line : one.line + len(one.places)] = -1  # any token, as it won't be output
 
-    def facts(self) -> np.ndarray:
-        """int64 ``[3, slots]``: a slot's first state, -1 where it has none; its states; the position of the first."""
+    def allowed(self, device: torch.device) -> AllowedTokens:
+        """The allowed tokens on a device, once they are computed."""
         facts_3S = np.full((3, self._slots), -1, dtype=np.int64)
         if self._facts:
             slots_G, *facts = zip(*self._facts, strict=True)
             facts_3S[:, slots_G] = facts
-        return facts_3S
+        first_S, count_S, position_S = to_device(facts_3S, device)
+        bits_UW, line_N = to_device(self.bits_UW, device), to_device(self.line_N, device)
+        return AllowedTokens(bits_UW=bits_UW, line_N=line_N, first_S=first_S, count_S=count_S, position_S=position_S)
 
 
 def raised(guard: Optimisation) -> str:
@@ -158,7 +147,7 @@ def _ask(bits_UW: np.ndarray, asked: list[_Asked], executor: Executor) -> None:
     while going := [
         one
         for one in going
-        if turn < len(one.places) and one.move(one.places[turn - 1] if turn else 0, one.places[turn])
+        if turn < len(one.places) and one.constraint.move(one.places[turn - 1] if turn else 0, one.places[turn])
     ]:
         if executor is not None:
             lines = [(one.constraint.matcher, one.line + turn) for one in going]
@@ -168,4 +157,4 @@ def _ask(bits_UW: np.ndarray, asked: list[_Asked], executor: Executor) -> None:
                 one.constraint.matcher.unsafe_compute_mask_ptr(begin + (one.line + turn) * size, size)
         turn += 1
     for one in asked:
-        one.move(one.places[-1], 0)
+        one.constraint.move(one.places[-1], 0)

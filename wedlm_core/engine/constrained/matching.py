@@ -23,29 +23,44 @@ class Proposals(NamedTuple):  # a step makes one for each sequence, which takes 
     source: DraftSource
 
 
-class Drafts(NamedTuple):
-    """Drafts of the next forward, in order, and where each comes from.
+class Drafts:
+    """Drafts of the next forward, found on a walk through the grammar, at first along the forced text ahead.
+
+    Args:
+        ahead: that text, which needs no note among ``texts``: it is known anyway.
+        most: drafts at most.
 
     Attributes:
-        tokens: ids.
+        tokens: ids, in order.
         sources: of each.
         states: before the first draft and after each: the only token that may come there, or :data:`UNKNOWN`,
             :data:`AN_END`.
+        texts: forced texts among the drafts, by the place of their beginning.
+        ends: whether the end of the output is to follow them. It is no draft: the row before it chooses it.
     """
 
-    tokens: tuple[int, ...] = ()
-    sources: tuple[DraftSource, ...] = ()
-    states: tuple[int, ...] = (UNKNOWN,)
+    def __init__(self, ahead: list[int], most: int = 0) -> None:
+        self.tokens: list[int] = []
+        self.sources: list[DraftSource] = []
+        self.states: list[int] = []
+        self.texts: list[tuple[int, list[int]]] = []
+        self.ends = False
+        if ahead:
+            self.force(ahead, most)
+            self.texts = []
+
+    def force(self, text: list[int], most: int) -> None:
+        """Add a forced text as far as there may be drafts, and a state for the first token that may not be one."""
+        begin = len(self.tokens)
+        drafted = text[: most - begin]
+        self.texts.append((begin, text))
+        self.tokens += drafted
+        self.sources += [DraftSource.GRAMMAR] * len(drafted)
+        self.states += text[: len(drafted) + 1]
 
 
-_NO_DRAFTS = Drafts()
-
-
-def _without_drafts(ahead: list[int]) -> Drafts:
-    """No drafts: one state, that of the forced text ahead if there is any."""
-    return Drafts(states=(ahead[0],)) if ahead else _NO_DRAFTS
-
-
+_NO_DRAFTS = Drafts([])
+_NO_DRAFTS.states.append(UNKNOWN)
 _REFUSED = "doesn't satisfy the grammar"  # the library's own words for such a token
 _NONE_LEFT = "no token that the grammar allows was left to choose"
 
@@ -62,8 +77,7 @@ class Constraint:
 
     Attributes:
         matcher: after the committed tokens and the forced text that follows; who advances it has to roll it back.
-        drafts: of the next forward; set by :meth:`draft`.
-        ends: whether the end of the output is to follow them. It is no draft: the row before it chooses it.
+        drafts: of the next forward; set by :meth:`draft`, replaced and never changed.
         failure: why the row fails, if its matcher cannot be asked; :meth:`accept` then refuses whatever was chosen.
     """
 
@@ -73,8 +87,7 @@ class Constraint:
         self.matcher = source.opened.deep_copy()
         self._taken: list[int] = []
         self._ahead = source.opening  # forced and consumed by the matcher, but not committed; replaced, never changed
-        self._texts: list[tuple[int, list[int]]] = []  # forced texts among the drafts, by the place of their beginning
-        self.drafts, self.ends = _without_drafts(self._ahead), False
+        self.drafts = self._without_drafts()
         self.failure: str | None = None
 
     @property
@@ -83,10 +96,18 @@ class Constraint:
         lead = len(self._ahead)
         return tuple(place - lead for place, state in enumerate(self.drafts.states) if state == UNKNOWN)
 
-    @property
-    def walk(self) -> tuple[int, ...]:
-        """The drafts after the place where :attr:`matcher` stands."""
-        return self.drafts.tokens[len(self._ahead) :]
+    def move(self, begin: int, end: int) -> bool:
+        """Take the matcher along drafts from one state to another, counted likewise; False if it is in an error."""
+        if end > begin:
+            lead = len(self._ahead)
+            self.matcher.consume_tokens(self.drafts.tokens[lead + begin : lead + end])
+        elif end < begin and not self.matcher.is_error():
+            self.matcher.rollback(begin - end)
+        return not self.matcher.is_error()
+
+    def _without_drafts(self) -> Drafts:
+        """No drafts: one state, that of the forced text ahead if there is any."""
+        return Drafts(self._ahead) if self._ahead else _NO_DRAFTS
 
     def accept(self, tokens: Sequence[int]) -> str | None:
         """Consume committed tokens; None, or why the grammar refuses them. Nothing may follow an end of sequence."""
@@ -97,14 +118,14 @@ class Constraint:
         forced = self._forced_after(own)
         trouble = self._trouble()  # where no token was found to be allowed, the end was chosen
         reason = self._take(own)
-        self._forget_drafts()
+        self.drafts = _NO_DRAFTS
         if reason is not None:
             return reason
         if ends and (self._ahead or not self.matcher.is_accepting()):
             return trouble or "the output ended before it was complete"
         if forced and self.matcher.consume_tokens(forced):
             self._ahead = forced
-        self.drafts = _without_drafts(self._ahead)
+        self.drafts = self._without_drafts()
         return None
 
     def _take(self, tokens: list[int]) -> str | None:
@@ -127,7 +148,7 @@ class Constraint:
 
     def _forced_after(self, tokens: list[int]) -> list[int]:
         """The rest of a forced text, if committed tokens end in its middle."""
-        for begin, text in self._texts:
+        for begin, text in self.drafts.texts:
             if begin < len(tokens) < begin + len(text) and tokens[begin:] == text[: len(tokens) - begin]:
                 return text[len(tokens) - begin :]
         return []
@@ -158,26 +179,22 @@ class Constraint:
         while len(self._ahead) <= most and (forced := take_forced(self.matcher)):
             self._ahead = self._ahead + forced
         if not self._ahead and (not proposals.most or not most) and not self.matcher.is_stopped():
-            self._forget_drafts()  # as in each step of autoregressive decoding
+            self.drafts = _NO_DRAFTS  # as in each step of autoregressive decoding
             return self.drafts
-        walk = _Walk(self._ahead, most)
+        walk = Drafts(self._ahead, most)
         if len(self._ahead) <= most:
             self._walk_on(walk, proposals, most)
             steps = len(walk.tokens) - len(self._ahead)
             if self.matcher.is_error():
                 self.renew(fresh=False)
-                walk = _Walk(self._ahead, most)
+                walk = Drafts(self._ahead, most)
                 walk.states.append(UNKNOWN)
             elif steps and not self.matcher.rollback(steps):
                 self.renew(fresh=False)
-        self._texts, self.ends = walk.texts, walk.ends
-        self.drafts = Drafts(tuple(walk.tokens), tuple(walk.sources), tuple(walk.states))
-        return self.drafts
+        self.drafts = walk
+        return walk
 
-    def _forget_drafts(self) -> None:
-        self.drafts, self._texts, self.ends = _NO_DRAFTS, [], False
-
-    def _walk_on(self, walk: _Walk, proposals: Proposals, most: int) -> None:
+    def _walk_on(self, walk: Drafts, proposals: Proposals, most: int) -> None:
         """Walk from the end of the forced text ahead, where nothing is forced; leaves the matcher where it ends."""
         matcher, left, looked = self.matcher, proposals.most, True
         tokens, states, offered = walk.tokens, walk.states, proposals.tokens
@@ -205,26 +222,3 @@ class Constraint:
             walk.sources.append(proposals.source)
         states.append(AN_END)
         walk.ends = True
-
-
-class _Walk:
-    """Drafts as they are found: a walk through the grammar, at first along the forced text ahead."""
-
-    def __init__(self, ahead: list[int], most: int) -> None:
-        self.tokens: list[int] = []
-        self.sources: list[DraftSource] = []
-        self.states: list[int] = []
-        self.texts: list[tuple[int, list[int]]] = []
-        self.ends = False  # whether an end follows
-        if ahead:
-            self.force(ahead, most)
-            self.texts = []  # ahead of commits it is known anyway
-
-    def force(self, text: list[int], most: int) -> None:
-        """Add a forced text as far as there may be drafts, and a state for the first token that may not be one."""
-        begin = len(self.tokens)
-        drafted = text[: most - begin]
-        self.texts.append((begin, text))
-        self.tokens += drafted
-        self.sources += [DraftSource.GRAMMAR] * len(drafted)
-        self.states += text[: len(drafted) + 1]

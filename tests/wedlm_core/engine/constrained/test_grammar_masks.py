@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from llguidance import LLExecutor
 
 from testing.engine.grammar_oracle import allowed_bits, allowed_tokens, grammar_masks
@@ -72,7 +73,9 @@ def test_the_bits_are_those_of_a_matcher_that_is_run_anew(name: str) -> None:
         for threads in (None, executor):
             lines = grammar_masks([(0, constraint, 7)], 1, VOCABULARY, ENDS)
             lines.fill(threads)
-            assert lines.facts().tolist() == [[0], [len(tokens) + 1], [7]]
+            allowed = lines.allowed(torch.device("cpu"))
+            facts = [one.tolist() for one in (allowed.first_S, allowed.count_S, allowed.position_S)]
+            assert facts == [[0], [len(tokens) + 1], [7]]
             np.testing.assert_array_equal(allowed_bits(lines), np.stack(expected))
             assert len(lines.bits_UW) <= len(constraint.unknown) + 1, "no line is made for forced tokens"
 
@@ -127,7 +130,7 @@ def test_beside_a_device_they_are_computed_in_the_background(threads: int) -> No
 def test_a_matcher_is_not_asked_for_what_is_known() -> None:
     constraint = Constraint(compiler().compile(StructuredOutputs(choice=["only this text may come"])))
     constraint.draft(Proposals(tokens=(), most=0, source=DraftSource.MASK), most=30)
-    assert constraint.ends
+    assert constraint.drafts.ends
     assert constraint.drafts.states[-1] == AN_END
     assert constraint.unknown == ()
 

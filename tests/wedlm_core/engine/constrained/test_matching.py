@@ -52,9 +52,9 @@ def test_drafts_are_allowed_one_after_the_other_and_forced_ones_are_alone(name: 
             assert token not in ends, "the row before an end chooses it"
             walked.append(token)
         place, may = len(drafts.tokens), set(allowed_tokens(grammar, walked))
-        assert constraint.ends <= bool(ends & may)
-        assert not may <= ends or constraint.ends or place == 6
-        if not constraint.ends and place < 4:
+        assert constraint.drafts.ends <= bool(ends & may)
+        assert not may <= ends or constraint.drafts.ends or place == 6
+        if not constraint.drafts.ends and place < 4:
             assert offered[place] not in allowed_tokens(grammar, walked), "only forbidden tokens end the walk"
         token = rng.choice(allowed_tokens(grammar, output))
         assert constraint.accept([token]) is None
@@ -67,8 +67,8 @@ def test_no_more_proposals_than_asked_for_become_drafts() -> None:
     grammar = compiler().compile(StructuredOutputs(regex="[ab]{9}"))
     a = tokenizer().encode("a")[0]
     drafts = Constraint(grammar).draft(proposals([a] * 9, most=2), most=8)
-    assert drafts.tokens == (a, a)
-    assert Constraint(grammar).draft(proposals([a] * 9), most=3).tokens == (a,) * 3
+    assert drafts.tokens == [a, a]
+    assert Constraint(grammar).draft(proposals([a] * 9), most=3).tokens == [a] * 3
 
 
 def test_drafts_end_where_nothing_else_may_follow_and_where_the_end_is_proposed() -> None:
@@ -77,12 +77,12 @@ def test_drafts_end_where_nothing_else_may_follow_and_where_the_end_is_proposed(
     a, b = (tokenizer().encode(letter)[0] for letter in "ab")
     constraint = Constraint(grammar)
     assert constraint.accept([a]) is None
-    assert constraint.draft(proposals([end]), most=4).tokens == ()
-    assert constraint.ends
-    assert constraint.draft(proposals([b, b]), most=4).tokens == (b,)
-    assert constraint.ends
-    assert constraint.draft(proposals([]), most=4).tokens == ()
-    assert not constraint.ends
+    assert constraint.draft(proposals([end]), most=4).tokens == []
+    assert constraint.drafts.ends
+    assert constraint.draft(proposals([b, b]), most=4).tokens == [b]
+    assert constraint.drafts.ends
+    assert constraint.draft(proposals([]), most=4).tokens == []
+    assert not constraint.drafts.ends
 
 
 @pytest.mark.parametrize(
