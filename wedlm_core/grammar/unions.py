@@ -40,9 +40,14 @@ class Comparison:
     def __init__(self, named: Mapping[str, Any], *, references_alone: bool = False) -> None:
         self._named, self._left, self._references_alone = named, _MOST_STEPS, references_alone
 
-    def are_disjoint(self, one: _All, other: _All) -> bool:
+    def are_disjoint(self, one: _All, other: _All, depth: int = 0) -> bool:
         """Whether no value obeys all of some schemas and all of others. False where that cannot be told."""
-        return self._disjoint(one, other, 0)
+        if depth > _DEEPEST or self._left <= 0:
+            return False
+        cases = [self._cases(schemas) for schemas in (one, other)]
+        if len(cases[0]) * len(cases[1]) > _MOST_CASES:
+            return False
+        return all(self._apart(left, right, depth) for left, right in itertools.product(*cases))
 
     def have_tags(self, unions: Sequence[_All]) -> bool:
         """Whether the parts of a union list their values, or those of a field that all require, each other ones."""
@@ -58,14 +63,6 @@ class Comparison:
             _differ([[_listed(own) for case in part for own in self._cases(_field(case, name))] for part in cases])
             for name in sorted(frozenset.intersection(*map(_required, every)))
         )
-
-    def _disjoint(self, one: _All, other: _All, depth: int) -> bool:
-        if depth > _DEEPEST or self._left <= 0:
-            return False
-        cases = [self._cases(schemas) for schemas in (one, other)]
-        if len(cases[0]) * len(cases[1]) > _MOST_CASES:
-            return False
-        return all(self._apart(left, right, depth) for left, right in itertools.product(*cases))
 
     def _cases(self, schemas: _All) -> list[list[Mapping[str, Any]]]:
         """The alternatives of schemas, each without references, ``allOf``, ``anyOf`` and ``oneOf``."""
@@ -94,27 +91,26 @@ class Comparison:
         return found
 
     def _apart(self, one: list[Mapping[str, Any]], other: list[Mapping[str, Any]], depth: int) -> bool:
+        """Whether no value obeys both, of any type that both allow."""
         both = [*one, *other]
         self._left -= 2 * len(both)
-        types = frozenset.intersection(_ALL, *map(_types, both))
-        listed = _listed(both)
+        types, listed = frozenset.intersection(_ALL, *map(_types, both)), _listed(both)
         if listed is not None:
             types &= {kind for kind, _ in listed}
-        return all(self._apart_as(kind, one, other, depth) for kind in types)
+        types = {kind for kind in types if not _is_out_of_range(kind, both)}
+        names = sorted(_required(both)) if types == {"object"} else ()
+        return not types or any(self.are_disjoint(_field(one, name), _field(other, name), depth + 1) for name in names)
 
-    def _apart_as(self, kind: str, one: list[Mapping[str, Any]], other: list[Mapping[str, Any]], depth: int) -> bool:
-        """Whether no value of one type obeys both."""
-        both = [*one, *other]
-        for ranged, least, most in _RANGES:
-            if kind == ranged or (ranged == "number" and kind in ("integer", "fraction")):
-                lows = [schema[least] for schema in both if is_number(schema.get(least))]
-                highs = [schema[most] for schema in both if is_number(schema.get(most))]
-                if lows and highs and max(lows) > min(highs):
-                    return True
-        if kind != "object":
-            return False
-        names = sorted(_required(both))
-        return any(self._disjoint(_field(one, name), _field(other, name), depth + 1) for name in names)
+
+def _is_out_of_range(kind: str, schemas: _All) -> bool:
+    """Whether the bounds of schemas leave no value of a type."""
+    for ranged, least, most in _RANGES:
+        if kind in _TYPES[ranged]:
+            lows = [schema[least] for schema in schemas if is_number(schema.get(least))]
+            highs = [schema[most] for schema in schemas if is_number(schema.get(most))]
+            if lows and highs and max(lows) > min(highs):
+                return True
+    return False
 
 
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:
