@@ -183,9 +183,10 @@ def model_notes(config: RunConfig, model: ModelConfig) -> tuple[str, ...]:
     Raises:
         ConfigError: see :meth:`ResolvedModel.generation_defaults`.
     """
+    resolved = resolved_model(config)
     about = (
-        WITHOUT_MASKS if model.mask_token_id is None else "",
-        resolved_model(config).generation_defaults(config.generation_config).describe(config.sampling),
+        WITHOUT_MASKS if model.mask_token_id is None and resolved.tokenizer.mask_token_id is None else "",
+        resolved.generation_defaults(config.generation_config).describe(config.sampling),
     )
     return tuple(f"model={config.model_name!r} {one}" for one in about if one)
 

@@ -89,16 +89,12 @@ class ModelConfig:
             require(fits, name, getattr(self, name), rule, REMEDY)
 
     @classmethod
-    def from_hf(cls, raw: Mapping[str, Any], *, mask_token_id: int | None = None) -> ModelConfig:
+    def from_hf(cls, raw: Mapping[str, Any]) -> ModelConfig:
         """Read a Hugging Face ``config.json`` of model type ``wedlm``, ``qwen2`` or ``qwen3``.
 
         ``qk_norm`` and ``attention_bias`` are read where given; for plain Qwen configurations they follow
         from the model type (Qwen2: bias and no norm; Qwen3: norm, bias as configured). ``rope_theta`` is
         taken from ``rope_parameters`` (transformers 5) or the top level (transformers 4).
-
-        Args:
-            raw: the parsed JSON object.
-            mask_token_id: overrides the configuration's, for checkpoints that name it in the tokenizer only.
 
         Raises:
             ConfigError: unknown model type, activation, rotary scaling, or a missing size.
@@ -149,7 +145,7 @@ class ModelConfig:
             attention_bias=_flag(raw, "attention_bias", kind == "qwen2"),
             qk_norm=_flag(raw, "qk_norm", kind != "qwen2"),
             tie_word_embeddings=_flag(raw, "tie_word_embeddings", False),
-            mask_token_id=mask_token_id if mask_token_id is not None else raw.get("mask_token_id"),
+            mask_token_id=raw.get("mask_token_id"),
             bos_token_id=raw.get("bos_token_id"),
             eos_token_ids=id_tuple("eos_token_id", raw.get("eos_token_id")),
             pad_token_id=raw.get("pad_token_id"),

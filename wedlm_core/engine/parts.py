@@ -26,6 +26,7 @@ from wedlm_core.engine.overlap import async_launch, overlaps
 from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS, Limits
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.engine.sizing import check_room, count_pages, say_shortfall
+from wedlm_core.errors import ConfigError, explain
 from wedlm_core.fallback import Optimisation, Optimisations
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.kv.pool import KVPool, kv_dtype_of
@@ -83,7 +84,7 @@ def parts_of(
     reach = max_model_len + (2 * config.max_window + 2) * (3 if overlapping else 1)
     if model.cos.shape[0] < reach:
         model.set_max_positions(reach)
-    mask = model.config.mask_token_id if model.config.mask_token_id is not None else tokenizer.mask_token_id
+    mask = _mask_token_id(model, tokenizer)
     eos_token_ids = tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.config.eos_token_ids)))
     model.eval()
     use_gpu_decoder(model)
@@ -136,6 +137,14 @@ def parts_of(
         constraints=constraints,
         optimisations=optimisations,
     )
+
+
+def _mask_token_id(model: Decoder, tokenizer: Tokenizer) -> int | None:
+    """The id of a mask, if there is any: of the model's configuration, else of the tokenizer."""
+    found, vocab = model.config.mask_token_id, model.config.vocab_size
+    if found is None and (found := tokenizer.mask_token_id) is not None and found >= vocab:
+        raise ConfigError(explain("mask_token_id", found, f"an id below vocab_size={vocab}", "Use its own tokenizer."))
+    return found
 
 
 def _grammar_threads(device: torch.device) -> int:

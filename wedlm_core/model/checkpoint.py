@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
 from safetensors import SafetensorError, safe_open
 
-from wedlm_core.checks import is_text, is_whole
+from wedlm_core.checks import is_text
 from wedlm_core.config import ModelConfig
-from wedlm_core.config.model import id_tuple
 from wedlm_core.errors import WeightsError, explain, first_line
 
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
@@ -158,50 +157,19 @@ def read_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
 
 
 def load_config(folder: str | os.PathLike[str]) -> ModelConfig:
-    """Read ``config.json``, completed from the generation and tokenizer configurations.
+    """Read ``config.json``. If it has no mask id, it is that of ``generation_config.json``, if any.
 
-    End-of-sequence ids are the union of ``config.json`` and ``generation_config.json``. If ``config.json`` has no mask
-    id, it is that of ``generation_config.json``, else the tokenizer's mask token.
+    Engines also take the mask token and the end-of-sequence tokens of the tokenizer.
 
     Raises:
         WeightsError: a file is missing or is not JSON.
         ConfigError: the configuration describes a model this package does not implement.
     """
-    folder = Path(folder)
-    raw = read_json(folder / "config.json", required=True)
-    generation = read_json(folder / "generation_config.json")
-    mask = next((source["mask_token_id"] for source in (raw, generation) if source.get("mask_token_id") is not None),
-                None)  # fmt: skip
-    config = ModelConfig.from_hf(raw, mask_token_id=mask if mask is not None else _tokenizer_mask_id(folder))
-    more = id_tuple("eos_token_id", generation.get("eos_token_id"))
-    return replace(config, eos_token_ids=tuple(dict.fromkeys(config.eos_token_ids + more)))
-
-
-def _tokenizer_mask_id(folder: Path) -> int | None:
-    """Id of the mask token in the tokenizer's configuration; None if there is none, or no such token.
-
-    Raises:
-        WeightsError: the tokenizer's files do not have the format that tokenizers write.
-    """
-    settings = read_json(folder / "tokenizer_config.json")
-    token = settings.get("mask_token")
-    text = token.get("content") if isinstance(token, dict) else token
-    if text is None:
-        return None
-    try:
-        for key, entry in settings.get("added_tokens_decoder", {}).items():
-            if entry.get("content") == text:
-                return int(key)
-        tokenizer = read_json(folder / "tokenizer.json")
-        added = {entry["content"]: entry["id"] for entry in tokenizer.get("added_tokens", ())}
-        vocab = tokenizer.get("model", {}).get("vocab", {})
-        found = added.get(text, vocab.get(text) if isinstance(vocab, dict) else None)
-    except (AttributeError, TypeError, KeyError, ValueError) as error:
-        reason = f"its tokenizer's files are not as tokenizers write them ({type(error).__name__}: {first_line(error)})"
-        raise WeightsError(explain("model", str(folder), reason, "Download them again.")) from error
-    if found is not None and not is_whole(found):
-        raise WeightsError(explain("mask_token", found, "its id is an integer of 0 or more", "Download it again."))
-    return found
+    raw = read_json(Path(folder) / "config.json", required=True)
+    generation = read_json(Path(folder) / "generation_config.json")
+    if raw.get("mask_token_id") is None:
+        raw["mask_token_id"] = generation.get("mask_token_id")
+    return ModelConfig.from_hf(raw)
 
 
 def _check_tensors(folder: Path, config: ModelConfig, files: Mapping[str, Path]) -> None:
