@@ -103,101 +103,43 @@ def _block(  # type: ignore[no-untyped-def]
     return acc, best, total * shrink + tl.sum(weights, axis=1)
 
 
-@triton.jit(do_not_specialize=["splits", "pages_stride"])
-def attend_tiles(  # type: ignore[no-untyped-def]
-    q,
-    k,
-    v,
-    out,
-    parts,
-    tops,
-    totals,
-    places,
-    pages,
-    scale,
-    splits,
-    pages_stride,
-    q_row_stride,
-    q_head_stride,
-    num_entries,
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    GROUP_P: tl.constexpr,
-    DIM: tl.constexpr,
-    DIM_P: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    SPLIT: tl.constexpr,
-    SKIP_MASK: tl.constexpr,
-    FP8: tl.constexpr,
-):
-    """Grid (tiles, KV heads, splits).
+@triton.jit
+def _walk(  # type: ignore[no-untyped-def]
+    acc, top, total, query, limit, k_head, v_head, pages, page, begin, stop, end, place, scale, MASKED: tl.constexpr,
+    DIM: tl.constexpr, DIM_P: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    """:func:`_block` of one block after the other, from ``begin`` up to ``stop``, and the page of the next one.
 
-    ``q [T', H, Dh]`` -> ``out`` of the same shape (contiguous), or with SPLIT to ``parts [T', H, splits, Dh]``,
-    ``tops`` and ``totals [T', H, splits]`` (float32: unnormalised context, maximum and sum; of a range without a
-    visible key for a row, only its maximum of -inf is sure to be written). ``scale`` is the softmax's times log2(e).
-    SKIP_MASK omits the mask for blocks that the whole tile attends to, in a loop of their own.
+    If a block is within one page, that is read ahead: otherwise the addresses of its keys would be unknown until this
+    block is done, and its loads could not start early.
     """
-    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    sequence = tl.load(places + tile * 4)
-    first_row = tl.load(places + tile * 4 + 1)
-    rows = tl.load(places + tile * 4 + 2)
-    first_key = tl.load(places + tile * 4 + 3)
-    if rows <= 0:
-        return
-    member = tl.arange(0, BLOCK_Q * GROUP_P)
-    row = member // GROUP_P
-    head = kv_head * GROUP + member % GROUP_P
-    place = tl.arange(0, DIM_P)
-    row_at = (first_row + row).to(tl.int64)
-    real = (row < rows) & (member % GROUP_P < GROUP)
-    inside = real[:, None] & (place < DIM)[None, :]
+    for at in range(begin, stop, BLOCK_N):
+        following = tl.load(pages + tl.minimum(at + BLOCK_N, end - 1) // PAGE)
+        acc, top, total = _block(
+            acc, top, total, query, limit, k_head, v_head, pages, page, at, end, place, scale, MASKED, DIM, DIM_P,
+            PAGE, BLOCK_N, FP8,
+        )  # fmt: skip
+        page = following
+    return acc, top, total, page
+
+
+@triton.jit
+def _range(end, split, splits, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The KV entries of a program: all up to ``end``, or with SPLIT a part of whole blocks."""
     begin = 0
-    end = tl.where(sequence < 0, 0, first_key + rows)
     if SPLIT:
         share = tl.cdiv(tl.cdiv(end, splits), BLOCK_N) * BLOCK_N
         begin = split * share
         end = tl.minimum(end, begin + share)
-    if begin >= end:
-        nothing_at = row_at * HEADS + head
-        if SPLIT:
-            tl.store(tops + nothing_at * splits + split, float("-inf"), mask=real)
-        else:
-            tl.store(out + nothing_at[:, None] * DIM + place[None, :], 0.0, mask=inside)
-        return
+    return begin, end
 
-    page_row = pages + sequence.to(tl.int64) * pages_stride
-    # If a block is within one page, read the page of the next block ahead: otherwise the addresses of its keys would
-    # be unknown until this block is done, and its loads could not start early.
-    page = tl.load(page_row + begin // PAGE)
-    query = tl.load(
-        q + (row_at * q_row_stride + head * q_head_stride)[:, None] + place[None, :], mask=inside, other=0.0
-    )
-    limit = first_key + row
-    head_base = kv_head.to(tl.int64) * num_entries * DIM
-    acc = tl.zeros((BLOCK_Q * GROUP_P, DIM_P), dtype=tl.float32)
-    top = tl.full((BLOCK_Q * GROUP_P,), float("-inf"), dtype=tl.float32)
-    total = tl.zeros((BLOCK_Q * GROUP_P,), dtype=tl.float32)
-    whole = begin
-    if SKIP_MASK:  # blocks that the tile's first row attends to completely
-        whole = tl.maximum(begin, tl.minimum(end, (first_key + 1) // BLOCK_N * BLOCK_N))
-        for at in range(begin, whole, BLOCK_N):
-            following = tl.load(page_row + tl.minimum(at + BLOCK_N, end - 1) // PAGE)
-            acc, top, total = _block(
-                acc, top, total, query, limit, k + head_base, v + head_base, page_row, page, at, end, place,
-                scale, False, DIM, DIM_P, PAGE, BLOCK_N, FP8,
-            )  # fmt: skip
-            page = following
-    for at in range(whole, end, BLOCK_N):
-        following = tl.load(page_row + tl.minimum(at + BLOCK_N, end - 1) // PAGE)
-        acc, top, total = _block(
-            acc, top, total, query, limit, k + head_base, v + head_base, page_row, page, at, end, place,
-            scale, True, DIM, DIM_P, PAGE, BLOCK_N, FP8,
-        )  # fmt: skip
-        page = following
 
-    out_at = row_at * HEADS + head
+@triton.jit
+def _write(  # type: ignore[no-untyped-def]
+    acc, top, total, out, parts, tops, totals, out_at, split, splits, place, real, inside, DIM: tl.constexpr,
+    SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Write the context of a tile's rows, or with SPLIT what :func:`join_splits` needs."""
     if SPLIT:
         part_at = out_at * splits + split
         tl.store(parts + part_at[:, None] * DIM + place[None, :], acc, mask=inside)
@@ -207,6 +149,60 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     else:
         context = acc / total[:, None]
         tl.store(out + out_at[:, None] * DIM + place[None, :], context.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["splits", "pages_stride"])
+def attend_tiles(  # type: ignore[no-untyped-def]
+    q, k, v, out, parts, tops, totals, places, pages, scale, splits, pages_stride, q_row_stride, q_head_stride,
+    num_entries, HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, DIM: tl.constexpr,
+    DIM_P: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
+    SKIP_MASK: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    """Grid (tiles, KV heads, splits).
+
+    ``q [T', H, Dh]`` -> ``out`` of the same shape (contiguous), or with SPLIT to ``parts [T', H, splits, Dh]``,
+    ``tops`` and ``totals [T', H, splits]`` (float32: unnormalised context, maximum and sum; of a range without a
+    visible key for a row, only its maximum of -inf is sure to be written). ``scale`` is the softmax's times log2(e).
+    SKIP_MASK omits the mask for blocks that the whole tile attends to, in a loop of their own.
+    """
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    sequence, first_row = tl.load(places + tile * 4), tl.load(places + tile * 4 + 1)
+    rows, first_key = tl.load(places + tile * 4 + 2), tl.load(places + tile * 4 + 3)
+    if rows <= 0:
+        return
+    member, place = tl.arange(0, BLOCK_Q * GROUP_P), tl.arange(0, DIM_P)
+    row, head = member // GROUP_P, kv_head * GROUP + member % GROUP_P
+    row_at = (first_row + row).to(tl.int64)
+    real = (row < rows) & (member % GROUP_P < GROUP)
+    inside = real[:, None] & (place < DIM)[None, :]
+    out_at = row_at * HEADS + head
+    begin, end = _range(tl.where(sequence < 0, 0, first_key + rows), split, splits, SPLIT, BLOCK_N)
+    if begin >= end:
+        if SPLIT:
+            tl.store(tops + out_at * splits + split, float("-inf"), mask=real)
+        else:
+            tl.store(out + out_at[:, None] * DIM + place[None, :], 0.0, mask=inside)
+        return
+    page_row = pages + sequence.to(tl.int64) * pages_stride
+    page = tl.load(page_row + begin // PAGE)
+    query_at = (row_at * q_row_stride + head * q_head_stride)[:, None] + place[None, :]
+    query = tl.load(q + query_at, mask=inside, other=0.0)
+    limit, base = first_key + row, kv_head.to(tl.int64) * num_entries * DIM
+    acc = tl.zeros((BLOCK_Q * GROUP_P, DIM_P), dtype=tl.float32)
+    top = tl.full((BLOCK_Q * GROUP_P,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BLOCK_Q * GROUP_P,), dtype=tl.float32)
+    whole = begin
+    if SKIP_MASK:  # blocks that the tile's first row attends to completely
+        whole = tl.maximum(begin, tl.minimum(end, (first_key + 1) // BLOCK_N * BLOCK_N))
+        acc, top, total, page = _walk(
+            acc, top, total, query, limit, k + base, v + base, page_row, page, begin, whole, end, place, scale, False,
+            DIM, DIM_P, PAGE, BLOCK_N, FP8,
+        )  # fmt: skip
+    acc, top, total, page = _walk(
+        acc, top, total, query, limit, k + base, v + base, page_row, page, whole, end, end, place, scale, True,
+        DIM, DIM_P, PAGE, BLOCK_N, FP8,
+    )  # fmt: skip
+    _write(acc, top, total, out, parts, tops, totals, out_at, split, splits, place, real, inside, DIM, SPLIT)
 
 
 @triton.jit(do_not_specialize=["splits"])
