@@ -189,8 +189,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     query = tl.load(q + query_at, mask=inside, other=0.0)
     limit, base = first_key + row, kv_head.to(tl.int64) * num_entries * DIM
     acc = tl.zeros((BLOCK_Q * GROUP_P, DIM_P), dtype=tl.float32)
-    top = tl.full((BLOCK_Q * GROUP_P,), float("-inf"), dtype=tl.float32)
-    total = tl.zeros((BLOCK_Q * GROUP_P,), dtype=tl.float32)
+    top, total = tl.full((BLOCK_Q * GROUP_P,), float("-inf"), tl.float32), tl.zeros((BLOCK_Q * GROUP_P,), tl.float32)
     whole = begin
     if SKIP_MASK:  # blocks that the tile's first row attends to completely
         whole = tl.maximum(begin, tl.minimum(end, (first_key + 1) // BLOCK_N * BLOCK_N))
