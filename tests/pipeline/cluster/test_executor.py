@@ -202,8 +202,8 @@ def test_asking_for_what_the_cluster_lacks_is_an_error_and_not_a_wait(
 def test_an_actor_that_cannot_load_its_model_ends_the_run_with_the_reason(
     cluster: None, prompts: Path, qwen3_folder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(pipeline.EngineDiedError, match=r"(?s)could not start.*attention='flash-attn'"):
-        run(prompts, qwen3_folder, tmp_path / "out", engine=EngineConfig(attention="flash-attn"))
+    with pytest.raises(pipeline.EngineDiedError, match=r"(?s)could not start.*attention='sdpa'"):
+        run(prompts, qwen3_folder, tmp_path / "out", engine=EngineConfig(attention="sdpa", batch_invariant=True))
 
 
 def test_validate_collects_every_problem_and_the_facts(
