@@ -172,7 +172,7 @@ def test_ctrl_c_in_a_users_program_commits_what_is_in_flight_and_a_second_call_d
 
     given: dict[str, Any] = {
         "model": str(qwen3_folder), "output": tmp_path / "out", "unit_rows": 2, "units_in_flight": 4,
-        "sampling": {"max_tokens": 40, "ignore_eos": True}, "stop_seconds": 30,
+        "sampling": {"max_tokens": 40, "ignore_eos": True, "window_size": 4}, "stop_seconds": 30,
     }  # fmt: skip
     with pytest.raises(KeyboardInterrupt):
         pipeline.run(rows, on_progress=interrupt, **given)
