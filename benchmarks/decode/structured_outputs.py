@@ -307,7 +307,7 @@ def mask_times(tokenizer: str, threads: int) -> list[tuple[object, ...]]:
                 begin = time.perf_counter()
                 pending.fill(executor)
                 seconds.append(time.perf_counter() - begin)
-                states = pending.total
+                states = len(pending.line_N)
             middle = 1e3 * float(np.median(seconds))
             lines.append((name, f"{1e3 * compiled:.1f}", sequences, states, f"{middle:.2f}", f"{middle / states:.3f}"))
             print(*lines[-1], sep=" | ", flush=True)

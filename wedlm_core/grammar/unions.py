@@ -97,7 +97,7 @@ class Comparison:
         types, listed = frozenset.intersection(_ALL, *map(_types, both)), _listed(both)
         if listed is not None:
             types &= {kind for kind, _ in listed}
-        types = {kind for kind in types if not _is_out_of_range(kind, both)}
+        types = frozenset(kind for kind in types if not _is_out_of_range(kind, both))
         names = sorted(_required(both)) if types == {"object"} else ()
         return not types or any(self.are_disjoint(_field(one, name), _field(other, name), depth + 1) for name in names)
 
