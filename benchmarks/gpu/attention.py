@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -36,8 +37,9 @@ def attention(scene: Scene) -> Report:
             slowest = max(slowest, seconds)
             rows.append({**row, "note": why})
             print(*rows[-1].values(), sep=" | ", flush=True)
+    flash = "is installed" if importlib.util.find_spec("flash_attn") else "is absent here"
     notes = (
-        f'"auto" means `{chosen}` for {scale.dtype} here. One layer of '
+        f'"auto" means `{chosen}` for {scale.dtype} here. The package flash-attn {flash}. One layer of '
         f"{scale.config.num_attention_heads} query and {scale.config.num_key_value_heads} KV heads of "
         f"{scale.config.head_dim}; pages in random order; `plan` outside of the timed part. Replays of a CUDA "
         "graph, medians of 20; slow ones run eagerly, 3 times (lowest-highest). KV bytes are each sequence's keys "

@@ -52,6 +52,7 @@ RUNS = {
     "--set engine.page_size=48": ("page_size=48", "power of two", "Use 64"),
     "--set engine.max_window=999999": ("max_window=999999", "4096 at most", "Drop it"),
     "--set engine.attention=flash": ("engine.attention='flash'", "one of [", 'Use "auto"'),
+    "--set engine.attention=flash-attn": ("attention='flash-attn'", "runs on CUDA devices", 'attention="auto"'),
     "--set engine.attention=sdpa --set engine.batch_invariant=true": (
         "attention='sdpa'",
         "not batch invariant",

@@ -113,6 +113,7 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "torch": ("wedlm_core", "pipeline.worker.load_engine", "jobs"),
     "triton": ("wedlm_core.kernels.gpu",),
     "numba": ("wedlm_core.kernels.cpu",),
+    "flash_attn": ("wedlm_core.attention.flash",),
     "transformers": ("wedlm_core.tokenizer", "wedlm_core.training", "wedlm_core.model"),
     "pyarrow": ("pipeline", "jobs"),
     "datasets": ("pipeline.sources",),

@@ -290,11 +290,14 @@ def test_every_package_of_the_image_has_the_version_of_the_constraints() -> None
     assert ours in commands
     assert not [one for one in commands if one != ours and "--constraint /opt/constraints.txt" not in one]
     assert set(re.findall(r"^COPY constraints.txt (\S+)$", CONTAINERFILE, re.MULTILINE)) == {"/opt/constraints.txt"}
-    assert {"torch", "triton", "setuptools"} <= set(PINNED)
+    assert {"torch", "triton", "flash-attn", "ninja", "setuptools", "wheel", "packaging"} <= set(PINNED)
 
 
-def test_images_run_without_privileges() -> None:
+def test_the_cuda_image_has_flash_attn_and_the_cpu_image_has_not() -> None:
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", CONTAINERFILE, re.MULTILINE | re.DOTALL))
+    assert "from=flash-attn" in stages["cuda"]
+    assert "flash" not in stages["cpu"]
+    assert "pip wheel" in stages["flash-attn"]
     for target in ("cpu", "cuda"):
         assert re.search(r"^USER 1000$", stages[target], re.MULTILINE)
 

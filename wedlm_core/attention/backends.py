@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from wedlm_core.attention.attention_protocol import AttentionBackend
+from wedlm_core.attention.flash import FlashAttention
 from wedlm_core.attention.oracle import OracleAttention
 from wedlm_core.attention.paged_cpu import PagedCpuAttention
 from wedlm_core.attention.paged_gpu import TritonAttention
@@ -33,12 +34,14 @@ class _Entry(NamedTuple):
 
 _BACKENDS: dict[str, _Entry] = {
     "compiled": _Entry(lambda _: PagedCpuAttention(), PagedCpuAttention.why_not),
+    "flash-attn": _Entry(FlashAttention, FlashAttention.why_not),
     "triton": _Entry(lambda p: TritonAttention(batch_invariant=p.batch_invariant), TritonAttention.why_not),
     "sdpa": _Entry(lambda _: SdpaAttention(), _anywhere),
     "oracle": _Entry(lambda _: OracleAttention(), _anywhere),
 }
-_ORDER = {"cpu": ("compiled",), "cuda": ("triton", "sdpa")}
-"""The backends that "auto" tries, in order. Padded torch attention always works."""
+_ORDER = {"cpu": ("compiled",), "cuda": ("flash-attn", "triton", "sdpa")}
+"""Those that "auto" tries, in order. On a GPU: a vendor's kernels, tuned for each generation; then this package's,
+which support more (float32, 8-bit KV, small pages); then padded torch attention, which always works."""
 
 
 def backend_names() -> list[str]:
@@ -78,8 +81,8 @@ def _tried(name: str, problem: AttentionProblem) -> AttentionBackend | str:
 def resolve_backend(name: str, problem: AttentionProblem) -> AttentionBackend:
     """The backend for this problem. On a GPU it has passed a self-test against the oracle.
 
-    ``"auto"`` takes the first backend that works. The log names the choice and the reasons against the backends before
-    it.
+    ``"auto"`` takes the first backend that works; a missing package is never an error. The log names the choice and
+    the reasons against the backends before it.
 
     Raises:
         ConfigError: the name is unknown, the backend cannot run here, or it is not batch invariant although

@@ -15,7 +15,7 @@ from wedlm_core.errors import ConfigError
 pytestmark = pytest.mark.gpu  # kernels that only CUDA devices run
 
 CUDA = torch.device("cuda")
-BACKENDS = ("triton", "sdpa")
+BACKENDS = ("flash-attn", "triton", "sdpa")
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4}
 LENGTHS = [(1, 700), (17, 250), (33, 0), (1, 0), (5, 4090), (120, 300)]
 DTYPES = [

@@ -14,6 +14,7 @@ from testing.engine.attention import make_case
 from wedlm_core.attention import AttentionProblem, PackedRows, resolve_backend
 from wedlm_core.attention import backends as registry_module
 from wedlm_core.attention.oracle import OracleAttention
+from wedlm_core.attention.problem import version_of
 from wedlm_core.attention.sdpa import SdpaAttention
 from wedlm_core.attention.selftest import _difference, _forwards, disagreement
 from wedlm_core.errors import ConfigError
@@ -31,7 +32,7 @@ def test_auto_takes_the_first_that_works_and_says_why_others_do_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     wide = replace(PROBLEM, head_dim=512)
-    monkeypatch.setitem(registry_module._ORDER, "cpu", ("triton", "oracle", "sdpa"))
+    monkeypatch.setitem(registry_module._ORDER, "cpu", ("flash-attn", "triton", "oracle", "sdpa"))
     with caplog.at_level(logging.INFO, logger="wedlm_core"):
         assert resolve_backend("auto", wide).name == "oracle"
     assert "oracle on cpu" in caplog.text
@@ -53,6 +54,7 @@ def test_auto_on_cpu_is_compiled(dtype: torch.dtype, kv_dtype: torch.dtype) -> N
 @pytest.mark.parametrize(
     ("name", "problem", "reason"),
     [
+        ("flash-attn", PROBLEM, "runs on CUDA devices"),
         ("compiled", replace(PROBLEM, device=torch.device("meta")), "runs on CPU only"),
         ("sdpa", replace(PROBLEM, batch_invariant=True), "not batch invariant"),
         ("triton", replace(PROBLEM, device=DEVICE, head_dim=512), "head_dim 512"),
@@ -127,3 +129,9 @@ def test_every_forward_of_the_self_test_tells_right_from_wrong(kind: str, page_s
     counts, cached = (np.array(column) for column in _forwards(page_size)[kind])
     assert _difference(SdpaAttention(), problem, counts, cached) < 1e-4
     assert not _difference(_Wrong("neighbour's pages"), problem, counts, cached) < 1e-2
+
+
+def test_a_version_is_its_leading_numbers() -> None:
+    assert version_of("2.13.0+cu130") == (2, 13, 0)
+    assert version_of("2.8.0.post2") == (2, 8, 0)
+    assert version_of("2.11.0a0+git1234") >= (2, 11)
