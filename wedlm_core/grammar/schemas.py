@@ -57,7 +57,8 @@ class _Checker:
     """
 
     def __init__(self, references: References) -> None:
-        self.references, self.first_reference = references, None
+        self.references = references
+        self.first_reference: str | None = None
         self._seen, self._steps = set[int](), Fraction(1)
 
     def check(self, place: Place) -> None:
