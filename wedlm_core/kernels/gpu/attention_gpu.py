@@ -110,8 +110,8 @@ def _walk(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """:func:`_block` of one block after the other, from ``begin`` up to ``stop``, and the page of the next one.
 
-    If a block is within one page, that is read ahead: otherwise the addresses of its keys would be unknown until this
-    block is done, and its loads could not start early.
+    The page of the next block is read ahead if a block is within a page: otherwise the addresses of the next keys would
+    be unknown until this block is done, and their loads could not start early.
     """
     for at in range(begin, stop, BLOCK_N):
         following = tl.load(pages + tl.minimum(at + BLOCK_N, end - 1) // PAGE)
