@@ -33,13 +33,14 @@ class Tokenised:
     text: str | None = None
 
 
-def tokenised(prompt: Any, tokenizer: Tokenizer, most: int | None = None) -> Tokenised:
+def tokenised(prompt: Any, tokenizer: Tokenizer, most: int | None = None, *, complete: bool = True) -> Tokenised:
     """Token ids of a prompt of any form. They are copied: the caller may change its list afterwards.
 
     Args:
         prompt: the prompt.
         tokenizer: of the model.
         most: tokens of a text at most; one that is certain to have more is not encoded. None: no limit.
+        complete: a text is a whole prompt, so the tokens around prompts are added to it.
 
     Raises:
         RequestError: it is no prompt, or too long.
@@ -59,7 +60,8 @@ def tokenised(prompt: Any, tokenizer: Tokenizer, most: int | None = None) -> Tok
         if most is not None and len(text) > most and (least := tokenizer.least_tokens(text, most)) > most:
             rule = f"at most max_model_len = {most} tokens together"
             raise RequestError(explain("prompt + max_tokens", f"at least {least}", rule, "Shorten the prompt."))
-        return Tokenised(ids=tuple(tokenizer.encode(text)), text=text)
+        encode = tokenizer.encode_prompt if complete else tokenizer.encode
+        return Tokenised(ids=tuple(encode(text)), text=text)
     return Tokenised(ids=_token_ids(text))
 
 

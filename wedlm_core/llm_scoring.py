@@ -43,11 +43,12 @@ def scorables_of(
     """
     if truncate not in TRUNCATE:
         raise RequestError(explain("truncate", truncate, f"one of {list(TRUNCATE)}", 'Use "fail" or "left".'))
-    contexts = [tokenised(prompt, tokenizer).ids for prompt in list_of_prompts(prompts)]
+    complete = continuations is not None
+    contexts = [tokenised(prompt, tokenizer, complete=complete).ids for prompt in list_of_prompts(prompts)]
     if continuations is None:
         pairs = [(ids[:1], ids[1:]) for ids in contexts]
     else:
-        ends = [tokenised(one, tokenizer).ids for one in list_of_prompts(continuations)]
+        ends = [tokenised(one, tokenizer, complete=False).ids for one in list_of_prompts(continuations)]
         if len(ends) != len(contexts):
             rule = f"one for each of the {len(contexts)} prompts"
             remedy = "Repeat a prompt for each of its continuations."

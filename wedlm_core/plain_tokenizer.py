@@ -18,12 +18,12 @@ from tokenizers import Tokenizer as Backend
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _WITHOUT_EFFECT = frozenset({
-    "add_bos_token", "add_eos_token", "backend", "chat_template", "clean_up_tokenization_spaces", "errors", "is_local",
+    "backend", "chat_template", "clean_up_tokenization_spaces", "errors", "is_local",
     "model_input_names", "model_max_length", "name_or_path", "padding_side", "processor_class", "tokenizer_class",
     "truncation_side",
 })  # fmt: skip
-"""Settings that change nothing here: texts are encoded one by one, without special tokens, and never truncated."""
-_MUST_BE_OFF = ("add_prefix_space", "split_special_tokens")
+"""Settings that change nothing here: texts are encoded one by one and never truncated."""
+_MUST_BE_OFF = ("add_bos_token", "add_eos_token", "add_prefix_space", "split_special_tokens")
 _OTHER_FILES = ("added_tokens.json", "additional_chat_templates")
 _FLAGS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 

@@ -89,6 +89,25 @@ class Tokenizer:
         # The fast variant keeps no offsets, which take most of the time and memory of a long text.
         return [e.ids for e in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """:meth:`encode` and :meth:`as_prompt`."""
+        return self.as_prompt(self.encode(text))
+
+    def as_prompt(self, ids: Sequence[int]) -> list[int]:
+        """Add the tokens that ``tokenizer.json`` puts around a prompt without a chat template.
+
+        Most models have none, some a begin-of-sequence token, and ``tiny`` the line end before an answer. An empty
+        prompt stays empty.
+        """
+        before, after = self._around_prompts
+        return [*before, *ids, *after] if ids else []
+
+    @functools.cached_property
+    def _around_prompts(self) -> tuple[list[int], list[int]]:
+        encoding = self._backend.encode("a")
+        own = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
+        return encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]
+
     @functools.cached_property
     def special_tokens(self) -> tuple[str, ...]:
         """Texts of the special tokens, which :meth:`encode` recognises in any text."""

@@ -242,7 +242,8 @@ def _chat(body: Mapping[str, Any], job: Job) -> str:
         for message in marked("body.messages", conversation("body.messages", body.get("messages")), job.config)
     ]
     text = chat_prompt(messages, job, ChatCells(variables=body.get("chat_template_kwargs")))
-    return noted(text, *(message.get("content") or message.get("tool_calls") for message in messages))
+    given = (message.get("content") or message.get("tool_calls") for message in messages)
+    return noted(text, *given, chat=True)
 
 
 def _prompt(value: Any) -> str | list[int]:
@@ -250,7 +251,7 @@ def _prompt(value: Any) -> str | list[int]:
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
         value = value[0]
     if isinstance(value, str) and value:
-        return noted(value, value)
+        return noted(value, value, chat=False)
     if isinstance(value, list) and value and isinstance(value[0], str | list):
         rule = f"one prompt to a line, here are {len(value)}"
         raise RequestError(explain("body.prompt", value, rule, "Give each a line, with a custom_id of its own."))

@@ -113,10 +113,15 @@ class TemplateRenderError(RequestError):
     """The prompt template cannot be rendered for a row."""
 
 
-class BlankPrompt(str):
-    """A prompt into which its row puts no visible character. It is generated for, and counted."""
+class PromptText(str):
+    """The text of a prompt.
 
-    __slots__ = ()
+    Attributes:
+        blank: its row put no visible character into it. It is generated for, and counted.
+        chat: it is in the chat template, so it has all of its control tokens.
+    """
+
+    blank = chat = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +151,8 @@ def prompt_of(value: Any, job: Job, cells: ChatCells = NO_CELLS) -> str | list[i
     if job.prompt_kind == "messages":
         messages = marked(name, conversation(name, value), job.config)
         text = chat_prompt(with_system(messages, job.config.system_prompt), job, cells)
-        return noted(text, *(message.get("content") or message.get("tool_calls") for message in messages))
+        given = (message.get("content") or message.get("tool_calls") for message in messages)
+        return noted(text, *given, chat=True)
     if isinstance(value, bytes):
         value = value.decode("utf-8")
     if not isinstance(value, str):
@@ -163,14 +169,17 @@ def text_prompt(text: str, job: Job, cells: ChatCells = NO_CELLS) -> str:
     if not text:
         raise RequestError(explain(job.prompt_column, text, "a prompt is not empty", "Fill it in."))
     if not job.config.chat and job.config.system_prompt is None:
-        return noted(text, text)
+        return noted(text, text, chat=False)
     messages = with_system([{"role": "user", "content": text}], job.config.system_prompt)
-    return noted(chat_prompt(messages, job, cells), text)
+    return noted(chat_prompt(messages, job, cells), text, chat=True)
 
 
-def noted(text: str, *given: Any) -> str:
-    """The text of a prompt, as a :class:`BlankPrompt` if its row gave only blanks."""
-    return BlankPrompt(text) if not any(not isinstance(one, str) or one.strip() for one in given if one) else text
+def noted(text: str, *given: Any, chat: bool) -> PromptText:
+    """The text of a prompt; ``given``: the parts that its row put into it."""
+    found = PromptText(text)
+    found.blank = not any(not isinstance(one, str) or one.strip() for one in given if one)
+    found.chat = chat
+    return found
 
 
 def chat_prompt(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells = NO_CELLS) -> str:

@@ -20,8 +20,8 @@ from pipeline.prompts.limited_process import UnstartedError
 from pipeline.prompts.model_files import check_same_model, model_length, resolved_model
 from pipeline.prompts.prompt import (
     NO_CELLS,
-    BlankPrompt,
     ChatCells,
+    PromptText,
     TemplateRenderError,
     as_written,
     encode_marked,
@@ -151,7 +151,7 @@ def _rows_to_do(table: pa.Table, unit: Unit, job: Job, digests: bytes) -> tuple[
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
     prompts, given = _asked(table, job)
-    blank = [isinstance(prompt, BlankPrompt) for prompt in prompts]
+    blank = [isinstance(prompt, PromptText) and prompt.blank for prompt in prompts]
     _encode_all(prompts, given, table, job)
     for i, fault in grammar_faults(given, job.config).items():
         prompts[i] = prompts[i] if isinstance(prompts[i], Failure) else fault
@@ -176,8 +176,12 @@ def _encode_all(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Tabl
     tokenizer, max_tokens = resolved_model(job.config).tokenizer, _max_tokens(given, job)
     check_same_model(job.config, job.model_digest)
     _refuse_long(prompts, max_tokens, job.config, tokenizer)
+    plain = [isinstance(prompt, str) and not (isinstance(prompt, PromptText) and prompt.chat) for prompt in prompts]
     _encode_marked(prompts, tokenizer, job.config)
     _encode(prompts, tokenizer)
+    for i, ids in enumerate(prompts):
+        if plain[i] and isinstance(ids, list):
+            prompts[i] = tokenizer.as_prompt(ids)
     _fit(prompts, max_tokens, job.config)
 
 

@@ -53,7 +53,7 @@ def test_scores_are_those_of_transformers_on_the_same_weights() -> None:
     ends = ENDS * len(CONTEXTS)
     seen: set[bool] = set()
     for prompt, end, score in zip(prompts, ends, ours().score(prompts, ends), strict=True):
-        context, tokens = ours().tokenizer.encode(prompt), tuple(ours().tokenizer.encode(end))
+        context, tokens = ours().tokenizer.encode_prompt(prompt), tuple(ours().tokenizer.encode(end))
         logprobs, greedy = expected((*context, *tokens), len(tokens))
         torch.testing.assert_close(torch.tensor(score.logprobs), logprobs, atol=2e-4, rtol=0)
         assert list(score.greedy) == greedy
@@ -69,6 +69,12 @@ def test_what_greedy_decoding_generates_is_greedy_and_has_the_log_probabilities_
         assert score.is_greedy
         assert score.logprobs == pytest.approx(one.logprobs, abs=1e-4)
         assert math.isclose(math.log(score.perplexity), -score.logprob / len(score.logprobs))
+
+
+def test_the_shipped_model_begins_no_answer_with_a_line_end() -> None:
+    plain = ours().generate(CONTEXTS[:3], SamplingParams(max_tokens=40))
+    for prompt, answer in zip(CONTEXTS, plain, strict=False):
+        assert answer.text and answer.text == answer.text.lstrip(), prompt
 
 
 def test_a_prompt_alone_is_scored_from_its_second_token() -> None:

@@ -43,7 +43,7 @@ def end_id() -> int:
     [
         ({}, {}),
         ({"eos_token": {"__type": "AddedToken", **END}, "mask_token": None, "bos_token": None}, {}),
-        ({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "add_bos_token": True}, {}),
+        ({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "add_bos_token": False}, {}),
         ({"added_tokens_decoder": "those of the file"}, {"special_tokens_map.json": '{"eos_token": "<|mask|>"}'}),
         (
             {"chat_template": [{"name": "default", "template": "x"}]},
@@ -81,6 +81,7 @@ def test_an_ordinary_tokenizer_is_that_of_transformers(
         ({"added_tokens_decoder": {"0": {**END, "lstrip": True}}}, {}),
         ({"split_special_tokens": True}, {}),
         ({"add_prefix_space": True}, {}),
+        ({"add_bos_token": True}, {}),
         ({"image_token": "<|im_end|>"}, {}),
         ({"something_new": 1}, {}),
         ({}, {"special_tokens_map.json": '{"eos_token": "<|mask|>"}'}),

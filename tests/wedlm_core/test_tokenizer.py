@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from wedlm_core.errors import ConfigError, RequestError, WeightsError
+from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import TextStream, Tokenizer
+
+USER = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +38,22 @@ def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
     assert tokenizer.encode_batch([text, "x"]) == [ids, tokenizer.encode("x")]
+
+
+@pytest.mark.parametrize("template", ["$A \u010a", "<|im_start|> $A", "<|im_start|> $A <|im_end|>", "$A"])
+def test_a_prompt_has_the_tokens_around_it_that_transformers_adds(tmp_path: Path, template: str) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(resolve("tiny") / name, tmp_path)
+    file = tmp_path / "tokenizer.json"
+    backend = Backend.from_file(str(file))
+    around = [(token, backend.token_to_id(token)) for token in template.split() if token != "$A"]
+    backend.post_processor = TemplateProcessing(single=template, special_tokens=around)
+    backend.save(str(file))
+    ours, theirs = Tokenizer.load(tmp_path), PreTrainedTokenizerFast.from_pretrained(str(tmp_path))
+    for text in ("Count from 3 to 9.", "a\n", "<|im_end|>"):
+        assert ours.encode_prompt(text) == theirs(text).input_ids
+    assert ours.encode_prompt("") == []
+    assert ours.apply_chat_template(USER) == ours.encode(ours.apply_chat_template(USER, tokenize=False))
 
 
 def test_special_tokens_are_recognised_and_skipped(tokenizer: Tokenizer) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 PAD, START, EOS, MASK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"
 
@@ -46,7 +46,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int) -> None:
-    """Write ``tokenizer.json``, ``tokenizer_config.json`` and ``generation_config.json`` into ``folder``."""
+    """Write ``tokenizer.json``, ``tokenizer_config.json`` and ``generation_config.json`` into ``folder``.
+
+    A line end is added to each prompt that is in no chat template, as in training.
+    """
+    line = tokenizer.encode("\n", add_special_tokens=False)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {line.tokens[0]}", special_tokens=[(line.tokens[0], line.ids[0])]
+    )
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {

@@ -40,10 +40,9 @@ class Vocabulary:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def prompt(self, prompt: str, *, chat: bool) -> tuple[int, ...]:
-        """Ids of a prompt: in the chat template, or plain."""
-        return self.encode(chat_prompt(prompt) if chat else prompt)
+        """Ids of a prompt: in the chat template, or plain with a line end after it."""
+        return self.encode(chat_prompt(prompt)) if chat else (*self.encode(prompt), *self.encode("\n"))
 
     def example(self, prompt: str, answer: str, *, chat: bool) -> Example:
-        """A training document. After a plain prompt the answer starts with a line end."""
-        text = answer if chat else "\n" + answer
-        return Example(prompt=self.prompt(prompt, chat=chat), answer=(*self.encode(text), self.eos))
+        """A training document."""
+        return Example(prompt=self.prompt(prompt, chat=chat), answer=(*self.encode(answer), self.eos))

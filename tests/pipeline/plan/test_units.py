@@ -44,6 +44,7 @@ from pipeline.worker.engine_thread import EngineThread
 from pipeline.worker.output_tables import encode_unit
 from pipeline.worker.unit_worker import UnitWorker
 from testing.pipeline.fakes import BANNED_TOKEN, FakeEngine
+from wedlm_core.model.sources import resolve
 from wedlm_core.seeds import row_seed
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import CommitStats, Timings
@@ -215,6 +216,25 @@ def test_prompts_messages_and_token_ids_become_the_tokenizers_ids(qwen3_folder: 
     assert ids([{"messages": json.dumps(user)}]) == [tokenizer.apply_chat_template(user)]
     assert ids([{"prompt_token_ids": [7, 8]}]) == [[7, 8]]
     assert ids([{"q": "hi"}], prompt_column="q") == [tokenizer.encode("hi")]
+
+
+def test_a_text_has_the_tokens_around_prompts_unless_it_is_in_the_chat_template(tmp_path: Path) -> None:
+    folder = resolve("tiny")
+    tokenizer = Tokenizer.load(folder)
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}])
+    plain = tokenizer.encode("hi\n")
+    forms: list[tuple[Any, dict[str, Any], list[int]]] = [
+        ({"prompt": "hi"}, {}, plain),
+        ({"prompt": "hi"}, {"special_tokens_in_text": "text"}, plain),
+        ({"q": "h"}, {"prompt_template": "{{ q }}i"}, plain),
+        ({"prompt": "hi"}, {"chat": True}, chat),
+        ({"prompt": "hi"}, {"chat": True, "special_tokens_in_text": "text"}, chat),
+        ({"messages": [{"role": "user", "content": "hi"}]}, {}, chat),
+        ({"prompt_token_ids": [7]}, {}, [7]),
+    ]
+    for i, (row, fields, expected) in enumerate(forms):
+        job = job_for(folder, [row], tmp_path / str(i), **fields)
+        assert prepared(job)[1][PROMPT_IDS].to_pylist() == [expected], (row, fields)
 
 
 # --- engine thread and unit worker ---------------------------------------------------------------
