@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         StoppedError,
         TooManyFailuresError,
     )
-    from pipeline.progress.figures import format_progress
     from pipeline.progress.snapshot import Progress, Snapshot
     from pipeline.progress.views import Observer
     from pipeline.reporting.comparison import Comparison
@@ -117,7 +116,6 @@ __all__ = [
     "export",
     "export_delta",
     "filter",
-    "format_progress",
     "preview",
     "push",
     "read",
@@ -139,7 +137,6 @@ _HOME = {
     **dict.fromkeys(("ActorRange", "PoolConfig"), "settings.pools"),
     **dict.fromkeys(("Progress", "Snapshot"), "progress.snapshot"),
     "Observer": "progress.views",
-    "format_progress": "progress.figures",
     "OutputTable": "commands.read",
     "filter": "commands.filter",
     "FilterResult": "commands.filter",

@@ -127,7 +127,7 @@ class GenerateActor:
 
     def engine_load(self) -> dict[str, Any] | None:
         """How full the engine is, and its counters; None if it does not say. Costs some microseconds."""
-        return engine_load(self._engine.snapshot(), self._engine.queue_depth, self._process)
+        return engine_load(self._engine.snapshot(), self._process)
 
     def run(self, label: str, execution: int, block: pa.Table) -> str | None:
         """Run a unit.

@@ -54,19 +54,17 @@ class ActorSource:
         return self._cpus * (time.monotonic() - self._began)
 
 
-def engine_load(snapshot: Any, queue_depth: int, process: str) -> dict[str, Any] | None:
-    """Counts of an engine that the driver makes metrics of.
+def engine_load(snapshot: Any, process: str) -> dict[str, Any] | None:
+    """Counts of an engine for the driver's progress.
 
     Args:
         snapshot: of the engine; None for one that makes none.
-        queue_depth: requests that do not run yet.
         process: the name of this process.
     """
     if snapshot is None:
         return None
-    names = ("running", "slots", "kv_pages_used", "kv_pages")
-    own = {name: getattr(snapshot, name) for name in names}
-    return {"process": process, "queue_depth": queue_depth, "counters": asdict(snapshot.counters), **own}
+    own = {name: getattr(snapshot, name) for name in ("kv_pages_used", "kv_pages")}
+    return {"process": process, "counters": asdict(snapshot.counters), **own}
 
 
 class DriverSource:

@@ -86,7 +86,7 @@ class EngineLoads:
         counters = dict(self._before)
         for answer in answers:
             _add(counters, answer["counters"])
-        names = ("running", "slots", "queue_depth", "kv_pages_used", "kv_pages")
+        names = ("kv_pages_used", "kv_pages")
         return Load(actors=len(answers), counters=counters, **{n: sum(int(a[n]) for a in answers) for n in names})
 
     def _retire(self, answer: Mapping[str, Any]) -> None:

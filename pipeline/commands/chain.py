@@ -115,7 +115,6 @@ def _monitor_of(
     return Monitor(
         observers, on_stage=on_progress, output=base.output_name, model=" and ".join(models),
         price_per_hour=base.price_per_hour, chain=[own.name for own in config.stages],
-        filters=[own.name for own in config.filters],
     )  # fmt: skip
 
 
@@ -150,7 +149,7 @@ def chain_on(
         return ChainSummary(
             output=config.base.output,
             stages={run.name: summary_of(run.begun, run.index, run.manifest, run.session, run.seconds) for run in runs},
-            filters=run_filters(config.filters, storages[-1], config.base.output_options, monitor),
+            filters=run_filters(config.filters, storages[-1], config.base.output_options),
             seconds=seconds,
             start_up=StartUp.of([start for executor in executors for start in executor.starts]),
             used=sum((executor.used() for executor in executors), start=ResourceSeconds()),

@@ -258,7 +258,7 @@ def check_later_stages(config: ChainConfig, first: Job, storages: Sequence[Stora
 
 
 def run_filters(
-    filters: Sequence[FilterStage], source: Storage, options: Mapping[str, Any], monitor: Monitor
+    filters: Sequence[FilterStage], source: Storage, options: Mapping[str, Any]
 ) -> dict[str, FilterResult]:  # fmt: skip
     """Filter the output ``source``, then the rows kept of it, and so on; the result of each by its name.
 
@@ -273,8 +273,7 @@ def run_filters(
         opened, storage = open_filtered(source), open_storage(own.run.output, layout.SCRATCH, options)
         run = replace(own.run, input=source.url, output_format=opened.format)  # type: ignore[arg-type]  # any of them
         with naming(own.name):
-            results[own.name] = done = filter_on(opened, storage, own.filter, _anew(opened, storage, run), options)
-        monitor.filtered(own.name, done.rows, done.kept)
+            results[own.name] = filter_on(opened, storage, own.filter, _anew(opened, storage, run), options)
         source = storage
     return results
 

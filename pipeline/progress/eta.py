@@ -1,7 +1,7 @@
 """How fast a run goes, and when it will end. Plain logic: the caller tells it the time.
 
-The remaining time is the remaining units over units per actor-second over the actors there are, so a run whose actors
-come and go is judged by the rate of one actor. Of a chain, the units of all stages count alike: their rates do.
+The remaining time is the remaining units over the units per actor-second over the ready actors, so it holds while
+actors come and go. Of a chain, the units of all stages count the same.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pipeline.types import CommitRecord, Totals
 
 _LEAST_UNITS = 2
 """With fewer units there is no estimate."""
-_RECENT_SECONDS, _RECENT_UNITS = 20.0, 8
-"""Recent rates reach back so far, and further until there are so many units."""
+_RECENT_SECONDS, _RECENT_UNITS = 20.0, 16
+"""Rates are those of this time, or of this number of units if they took longer."""
 
 
 @dataclass(kw_only=True)
@@ -36,7 +36,7 @@ class RateTracker:
     """Counts units as they are committed. Time without a ready actor does not count."""
 
     def __init__(self) -> None:
-        self._sums = self._quarter = self._half = _Sums()
+        self._sums = _Sums()
         self._last = deque([self._sums])
         self._now: float | None = None
 
@@ -45,10 +45,7 @@ class RateTracker:
         before, self._now = self._now, now
         if before is None or actors <= 0:
             return
-        own = self._sums
-        if own.seconds >= 2 * self._half.seconds:  # the rate forgets the first quarter to half of the time
-            self._quarter, self._half = self._half, own
-        spent = max(0.0, now - before)
+        own, spent = self._sums, max(0.0, now - before)
         self._sums = replace(own, seconds=own.seconds + spent, exposure=own.exposure + spent * actors)
 
     def add(self, *, rows: int, tokens: int) -> None:
@@ -59,11 +56,6 @@ class RateTracker:
         while len(self._last) > _RECENT_UNITS + 1 and own.seconds - self._last[1].seconds >= _RECENT_SECONDS:
             self._last.popleft()
 
-    @property
-    def seconds(self) -> float:
-        """Time with a ready actor."""
-        return self._sums.seconds
-
     def recent(self) -> Rates:
         """Rates of the last commits."""
         own = self._sums - self._last[0]
@@ -73,7 +65,7 @@ class RateTracker:
 
     def eta(self, units: int, actors: int) -> float | None:
         """Seconds until ``units`` more are committed by so many ready actors; None if none is, or before enough are."""
-        own = self._sums - self._quarter
+        own = self._sums - self._last[0]
         if units <= 0 or actors <= 0 or own.units < _LEAST_UNITS or own.exposure <= 0:
             return None
         return units * own.exposure / own.units / actors

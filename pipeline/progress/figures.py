@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TextIO
 
 from pipeline.codec import redact
-from pipeline.progress.snapshot import ChainFilter, ChainStage, Progress, ResourceSeconds, Snapshot, Stage
+from pipeline.progress.snapshot import ChainStage, ResourceSeconds, Snapshot, Stage
 
 _UNKNOWN = "-"
 _CAUSES = 3
-FAILED = "failed"
-"""Label of the figure that asks for attention."""
 
 
 def count(number: float) -> str:
@@ -43,7 +41,7 @@ def figures_of(snapshot: Snapshot) -> dict[str, str]:
     per_forward = snapshot.session.tokens_per_forward
     found = {
         "rows": f"{count(done.rows)} of {about}{count(total)}" if total else _UNKNOWN,
-        FAILED: count(done.failed_rows),
+        "failed": count(done.failed_rows),
         "ends in": _UNKNOWN if snapshot.eta is None else clock_time(snapshot.eta),
         "tokens/s": count(recent.tokens_per_second) if recent.rows_per_second else _UNKNOWN,
         "rows/s": f"{recent.rows_per_second:,.4g}" if recent.rows_per_second else _UNKNOWN,
@@ -64,37 +62,19 @@ def stage_rows(own: ChainStage) -> str:
     return f"{count(own.done.rows)} of {about}{count(own.total_rows)}"
 
 
-def filter_rows(own: ChainFilter) -> str:
-    """Rows that a filter of a chain kept."""
-    return "filter" if own.rows is None or own.kept is None else f"{count(own.kept)} of {count(own.rows)} kept"
-
-
 def failure_lines(snapshot: Snapshot) -> list[str]:
     """The most frequent causes of failures, a line each."""
     return [redact(own.line) for own in snapshot.done.failed_by_cause[:_CAUSES]]
-
-
-def format_progress(progress: Progress) -> str:
-    """The committed part of a run in one line for people."""
-    done, eta = progress.done, progress.eta_seconds
-    share = done.rows / progress.total_rows if progress.total_rows else 1.0
-    left = _UNKNOWN if eta is None else clock_time(eta)
-    failed = f", {done.failed_rows} failed" if done.failed_rows else ""
-    return (
-        f"{done.rows}/{progress.total_rows} rows ({share:.0%}{failed}) | {progress.tokens_per_second:.0f} tokens/s | "
-        f"{progress.session.tokens_per_forward:.2f} tokens/forward | ETA {left}"
-    )
 
 
 def _actors(snapshot: Snapshot) -> str:
     actors = snapshot.actors
     if not actors.most:
         return _UNKNOWN
-    parts = [f"{actors.ready} ready"]
+    parts = [f"{actors.ready} of {actors.most} ready"]
     parts += [f"{actors.starting} starting"] if actors.starting else []
     parts += [f"{actors.leaving} leaving"] if actors.leaving else []
-    text = ", ".join(parts)
-    return text if actors.most <= actors.wanted else f"{text}, max {actors.most}"
+    return ", ".join(parts)
 
 
 def describe_cost(used: ResourceSeconds, tokens: int, price_per_hour: float | None) -> str:
@@ -114,7 +94,7 @@ LINE_SECONDS = 10.0
 
 
 class Lines:
-    """Writes a line at once, at each change of the stage, every so many seconds, and at the end if there is news.
+    """Writes a line at once, at each change of the stage, every so many seconds, and at the end.
 
     Args:
         file: where to; a line is flushed when it is written.
@@ -126,21 +106,15 @@ class Lines:
         self._seconds = seconds
         self._next = float("-inf")
         self._stage: Stage | None = None
-        self._rows = 0
 
     def update(self, snapshot: Snapshot) -> None:
         """See :class:`pipeline.progress.views.Observer`."""
         if snapshot.stage is not self._stage or snapshot.at >= self._next:
-            self._write(snapshot)
+            self.close(snapshot)
 
     def close(self, snapshot: Snapshot) -> None:
         """See :class:`pipeline.progress.views.Observer`."""
-        if snapshot.stage is not self._stage or snapshot.done.rows != self._rows:
-            self._write(snapshot)
-
-    def _write(self, snapshot: Snapshot) -> None:
         self._stage, self._next = snapshot.stage, snapshot.at + self._seconds
-        self._rows = snapshot.done.rows
         # In one write: `print` makes two where Python's output is unbuffered, and another thread's line comes between.
         self._file.write(format_line(snapshot) + "\n")
         self._file.flush()
@@ -162,7 +136,6 @@ def format_line(snapshot: Snapshot) -> str:
         "kv_share": f"{load.kv_share:.2f}" if load is not None and load.actors else _UNKNOWN,
         "actors_ready": str(actors.ready),
         "actors_starting": str(actors.starting),
-        "actors_wanted": str(actors.wanted),
         "gpu_s": f"{snapshot.used.accelerators:.1f}",
         "cpu_s": f"{snapshot.used.cpus:.1f}",
         "cost": f"{snapshot.cost:.6g}" if snapshot.cost is not None else _UNKNOWN,
@@ -172,7 +145,4 @@ def format_line(snapshot: Snapshot) -> str:
         values[f"{own.name}.rows"] = str(own.done.rows)
         values[f"{own.name}.total_rows"] = str(own.total_rows) if own.units else _UNKNOWN
         values[f"{own.name}.failed"] = str(own.done.failed_rows)
-    for filtered in snapshot.filters:
-        values[f"{filtered.name}.rows"] = _UNKNOWN if filtered.rows is None else str(filtered.rows)
-        values[f"{filtered.name}.kept"] = _UNKNOWN if filtered.kept is None else str(filtered.kept)
     return " ".join(["progress", *(f"{key}={value}" for key, value in values.items())])

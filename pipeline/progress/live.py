@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 from typing import Any, TextIO
 
@@ -15,12 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.progress.figures import (
-    FAILED,
     clock_time,
     count,
     failure_lines,
     figures_of,
-    filter_rows,
     format_line,
     short_time,
     stage_rows,
@@ -28,26 +25,13 @@ from pipeline.progress.figures import (
 from pipeline.progress.snapshot import Snapshot, Stage
 
 _LEAST_WIDTH = 20
-_FIGURE_WIDTH = 30
-"""Columns that a figure with its label takes at least."""
-_RATIOS = (5, 4, 5)
-"""Widths of the columns of figures, where all of them fit side by side."""
+_FIGURE_WIDTH = 33
+"""Columns of a figure with its label."""
 _NO_TIME = 0.05
-_WIDE = 60
-"""The stages of a chain have bars from this number of columns on."""
 _NOTEBOOK_WIDTH = 100
-_NOTEBOOK_SECONDS = 1.0
-"""Between two updates of a cell: each is a message to the browser."""
-_SHOW_CURSOR = "\x1b[?25h"
 _STYLES = {"past": "green", "present": "bold cyan", "future": "dim"}
 _MARKS = {"past": "✓ ", "present": "● ", "future": "  "}
 _ASCII_MARKS = {"past": "+ ", "present": "> ", "future": "  "}
-
-
-def can_show(file: TextIO) -> bool:
-    """Whether a stream is a terminal that can redraw lines."""
-    console = Console(file=file)
-    return console.is_terminal and not console.is_dumb_terminal and file.isatty()
 
 
 def frame(snapshot: Snapshot, console: Console) -> RenderableType:
@@ -61,13 +45,10 @@ def frame(snapshot: Snapshot, console: Console) -> RenderableType:
     head.add_row(title, Text(clock_time(snapshot.at), style="dim"))
     failed = [_line(line, "red") for line in failure_lines(snapshot)]
     bars = _chain(snapshot, width, marks) if snapshot.chain else _bar(snapshot)
-    parts: list[RenderableType] = [
-        head,
-        Columns(_stages(snapshot, marks), padding=(0, 2, 0, 0)),
-        bars,
-        _figures(snapshot, width),
-    ]
-    return Constrain(Group(*parts, *failed, _line(snapshot.note, "dim")), width)
+    stages = Columns(_stages(snapshot, marks), padding=(0, 2, 0, 0))
+    figures = [_figure(label, value) for label, value in figures_of(snapshot).items()]
+    fixed = Columns(figures, width=min(width, _FIGURE_WIDTH), padding=0)
+    return Constrain(Group(head, stages, bars, fixed, *failed, _line(snapshot.note, "dim")), width)
 
 
 def _stages(snapshot: Snapshot, marks: dict[str, str]) -> list[Text]:
@@ -77,11 +58,11 @@ def _stages(snapshot: Snapshot, marks: dict[str, str]) -> list[Text]:
     for place, stage in enumerate(Stage):
         seconds = snapshot.stages.get(stage, 0.0)
         begun = seconds >= _NO_TIME
-        to_come = place >= now and (stage is not Stage.FILTERING or bool(snapshot.filters))
+        to_come = place == now or (place > now and stage is not Stage.FILTERING)
         if stage is not Stage.DONE and (begun or to_come):
             state = "present" if place == now else "past" if begun else "future"
             spent = "" if state == "future" else f" {short_time(seconds)}"
-            found.append(_line(f"{marks[state]}{stage.label}{spent}", _STYLES[state]))
+            found.append(_line(f"{marks[state]}{stage.value}{spent}", _STYLES[state]))
     return found
 
 
@@ -93,42 +74,23 @@ def _bar(snapshot: Snapshot) -> Table:
 
 
 def _chain(snapshot: Snapshot, width: int, marks: dict[str, str]) -> Table:
-    """A line for each stage: name, share and rows, and a bar where there is room. The filters are the last lines."""
+    """A line for each stage: name, share and rows, and a bar where there is room."""
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True, overflow="crop", min_width=_LEAST_WIDTH // 2, max_width=max(_LEAST_WIDTH, width) // 2)
-    grid.add_column(no_wrap=True, overflow="crop")
-    has_bars = width >= _WIDE
-    if has_bars:
-        grid.add_column(ratio=1)
+    for options in ({"min_width": _LEAST_WIDTH // 2, "max_width": max(_LEAST_WIDTH, width) // 2}, {}, {"ratio": 1}):
+        grid.add_column(no_wrap=True, overflow="crop", **options)
     for own in snapshot.chain:
         done = own.done
         state = "past" if 0 < own.units == done.units else "present" if done.units else "future"
         text = Text(f"{int(own.share * 100)}% {stage_rows(own)}")
         text.append(f"  {count(done.failed_rows)} failed" if done.failed_rows else "", style="bold red")
-        bar = [_progress_bar(own.share)] if has_bars else []
-        grid.add_row(_line(marks[state] + own.name, _STYLES[state]), text, *bar)
-    due = next((own for own in snapshot.filters if own.rows is None), None)
-    for kept in snapshot.filters:
-        present = kept is due and snapshot.stage is Stage.FILTERING
-        state = "past" if kept.rows is not None else "present" if present else "future"
-        grid.add_row(_line(marks[state] + kept.name, _STYLES[state]), filter_rows(kept))
-    return grid
-
-
-def _figures(snapshot: Snapshot, width: int) -> Table:
-    per_line = max(1, min(len(_RATIOS), width // _FIGURE_WIDTH))
-    grid = Table.grid(expand=True, padding=(0, 1))
-    for ratio in _RATIOS[:per_line]:
-        grid.add_column(ratio=ratio if per_line == len(_RATIOS) else 1, no_wrap=True, overflow="crop")
-    texts = [_figure(label, value) for label, value in figures_of(snapshot).items()]
-    for first in range(0, len(texts), per_line):
-        grid.add_row(*texts[first : first + per_line])
+        grid.add_row(_line(marks[state] + own.name, _STYLES[state]), text, _progress_bar(own.share))
     return grid
 
 
 def _figure(label: str, value: str) -> Text:
-    alarming = label == FAILED and value != "0"
-    return Text(f"{label} ", style="dim").append(value, style="not dim bold red" if alarming else "not dim")
+    alarming = label == "failed" and value != "0"
+    style = "not dim bold red" if alarming else "not dim"
+    return Text(f"{label} ", style="dim", no_wrap=True, overflow="crop").append(value, style=style)
 
 
 def _line(text: str, style: str) -> Text:
@@ -155,7 +117,6 @@ class LiveView:
     def update(self, snapshot: Snapshot) -> None:
         """See :class:`pipeline.progress.views.Observer`."""
         if not self._live.is_started:
-            atexit.register(self._show_cursor)  # for ends that no block of ours sees
             self._live.start()
         self._live.update(frame(snapshot, self._console), refresh=True)
 
@@ -166,11 +127,6 @@ class LiveView:
         self._live.transient = snapshot.stage is Stage.DONE
         self._live.update(frame(snapshot, self._console), refresh=True)
         self._live.stop()
-        atexit.unregister(self._show_cursor)
-
-    def _show_cursor(self) -> None:
-        self._console.file.write(_SHOW_CURSOR)
-        self._console.file.flush()
 
 
 def to_html(snapshot: Snapshot) -> str:
@@ -185,21 +141,15 @@ class NotebookView:
 
     def __init__(self) -> None:
         self._handle: Any = None
-        self._next = float("-inf")
-        self._stage: Stage | None = None
 
     def update(self, snapshot: Snapshot) -> None:
         """See :class:`pipeline.progress.views.Observer`."""
-        if snapshot.stage is not self._stage or snapshot.at >= self._next:
-            self.close(snapshot)
-
-    def close(self, snapshot: Snapshot) -> None:
-        """See :class:`pipeline.progress.views.Observer`."""
         from IPython.display import display
 
-        self._stage, self._next = snapshot.stage, snapshot.at + _NOTEBOOK_SECONDS
         data = {"text/html": to_html(snapshot), "text/plain": format_line(snapshot)}
         if self._handle is None:
             self._handle = display(data, raw=True, display_id=True)
         else:
             self._handle.update(data, raw=True)
+
+    close = update

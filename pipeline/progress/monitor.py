@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pipeline.progress.eta import Counts, RateTracker
-from pipeline.progress.snapshot import ChainFilter, ExecutorState, Progress, Snapshot, Stage
+from pipeline.progress.snapshot import ExecutorState, Progress, Snapshot, Stage
 from pipeline.progress.views import Observer, Pulse
 from pipeline.stages import announced_to
 from pipeline.types import CommitRecord, Totals
@@ -34,7 +34,6 @@ class Monitor:
         model: its name.
         price_per_hour: of one accelerator or CPU, if it is known.
         chain: names of a chain's stages that generate, in order; a run that is no chain has none.
-        filters: names of the filters after them.
         clock: seconds.
     """
 
@@ -48,7 +47,6 @@ class Monitor:
         model: str = "",
         price_per_hour: float | None = None,
         chain: Sequence[str] = (),
-        filters: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock, self._begin = clock, clock()
@@ -61,7 +59,6 @@ class Monitor:
         self._rates = RateTracker()
         self._chain = tuple(chain)
         self._counts = {name: Counts() for name in self._chain or (_ONLY,)}
-        self._filters = {name: ChainFilter(name=name) for name in filters}
         self._note, self._noted = "", self._begin
         self._pulse = Pulse(self.snapshot, observers)
 
@@ -118,11 +115,6 @@ class Monitor:
             self._rates.add(rows=new.num_rows, tokens=new.completion_tokens)
         self._tell(stage)
 
-    def filtered(self, name: str, rows: int, kept: int) -> None:
-        """A filter of a chain is done."""
-        with self._lock:
-            self._filters[name] = ChainFilter(name=name, rows=rows, kept=kept)
-
     def now(self, stage: str = _ONLY) -> Progress:
         """The committed part of this run (of a chain: of one stage), without those before."""
         with self._lock:
@@ -162,7 +154,6 @@ class Monitor:
                 note=self._note if now < self._noted + _NOTE_SECONDS else "",
                 eta=self._rates.eta(left, state.actors.ready),
                 chain=tuple(self._counts[name].as_stage(name) for name in self._chain),
-                filters=tuple(self._filters.values()),
             )
 
     def _enter(self, stage: Stage, now: float) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,7 +9,6 @@ from enum import StrEnum
 from pipeline.codec import gain_of
 from pipeline.types import Totals
 
-_MILLION = 1_000_000
 _HOUR = 3600.0
 
 
@@ -29,11 +26,6 @@ class Stage(StrEnum):
     PUBLISHING = "publishing"
     FILTERING = "filtering"
     DONE = "done"
-
-    @property
-    def label(self) -> str:
-        """For people."""
-        return "starting actors" if self is Stage.STARTING else self.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +56,7 @@ class ResourceSeconds:
 
     def per_million(self, tokens: int) -> float | None:
         """:attr:`priced` per million tokens; None without tokens."""
-        return self.priced * _MILLION / tokens if tokens else None
+        return self.priced * 1e6 / tokens if tokens else None
 
     def cost(self, price_per_hour: float) -> float:
         """Price of the priced seconds, in the currency of ``price_per_hour`` (of one GPU or CPU)."""
@@ -92,16 +84,6 @@ class Progress:
     def tokens_per_second(self) -> float:
         """Generated tokens of this session per second."""
         return self.session.completion_tokens / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def rows_per_second(self) -> float:
-        """Input rows of this session per second."""
-        return self.session.rows / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def eta_seconds(self) -> float | None:
-        """Seconds to the end at this session's rate; None before the first unit."""
-        return (self.total_rows - self.done.rows) / self.rows_per_second if self.rows_per_second else None
 
     def merged_with(self, other: Progress) -> Progress:
         """Both together: the seconds are those of the one that had more."""
@@ -135,11 +117,6 @@ class Actors:
     leaving: int = 0
     most: int = 0
 
-    @property
-    def wanted(self) -> int:
-        """That the run works with as soon as all are ready."""
-        return self.ready + self.starting
-
     def __add__(self, other: Actors) -> Actors:
         """Both."""
         return Actors(**{name: own + getattr(other, name) for name, own in vars(self).items()})
@@ -151,18 +128,12 @@ class Load:
 
     Attributes:
         actors: that are in these sums.
-        running: sequences that hold KV pages.
-        slots: sequences that can run at once.
-        queue_depth: requests that do not run yet.
         kv_pages_used, kv_pages: pages that some sequence holds, and pages of the pools.
         counters: sums of :class:`wedlm_core.engine.scheduling.counters.EngineCounters` by name, since this session
             began; engines of actors that ended or died included. They only grow.
     """
 
     actors: int = 0
-    running: int = 0
-    slots: int = 0
-    queue_depth: int = 0
     kv_pages_used: int = 0
     kv_pages: int = 0
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -203,11 +174,10 @@ class ExecutorState:
 
     def __add__(self, other: ExecutorState) -> ExecutorState:
         """Two executors that work for one chain."""
-        loads = [own.load for own in (self, other) if own.load is not None]
         return ExecutorState(
             actors=self.actors + other.actors,
             phase=max(self.phase, other.phase, key=list(Stage).index),
-            load=functools.reduce(operator.add, loads) if loads else None,
+            load=self.load + other.load if self.load and other.load else self.load or other.load,
             used=self.used + other.used,
         )
 
@@ -233,20 +203,6 @@ class ChainStage(Progress):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainFilter:
-    """A filter at the end of a chain.
-
-    Attributes:
-        name: of the stage.
-        rows, kept: how many it has read and kept; None before it is done.
-    """
-
-    name: str
-    rows: int | None = None
-    kept: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Snapshot(Progress):
     """A run at one moment: its commits, and the work in progress. Of a chain, the sums over its stages.
 
@@ -264,7 +220,6 @@ class Snapshot(Progress):
         note: the latest announcement (:func:`pipeline.stages.announce`), such as the reason of a wait; mostly empty.
         eta: seconds from now to the end; None before enough is committed, and when nothing is left.
         chain: of a chain, its stages that generate, in order.
-        filters: of a chain, the filters at its end, in order.
     """
 
     output: str = ""
@@ -280,7 +235,6 @@ class Snapshot(Progress):
     note: str = ""
     eta: float | None = None
     chain: tuple[ChainStage, ...] = ()
-    filters: tuple[ChainFilter, ...] = ()
 
     @property
     def cost(self) -> float | None:

@@ -58,7 +58,7 @@ class Pulse:
     def start(self) -> None:
         """Show the first snapshot now, in this thread, and the others from the thread."""
         if self._observers:
-            self._show()
+            self._show("update")
             self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
             self._thread.start()
 
@@ -67,47 +67,28 @@ class Pulse:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        if not self._observers:
-            return
-        last = self._snapshot()
-        for observer in list(self._observers):
-            self._guarded(observer, observer.close, last)
+            self._show("close")
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
-            self._show()
+            self._show("update")
 
-    def _show(self) -> None:
-        snapshot = self._snapshot()
-        for observer in list(self._observers):
-            self._guarded(observer, observer.update, snapshot)
-
-    def _snapshot(self) -> Snapshot:
-        """A new one; the last one where that fails: a run does not fail because of its observers."""
+    def _show(self, method: Literal["update", "close"]) -> None:
+        """Show a new snapshot, or the last one: a run does not fail because of its observers."""
         try:
             self._last = self._read()
         except Exception:
             _LOG.warning("the progress could not be read", exc_info=True)
-        return self._last
-
-    def _guarded(self, observer: Observer, call: Callable[[Snapshot], None], snapshot: Snapshot) -> None:
-        try:
-            call(snapshot)
-        except Exception:
-            _LOG.warning("%s failed; it is shown nothing more", type(observer).__name__, exc_info=True)
-            if observer in self._observers:
+        for observer in list(self._observers):
+            try:
+                getattr(observer, method)(self._last)
+            except Exception:
+                _LOG.warning("%s failed; it is shown nothing more", type(observer).__name__, exc_info=True)
                 self._observers.remove(observer)
 
 
 ProgressMode = Literal["auto", "live", "lines", "notebook", "none"]
 PROGRESS_MODES: tuple[ProgressMode, ...] = get_args(ProgressMode)
-
-
-def in_notebook() -> bool:
-    """Whether this process is a notebook's kernel. Imports nothing: where there is none, IPython is not loaded."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and getattr(shell, "kernel", None) is not None
 
 
 def resolve_mode(mode: ProgressMode, file: TextIO | None = None) -> ProgressMode:
@@ -123,14 +104,17 @@ def resolve_mode(mode: ProgressMode, file: TextIO | None = None) -> ProgressMode
         ConfigError: it is no mode.
     """
     if mode not in PROGRESS_MODES:
-        raise ConfigError(explain("progress", mode, f"one of {', '.join(PROGRESS_MODES)}", 'Use "auto".'))
-    if mode == "auto" and in_notebook():
-        return "notebook"
-    if mode in ("auto", "live"):
-        from pipeline.progress.live import can_show
+        rule = f"one of {', '.join(PROGRESS_MODES)}, or an object with update(snapshot) and close(snapshot)"
+        raise ConfigError(explain("progress", mode, rule, 'Use "auto".'))
+    if mode not in ("auto", "live"):
+        return mode
+    from rich.console import Console
 
-        return "live" if can_show(file or sys.stderr) else "lines"
-    return mode
+    file = file or sys.stderr
+    console = Console(file=file)
+    if mode == "auto" and console.is_jupyter:
+        return "notebook"
+    return "live" if console.is_terminal and not console.is_dumb_terminal and file.isatty() else "lines"
 
 
 def views(
@@ -148,11 +132,8 @@ def views(
     """
     if not isinstance(seconds, int | float) or not (0 < seconds < math.inf):
         raise ConfigError(explain("progress_seconds", seconds, "a number of seconds above 0", "Use 10."))
-    if not isinstance(progress, str):
-        if all(callable(getattr(progress, name, None)) for name in ("update", "close")):
-            return (progress,)
-        rule = f"one of {', '.join(PROGRESS_MODES)}, or an object with update(snapshot) and close(snapshot)"
-        raise ConfigError(explain("progress", progress, rule, 'Use "auto".'))
+    if not isinstance(progress, str) and all(callable(getattr(progress, name, None)) for name in ("update", "close")):
+        return (progress,)
     file = file or sys.stderr
     mode = resolve_mode(progress, file)
     if mode in ("live", "notebook"):

@@ -51,7 +51,7 @@ def interrupted(folder: Path) -> Iterator[Terminal]:
     with Terminal(slow, columns=80, lines=30, environment=environment(), cwd=folder) as terminal:
         terminal.read_until(lambda: terminal.raw, 10)
         terminal.seconds_of_silence = time.monotonic() - begin  # type: ignore[attr-defined]
-        terminal.read_until(lambda: "● planning" in terminal.text or "● starting actors" in terminal.text, 20)
+        terminal.read_until(lambda: "● planning" in terminal.text or "● starting" in terminal.text, 20)
         terminal.resize(60, 30)
         terminal.read_until(lambda: "● generating" in terminal.text, 60)
         terminal.read_until(lambda: re.search(r"rows [1-9]", terminal.text), 30)
@@ -64,7 +64,7 @@ def interrupted(folder: Path) -> Iterator[Terminal]:
 
 def test_a_terminal_shows_every_stage_and_figure_in_one_place(interrupted: Terminal) -> None:
     seen = interrupted.raw.decode()
-    for stage in ("planning", "starting actors", "loading", "generating"):
+    for stage in ("planning", "starting", "loading", "generating"):
         assert f"● {stage}" in seen, "each stage is the present one at some time"
     assert re.search("compiling", seen), "which may take less than a moment"
     frame = "\n".join(interrupted.frame)  # type: ignore[attr-defined]

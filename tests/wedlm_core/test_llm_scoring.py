@@ -74,7 +74,8 @@ def test_what_greedy_decoding_generates_is_greedy_and_has_the_log_probabilities_
 def test_the_shipped_model_begins_no_answer_with_a_line_end() -> None:
     plain = ours().generate(CONTEXTS[:3], SamplingParams(max_tokens=40))
     for prompt, answer in zip(CONTEXTS, plain, strict=False):
-        assert answer.text and answer.text == answer.text.lstrip(), prompt
+        assert answer.text, prompt
+        assert answer.text == answer.text.lstrip(), prompt
 
 
 def test_a_prompt_alone_is_scored_from_its_second_token() -> None:

@@ -18,7 +18,7 @@ def answer(process: str, tokens: int, used: int = 3) -> dict[str, Any]:
         counters=EngineCounters(tokens=tokens, forwards=tokens // 2), running=4, waiting=1, slots=8,
         kv_pages_used=used, kv_pages=10,
     )  # fmt: skip
-    found = engine_load(snapshot, 5, process)
+    found = engine_load(snapshot, process)
     assert found is not None
     return found
 
@@ -80,7 +80,7 @@ def test_the_sums_keep_what_processes_that_are_gone_have_counted() -> None:
     loads.keep({1})
     later = loads.total()
     assert later is not None
-    assert (later.actors, later.counters["tokens"], later.queue_depth) == (1, 180, 5)
+    assert (later.actors, later.counters["tokens"], later.kv_pages) == (1, 180, 10)
     loads.keep(set())
     last = loads.total()
     assert last is not None
@@ -152,7 +152,7 @@ def test_nobody_is_asked_after_the_end() -> None:
 
 def test_an_engine_that_counts_nothing_gives_no_load() -> None:
     clock = Clock()
-    pool = Pool(clock, at_once=engine_load(None, 0, "a"))
+    pool = Pool(clock, at_once=engine_load(None, "a"))
     pool.metrics.members = members = Members()
     members.ready_actors = (1,)
     pool.state.read()

@@ -17,7 +17,7 @@ from pipeline.commands.report import gather, report
 from pipeline.commands.run import run_on
 from pipeline.commands.status import status
 from pipeline.config import RunConfig
-from pipeline.progress.figures import figures_of, format_line, format_progress
+from pipeline.progress.figures import figures_of, format_line
 from pipeline.progress.monitor import Monitor
 from pipeline.reporting.chart import count, figure, percent
 from pipeline.reporting.facts import drafts_by_source
@@ -57,7 +57,6 @@ def test_the_figures_of_a_run_are_the_same_wherever_they_are_shown(tmp_path: Pat
     snapshot = monitor.snapshot()
     assert f"{per_forward:.2f}" == figures_of(snapshot)["tokens/forward"]
     assert f" tokens_per_forward={per_forward:.2f} " in format_line(snapshot)
-    assert f" {per_forward:.2f} tokens/forward " in format_progress(snapshot)
     described = summary.describe()
     assert f"{per_forward:.2f} per forward ({sums['decode_forwards']} forwards)" in described
     assert f"(p_cache) {p_cache:.2f} ({sums['rows_forwarded']} token rows)" in described

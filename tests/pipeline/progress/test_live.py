@@ -15,8 +15,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pipeline.progress.live import LiveView, can_show, frame
+from pipeline.progress.live import LiveView, frame
 from pipeline.progress.snapshot import Actors, Load, Rates, ResourceSeconds, Snapshot, Stage
+from pipeline.progress.views import resolve_mode
 from pipeline.types import Totals
 
 WIDTHS = (100, 70, 40)
@@ -43,10 +44,10 @@ def drawn(snapshot: Snapshot, width: int, **options: object) -> list[str]:
 def test_a_frame_has_every_stage_and_figure_and_fits(width: int) -> None:
     lines = drawn(GOING, width)
     text = "\n".join(lines)
-    for stage in ("planning 2.3 s", "starting actors 31.0 s", "loading 1:28", "compiling 9.2 s", "publishing"):
+    for stage in ("planning 2.3 s", "starting 31.0 s", "loading 1:28", "compiling 9.2 s", "publishing"):
         assert stage in text, "no stage is cut by a line's end"
     for value in ("384,000 of 1,000,000", "failed 17", "ends in 2:21:40", "tokens/s 18,550", "rows/s 72.5",
-                  "tokens/forward 3.27", "KV in use 73%", "6 ready, 2 starting, max 16", "cost so far 21.53", "38%",
+                  "tokens/forward 3.27", "KV in use 73%", "6 of 16 ready, 2 starting", "cost so far 21.53", "38%",
                   "waiting for 2 actors"):  # fmt: skip
         assert value in text
     assert max(map(cell_len, lines)) < width, "the last column stays free"
@@ -101,12 +102,12 @@ def test_a_terminal_that_can_redraw_is_recognised(
     terminal: tuple[TextIO, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, _ = terminal
-    assert can_show(file)
+    assert resolve_mode("live", file) == "live"
     monkeypatch.setenv("TERM", "dumb")
-    assert not can_show(file)
+    assert resolve_mode("live", file) == "lines"
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert not can_show(io.StringIO()), "a pipe stays a pipe, whatever is forced"
+    assert resolve_mode("live", io.StringIO()) == "lines", "a pipe stays a pipe, whatever is forced"
 
 
 @pytest.mark.parametrize("done", [True, False])

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.progress.live import to_html
 from pipeline.progress.snapshot import Snapshot, Stage
-from pipeline.progress.views import in_notebook
+from pipeline.progress.views import resolve_mode
 from pipeline.types import Totals
 from testing.repository import ROOT
 
@@ -45,7 +45,7 @@ def test_a_snapshot_is_well_formed_html_without_scripts() -> None:
 
 
 def test_outside_of_a_kernel_there_is_no_notebook() -> None:
-    assert not in_notebook()
+    assert resolve_mode("auto") != "notebook"
 
 
 def test_a_kernel_shows_one_place_that_is_updated() -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pipeline.progress.figures import filter_rows, format_line
+from pipeline.progress.figures import format_line
 from pipeline.progress.live import frame, to_html
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Actors, ExecutorState, Load, Progress, ResourceSeconds, Snapshot, Stage
@@ -38,7 +38,7 @@ def begun(clock: Clock, seen: list[tuple[str, Progress]] | None = None) -> Monit
     """A chain of 10 units of 4 rows, whose second stage may have three times as many rows."""
     monitor = Monitor(
         on_stage=None if seen is None else lambda name, progress: seen.append((name, progress)), chain=NAMES,
-        filters=["best"], clock=clock, output="out", model="tiny",
+        clock=clock, output="out", model="tiny",
     )  # fmt: skip
     monitor.begin(lambda: ExecutorState(actors=Actors(ready=1, most=1)))
     monitor.plan(40, Totals(), 10, stage="write")
@@ -109,16 +109,14 @@ def middle() -> Snapshot:
     return monitor.snapshot()
 
 
-def test_a_frame_says_what_is_an_estimate_which_stage_goes_on_and_what_a_filter_kept() -> None:
-    lines = [" ".join(line.split()) for line in drawn(middle(), 50).splitlines()]
-    for line in ("✓ write 100% 40 of 40 10 failed", "● judge 30% 27 of about 90", "best filter"):
-        assert line in lines
+def test_a_frame_says_what_is_an_estimate_and_which_stage_goes_on() -> None:
+    lines = [" ".join(line.strip("━╸╺ ").split()) for line in drawn(middle(), 50).splitlines()]
+    assert "✓ write 100% 40 of 40 10 failed" in lines
+    assert "● judge 30% 27 of about 90" in lines
     monitor = begun(Clock())
+    assert "filtering" not in drawn(monitor.snapshot(), 50)
     monitor.enter(Stage.FILTERING)
-    assert "● best" in drawn(monitor.snapshot(), 50)
-    monitor.filtered("best", 90, 45)
-    assert "✓ best" in drawn(monitor.snapshot(), 50)
-    assert filter_rows(monitor.snapshot().filters[0]) == "45 of 90 kept"
+    assert "● filtering" in drawn(monitor.snapshot(), 50)
 
 
 def drawn(snapshot: Snapshot, width: int) -> str:
@@ -131,8 +129,7 @@ def test_a_line_ends_with_the_keys_of_each_stage() -> None:
     line = format_line(middle())
     assert line.startswith("progress stage=generating ")
     assert line.endswith(
-        " write.rows=40 write.total_rows=40 write.failed=10 judge.rows=27 judge.total_rows=90 judge.failed=0 "
-        "best.rows=- best.kept=-"
+        " write.rows=40 write.total_rows=40 write.failed=10 judge.rows=27 judge.total_rows=90 judge.failed=0"
     )
     assert [pair.partition("=")[0] for pair in format_line(begun(Clock()).snapshot()).split()] == [
         pair.partition("=")[0] for pair in line.split()
@@ -149,17 +146,16 @@ def test_a_frame_of_a_chain_fits_in_any_width_and_has_every_stage(width: int, en
     text = file.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
     lines = [line.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "") for line in text.splitlines()]
     assert all(cell_len(line) <= width for line in lines if "\x1b" not in line)
-    for name in ("write", "judge", "best"):
-        assert name in text
+    assert "write" in text
+    assert "judge" in text
     if width >= 40:
         assert "27 of about 90" in text
         assert "10 failed" in text
-        assert "filtering" in text
 
 
 def test_the_notebook_has_every_stage() -> None:
     page = to_html(middle())
-    for text in ("write", "judge", "best", "27 of about 90", "10 failed"):
+    for text in ("write", "judge", "27 of about 90", "10 failed"):
         assert text in page
 
 
