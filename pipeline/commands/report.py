@@ -25,7 +25,7 @@ from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
 from pipeline.reporting.aggregate import Aggregate, Aggregator
-from pipeline.reporting.chart import counted
+from pipeline.reporting.chart import count
 from pipeline.reporting.comparison import Comparison, compared
 from pipeline.reporting.facts import Facts, Session
 from pipeline.reporting.page import render
@@ -221,7 +221,8 @@ def _state(totals: Totals, planned: int, *, done: bool) -> str:
         return f"{totals.rows:,} of {planned:,} rows done"
     if totals.all_failed:
         return "done, every row failed"
-    return f"done, {counted(totals.failed_rows, 'row')} failed" if totals.failed_rows else "done"
+    rows = "row" if totals.failed_rows == 1 else "rows"
+    return f"done, {count(totals.failed_rows)} {rows} failed" if totals.failed_rows else "done"
 
 
 def published_aggregate(

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason, redact
-from pipeline.reporting.histogram import SCALES, Histogram, Labels, labels_of, merged
+from pipeline.reporting.histogram import SCALES, Histogram, Labels, counts_of, labels_of, merged
 
-VERSION = 5
+VERSION = 6
 """Of the stored form. Another one is made again from its rows."""
 _AT_ONCE = 8192
 """Rows that are aggregated at once: fewer cost more for each."""
@@ -88,7 +88,7 @@ class Aggregate:
         succeeded = pc.not_equal(table[f"{prefix}finish_reason"], FinishReason.ERROR.value)
         return cls(
             rows=table.num_rows,
-            finish_reasons=_counted(table[f"{prefix}finish_reason"]),
+            finish_reasons=counts_of(table[f"{prefix}finish_reason"]),
             histograms={
                 name: Histogram.of(SCALES[scale], _numbers(table, prefix, path))
                 for name, (path, scale) in MEASURES.items()
@@ -148,12 +148,10 @@ class Aggregator:
 
     def add(self, table: pa.Table) -> None:
         """Count the rows of a table."""
-        for first in range(0, table.num_rows, _AT_ONCE):
-            piece = table.slice(first, _AT_ONCE)
-            self._held.append(piece)
-            self._rows += piece.num_rows
-            if self._rows >= _AT_ONCE:
-                self._flush()
+        self._held.append(table)
+        self._rows += table.num_rows
+        if self._rows >= _AT_ONCE:
+            self._flush()
 
     def result(self) -> Aggregate:
         """Of all rows so far."""
@@ -191,21 +189,14 @@ def _uncertain(table: pa.Table, prefix: str) -> tuple[UncertainRow, ...]:
     entropy = _column(table, prefix, "stats.mean_entropy")
     if entropy is None:
         return ()
-    values = np.nan_to_num(np.asarray(entropy), nan=-1.0, posinf=-1.0)
-    known = np.flatnonzero(values >= 0)
-    if len(known) > _LISTED:
-        known = known[values[known] >= np.partition(values[known], -_LISTED)[-_LISTED]]
-    names = ("row_id", "sample_index", "completion_tokens", "text")
-    columns = [table[prefix + name].take(known).to_pylist() for name in names]
-    rows = _least_certain([UncertainRow(*row) for row in zip(values[known].tolist(), *columns, strict=True)])
+    ids = {name: table[prefix + name] for name in ("row_id", "sample_index", "completion_tokens", "text")}
+    known = pa.table({"entropy": entropy, **ids}).filter(pc.is_finite(entropy))
+    order = [("entropy", "descending"), ("row_id", "ascending"), ("sample_index", "ascending")]
+    first = known.take(pc.select_k_unstable(known, min(_LISTED, known.num_rows), sort_keys=order))
+    rows = [UncertainRow(*row) for row in zip(*first.to_pydict().values(), strict=True)]
     # Masked before it is cut: half of a credential is not recognised.
     return tuple(row._replace(text=redact(row.text or "")[:_TEXT_CHARACTERS]) for row in rows)
 
 
 def _least_certain(rows: list[UncertainRow]) -> tuple[UncertainRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.entropy, row.row_id, row.sample_index))[:_LISTED])
-
-
-def _counted(column: pa.ChunkedArray) -> dict[str, int]:
-    counts = pc.value_counts(column.combine_chunks())
-    return {str(own["values"]): own["counts"].as_py() for own in counts if own["values"].is_valid}

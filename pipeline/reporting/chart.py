@@ -17,11 +17,6 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
-def counted(value: int, noun: str) -> str:
-    """A whole number of things: 1 row, 2 rows."""
-    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
-
-
 def figure(value: float | None, digits: int = 3) -> str:
     """A number with so many significant digits, without an exponent; a dash for None."""
     if value is None or not math.isfinite(value):
@@ -55,8 +50,6 @@ def percent(value: float | None) -> str:
     return f"{100 * value:.1f}%".replace(".0%", "%")
 
 
-WIDTH, HEIGHT = 520, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 30, 40
 _MOST_BARS, _LABELS = 48, 8
 _LEAST_HEIGHT = 1.5
 """A few values among very many are to be seen."""
@@ -100,13 +93,7 @@ class Chart:
     bars: Sequence[Bar]
     note: str = ""
 
-    width, height = WIDTH, HEIGHT
-    left, right, top, bottom = _LEFT, WIDTH - _RIGHT, _TOP, HEIGHT - _BOTTOM
-
-    @property
-    def step(self) -> float:
-        """Distance of two bars."""
-        return (self.right - self.left) / len(self.bars)
+    width, height, left, right, top, bottom = 520, 220, 44, 510, 30, 180
 
     @property
     def most(self) -> float:
@@ -121,11 +108,12 @@ class Chart:
     @property
     def drawn(self) -> list[tuple[Bar, float, float, float, float]]:
         """Each bar with the left edge, the upper edge, the width and the height of its rectangle."""
-        gap, found = min(2.0, self.step * 0.14), []
+        step, found = (self.right - self.left) / len(self.bars), []
+        gap = min(2.0, step * 0.14)
         for i, bar in enumerate(self.bars):
             high = max(self.bottom - self._place(bar.value), _LEAST_HEIGHT) if bar.value else 0.0
-            left = self.left + i * self.step + gap / 2
-            found.append((bar, round(left, 2), round(self.bottom - high, 2), round(self.step - gap, 2), round(high, 2)))
+            left = self.left + i * step + gap / 2
+            found.append((bar, round(left, 2), round(self.bottom - high, 2), round(step - gap, 2), round(high, 2)))
         return found
 
     def _place(self, value: float) -> float:
@@ -139,29 +127,17 @@ def histogram_chart(name: str, title: str, about: str, x: str, found: Histogram)
     each = max(1, math.ceil((last - first) / _MOST_BARS))
     starts = range(first, last, each)
     every = math.ceil(len(starts) / _LABELS)
+    edges = (-math.inf, *found.scale.edges, math.inf)
     bars = []
     for number, start in enumerate(starts):
         stop = min(start + each, last)
         own = sum(found.bins[start:stop])
         bars.append(
             Bar(
-                label=_range(found, start, stop), value=own, shown=f"{count(own)} ({percent(own / found.count)})",
-                tick=short(found.scale.edges[start - 1]) if start and number % every == 0 else "",
+                label=f"{short(edges[start])} to {short(edges[stop])}", value=own,
+                shown=f"{count(own)} ({percent(own / found.count)})",
+                tick=short(edges[start]) if start and number % every == 0 else "",
             )
         )  # fmt: skip
     note = f"mean {figure(found.mean)} (n = {count(found.count)})" if bars else ""
     return Chart(name=name, title=title, about=about, x=x, y="rows", bars=bars, note=note)
-
-
-def _range(found: Histogram, start: int, stop: int) -> str:
-    """The values of the bins from ``start`` up to ``stop``."""
-    edges = found.scale.edges
-    if start == 0:
-        return f"below {figure(edges[stop - 1])}"
-    low = edges[start - 1]
-    if stop > len(edges):
-        return f"{figure(low)} and more"
-    high = edges[stop - 1]
-    if not found.scale.whole:
-        return f"{figure(low)} to {figure(high)}"
-    return count(int(low)) if high - low <= 1 else f"{count(int(low))} to {count(int(high) - 1)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -51,8 +52,7 @@ class Comparison:
 
 
 def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _CHARACTERS else f"{line[: _CHARACTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return textwrap.shorten(text, _CHARACTERS, placeholder="\N{HORIZONTAL ELLIPSIS}")
 
 
 def compared(first: Facts, second: Facts) -> Comparison:

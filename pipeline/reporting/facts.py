@@ -101,7 +101,6 @@ class Session:
         price_per_hour: of one accelerator or CPU, if it was given.
         gain: over autoregressive decoding; None if unknown.
         moments: its time line.
-        version: of the package.
     """
 
     epoch: int
@@ -116,7 +115,6 @@ class Session:
     price_per_hour: float | None = None
     gain: float | None = None
     moments: tuple[Moment, ...] = ()
-    version: str = ""
 
     @property
     def cost(self) -> float | None:
@@ -201,13 +199,6 @@ class Drafts:
         """Share of the output that came from these drafts; None without output."""
         return self.accepted / self.tokens if self.tokens else None
 
-    def describe(self) -> str:
-        """Describe them in a few words."""
-        return (
-            f"{self.source} {count(self.accepted)} of {count(self.offered)} accepted ({percent(self.acceptance)}), "
-            f"{percent(self.share)} of the output"
-        )
-
 
 def drafts_by_source(counts: Mapping[str, int | None], tokens: int) -> list[Drafts]:
     """Sort counts by source; a source without drafts is left out.
@@ -226,4 +217,7 @@ def drafts_by_source(counts: Mapping[str, int | None], tokens: int) -> list[Draf
 
 def describe_drafts(counts: Mapping[str, int | None], tokens: int) -> str:
     """Describe the drafts of every source in a line; empty without drafts."""
-    return "; ".join(own.describe() for own in drafts_by_source(counts, tokens))
+    return "; ".join(
+        f"{own.source} {count(own.accepted)} of {count(own.offered)} accepted ({percent(own.acceptance)}), "
+        f"{percent(own.share)} of the output" for own in drafts_by_source(counts, tokens)
+    )  # fmt: skip

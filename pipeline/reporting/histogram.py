@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 _UNIT = 2**20
 """Sums are of integers, in units of 2**-20, so that their order does not matter."""
-_LOW_BITS = 28
 _MOST = 2.0**40
 """Larger values count as this one in a sum."""
 
@@ -25,33 +24,17 @@ class Scale:
     Attributes:
         name: of the variable, in histograms.
         edges: ascending.
-        whole: whether values are integers.
     """
 
     name: str
     edges: tuple[float, ...]
-    whole: bool = False
-
-
-def _doubling(first: int, last: int, steps: int) -> tuple[float, ...]:
-    """Whole edges: every number up to ``first``, then ``steps`` of them in each doubling up to ``last``."""
-    edges = list(range(first))
-    while first <= last:
-        edges += [first + first * step // steps for step in range(steps)]
-        first *= 2
-    return tuple(map(float, dict.fromkeys(edges)))
-
-
-def _decades(first: int, last: int, steps: int) -> tuple[float, ...]:
-    """0, then ``steps`` edges in each decade from ``10**first`` to ``10**last``."""
-    return (0.0, *(10 ** (first + step / steps) for step in range((last - first) * steps + 1)))
 
 
 SCALES: Mapping[str, Scale] = {
     scale.name: scale
     for scale in (
-        Scale(name="tokens", edges=_doubling(16, 2**20, 8), whole=True),
-        Scale(name="nats", edges=_decades(-3, 2, 6)),
+        Scale(name="tokens", edges=tuple(np.unique(np.geomspace(1, 2**20, 161).round()).tolist())),
+        Scale(name="nats", edges=(0.0, *np.geomspace(0.001, 100, 31).tolist())),
         Scale(name="rate", edges=(*(0.5 * i for i in range(33)), *range(17, 65))),
     )
 }
@@ -82,9 +65,8 @@ class Histogram:
         values = values[np.isfinite(values)]
         bins = np.bincount(np.searchsorted(scale.edges, values, side="right"), minlength=len(scale.edges) + 1)
         total = np.rint(np.clip(values, -_MOST, _MOST) * _UNIT).astype(np.int64)
-        # In two halves: an int64 would hold the sum of a few of the largest values only.
-        high, low = total >> _LOW_BITS, total & ((1 << _LOW_BITS) - 1)
-        return cls(scale=scale, bins=tuple(bins.tolist()), total=(int(high.sum()) << _LOW_BITS) + int(low.sum()))
+        # By Python: an int64 would hold the sum of a few of the largest values only.
+        return cls(scale=scale, bins=tuple(bins.tolist()), total=sum(total.tolist()))
 
     def merged_with(self, other: Histogram) -> Histogram:
         """Count the values of both."""
@@ -159,7 +141,10 @@ def _counted(column: pa.ChunkedArray) -> dict[str, int] | None:
     longest = pc.max(pc.utf8_length(column)).as_py()
     if longest is not None and longest > _MOST_CHARACTERS:
         return None
-    counts = pc.value_counts(column.combine_chunks())
-    if len(counts) > MOST_LABELS:
-        return None
-    return dict(sorted((own["values"].as_py(), own["counts"].as_py()) for own in counts if own["values"].is_valid))
+    return counts_of(column) if pc.count_distinct(column).as_py() <= MOST_LABELS else None
+
+
+def counts_of(column: pa.ChunkedArray) -> dict[str, int]:
+    """Number of rows by text; nulls are left out."""
+    counts = pc.value_counts(column.drop_null()).to_pylist()
+    return dict(sorted((own["values"], own["counts"]) for own in counts))

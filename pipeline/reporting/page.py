@@ -19,7 +19,7 @@ from pipeline.codec import redact
 from pipeline.fingerprint import retry_advice
 from pipeline.progress.figures import clock_time, short_time
 from pipeline.reporting.aggregate import Aggregate
-from pipeline.reporting.chart import Bar, Chart, count, counted, figure, histogram_chart, percent, short
+from pipeline.reporting.chart import Bar, Chart, count, figure, histogram_chart, percent, short
 from pipeline.reporting.facts import Facts, Session, drafts_by_source
 from pipeline.reporting.player import ABOUT, player_data
 from pipeline.settings.parsing import describe_unparsed
@@ -29,8 +29,6 @@ _STRETCHES = 40
 """Bars of the throughput."""
 _REPEATS = 3
 """Values are labels if each has at least so many rows on average."""
-_COUNTED = 100_000
-"""Up to here a tile shows a count in full."""
 
 
 def render(facts: Facts) -> str:
@@ -117,7 +115,7 @@ def tiles_of(facts: Facts) -> list[tuple[str, str, str]]:
 
 
 def _count(value: int) -> str:
-    return count(value) if value < _COUNTED else short(value)
+    return count(value) if value < 100_000 else short(value)
 
 
 def _cost(sessions: Sequence[Session]) -> list[tuple[str, str, str]]:
@@ -160,7 +158,7 @@ def _throughput(session: Session) -> Chart:
             tick=shown(low) if i % max(1, len(rates) // 5) == 0 else "")
         for i, (low, high, rate) in enumerate(zip(edges, edges[1:], rates, strict=False))
     ]  # fmt: skip
-    about = f"Tokens that the last run generated: {counted(session.rows, 'row')}."
+    about = "Tokens that the last run generated."
     return Chart(name="throughput", title="Throughput", about=about, x="time", y="tokens per second", bars=bars)
 
 

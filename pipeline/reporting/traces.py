@@ -1,13 +1,13 @@
 """Traces of rows for the player: tokens held, proposed and committed by each forward, as compact plain values.
 
 Positions are counted from the first generated token. Tokens are ids; their texts are in ``vocabulary``, and the
-pieces of text that committed tokens added, in order, are in ``pieces``: joined they are ``text``.
+pieces of text that committed tokens added, in order, are in ``pieces``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 MASK = -1
@@ -60,14 +60,9 @@ class RowTrace:
     Attributes:
         row_id, sample_index, strategy: of the row.
         prompt: its end, as text.
-        prompt_cut: whether the prompt is longer.
         window: masks of a forward, at most.
-        run_window: rows of the row's sequence in a forward of the run, on average; None if that is not known.
-        run_forwards: decode forwards of the row in the run; None if that is not known.
-        run_drafts: the row's drafts by source in the run, as in ``stats``.
         tokens: that the row has in the output.
-        text: of the tokens that are traced.
-        pieces: text added by each of these.
+        pieces: text added by each token that is traced.
         token_ids: these tokens.
         whole: whether they are all of the row's.
         same: whether they are those that the output has; None where it does not hold them.
@@ -81,10 +76,8 @@ class RowTrace:
     sample_index: int
     strategy: str
     prompt: str
-    prompt_cut: bool
     window: int
     tokens: int
-    text: str
     pieces: tuple[str, ...]
     token_ids: tuple[int, ...]
     whole: bool
@@ -92,9 +85,6 @@ class RowTrace:
     forwards: tuple[Forward, ...]
     plain_ids: tuple[int, ...]
     plain_pieces: tuple[str, ...]
-    run_window: float | None = None
-    run_forwards: int | None = None
-    run_drafts: Mapping[str, int | None] = field(default_factory=dict)
     vocabulary: Mapping[int, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,10 +93,10 @@ class RowTrace:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> RowTrace:
-        """Inverse of :meth:`to_dict`."""
+        """Inverse of :meth:`to_dict`; names that are not known are left out."""
         lists = ("pieces", "token_ids", "plain_ids", "plain_pieces")
         return cls(**{
-            **raw,
+            **{own.name: raw[own.name] for own in fields(cls)},
             **{name: tuple(raw[name]) for name in lists},
             "forwards": tuple(Forward(at, rows, tuple(window), tuple(committed), tuple(map(tuple, filled)))
                               for at, rows, window, committed, filled in raw["forwards"]),
@@ -136,7 +126,5 @@ def pieces_of(token_ids: Sequence[int], push: Callable[[Sequence[int]], str], te
 
 def all_tokens(forwards: Sequence[Forward]) -> set[int]:
     """Every token id that occurs in them."""
-    found: set[int] = set()
-    for forward in forwards:
-        found.update(forward.window, forward.committed, (token for _, token in forward.filled))
-    return found - {MASK}
+    filled = {token for forward in forwards for _, token in forward.filled}
+    return filled.union(*(forward.window + forward.committed for forward in forwards)) - {MASK}

@@ -210,27 +210,20 @@ def _trace(row: _Row, own: _Decoded, plain: _Decoded, tokenizer: Tokenizer) -> R
     cells = row.cells
     forwards = forwards_of(own.records, own.prompt_tokens)
     prompt = tokenizer.decode(list(row.own.prompt_token_ids), skip_special_tokens=True)
-    stats = cells["stats"] or {}
-    pieces = pieces_of(own.token_ids, TextStream(tokenizer).push, own.text)
     return RowTrace(
         row_id=cells["row_id"],
         sample_index=cells["sample_index"],
         strategy=str(row.own.params.strategy),
-        prompt=redact(prompt[-_PROMPT_CHARACTERS:]),
-        prompt_cut=len(prompt) > _PROMPT_CHARACTERS,
+        prompt="\N{HORIZONTAL ELLIPSIS}" * (len(prompt) > _PROMPT_CHARACTERS) + redact(prompt[-_PROMPT_CHARACTERS:]),
         window=0 if row.own.params.strategy == "autoregressive" else int(row.own.params.window_size),
         tokens=cells["completion_tokens"],
-        text="".join(pieces),
-        pieces=pieces,
+        pieces=pieces_of(own.token_ids, TextStream(tokenizer).push, own.text),
         token_ids=own.token_ids,
         whole=own.text is not None,
         same=_same(own, cells),
         forwards=forwards,
         plain_ids=plain.token_ids,
         plain_pieces=pieces_of(plain.token_ids, TextStream(tokenizer).push, plain.text),
-        run_window=stats.get("window_mean"),
-        run_forwards=stats.get("decode_forwards"),
-        run_drafts={name: stats.get(name) for name in codec.DRAFT_COUNTS},
         vocabulary={token: tokenizer.decode([token], skip_special_tokens=False)
                     for token in sorted({*all_tokens(forwards), *plain.token_ids})},
     )  # fmt: skip

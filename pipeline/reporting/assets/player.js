@@ -1,6 +1,4 @@
-// The player. `wedlmPlayer` says what a frame shows: plain functions of a trace and a frame, without a document. The
-// second part draws it and listens to people.
-//
+// The player. `wedlmPlayer` has functions of a trace and a frame, without a document. The second part draws frames.
 // A forward has two frames: its input (phase 0) and its output (phase 1). The last frame shows the whole text.
 // Autoregressive decoding runs on the same clock: one forward of each at a time.
 const wedlmPlayer = (() => {
@@ -9,23 +7,6 @@ const wedlmPlayer = (() => {
   const forwards = (trace) => Math.max(trace.forwards.length, trace.plain_ids.length);
   const lastFrame = (trace) => 2 * forwards(trace);
   const moment = (frame) => ({ forward: Math.floor(frame / 2), phase: frame % 2 });
-
-  const start = (trace) => ({ frame: 0, last: lastFrame(trace), playing: false, speed: 1 });
-  const actions = {
-    play: (s) => ({ ...s, playing: true, frame: s.frame >= s.last ? 0 : s.frame }),
-    pause: (s) => ({ ...s, playing: false }),
-    toggle: (s) => (s.playing ? actions.pause(s) : actions.play(s)),
-    next: (s) => actions.seek(s, s.frame + 1),
-    back: (s) => actions.seek(s, s.frame - 1),
-    first: (s) => actions.seek(s, 0),
-    end: (s) => actions.seek(s, s.last),
-    tick: (s) => ({ ...s, playing: s.frame + 1 < s.last, frame: Math.min(s.frame + 1, s.last) }),
-    seek: (s, frame) => ({ ...s, playing: false, frame: Math.max(0, Math.min(Math.round(frame) || 0, s.last)) }),
-    speed: (s, speed) => ({ ...s, speed: speed > 0 ? speed : s.speed }),
-  };
-  const reduce = (state, action, value) => (actions[action] ? actions[action](state, value) : state);
-  const keys = { " ": "toggle", k: "toggle", ArrowRight: "next", ArrowLeft: "back", Home: "first", End: "end" };
-  const actionOf = (key) => keys[key];
 
   const look = (trace, token) => trace.vocabulary[token] ?? "";
   const masked = (position) => ({ position, kind: "mask", text: "", label: "" });
@@ -82,27 +63,19 @@ const wedlmPlayer = (() => {
 
   const inputOf = (trace, [, rows, window]) => {
     const masks = window.filter((token) => token === MASK).length, drafts = window.length - masks;
-    const parts = [...(rows > window.length ? ["the last token"] : []),
-                   ...(drafts ? [many(drafts, trace.strategy === "verified" ? "draft" : "filled place")] : []),
-                   ...(masks ? [many(masks, "mask")] : [])];
-    const list = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}` : parts[0] ?? "nothing";
-    return `computes ${many(rows, "row")} at once: ${list}.`;
+    const parts = [...(drafts ? [many(drafts, trace.strategy === "verified" ? "draft" : "filled place")] : []),
+                   ...(masks ? [many(masks, "mask")] : []), ...(rows > window.length ? ["the last token"] : [])];
+    return `computes ${many(rows, "row")} at once: ${parts.join(", ")}.`;
   };
   const outputOf = (trace, frame, [at, , window, committed]) => {
     const shown = cells(trace, frame).filter((cell) => cell.position >= at);
     const of = (kind) => shown.filter((cell) => cell.kind === kind).length;
-    const drafts = window.filter((token) => token !== MASK).length, right = of("accepted");
-    const said = [];
-    if (trace.strategy === "verified" && drafts) {
-      if (of("replaced")) said.push(`${right} of ${many(drafts, "draft")} ${right === 1 ? "was" : "were"} right; the next one was wrong and is replaced.`);
-      else said.push(right === drafts ? `All ${many(drafts, "draft")} were right.` : `${many(right, "draft")} were right.`);
-    }
-    said.push(committed.length ? `${many(committed.length, "token")} committed.` : "No token is committed yet.");
-    if (of("filled")) said.push(`${many(of("filled"), "mask")} proposed the next ${trace.strategy === "verified" ? "drafts" : "tokens"}.`);
-    return said.join(" ");
+    const drafts = trace.strategy === "verified" ? window.filter((token) => token !== MASK).length : 0;
+    return [...(drafts ? [`${of("accepted")} of ${many(drafts, "draft")} accepted`] : []),
+            `${many(committed.length, "token")} committed`, `${many(of("filled"), "mask")} filled.`].join(", ");
   };
 
-  // A sentence or two about a frame.
+  // A sentence about a frame.
   const describe = (trace, frame) => {
     const { forward, phase } = moment(frame);
     const total = trace.forwards.length, plain = trace.plain_ids.length;
@@ -115,16 +88,16 @@ const wedlmPlayer = (() => {
     return phase ? `Forward ${forward + 1}: ${outputOf(trace, frame, own)}` : `Forward ${forward + 1} ${inputOf(trace, own)}`;
   };
 
-  return { actionOf, cells, committedBy, describe, lastFrame, moment, plainBy, plainCells, reduce, start, textOf };
+  return { cells, committedBy, describe, lastFrame, moment, plainBy, plainCells, textOf };
 })();
 
 if (typeof document !== "undefined" && document.getElementById("player")) {
   const root = document.getElementById("player");
   const traces = JSON.parse(document.getElementById("traces").textContent);
-  const P = wedlmPlayer, FRAME_MS = 450;
+  const P = wedlmPlayer;
   const find = (name) => root.querySelector(`[data-part="${name}"]`);
   const own = find("own"), plain = find("plain"), range = find("range");
-  let trace = traces[0], state = P.start(trace), fresh = true, timer = 0; // fresh: not played yet
+  let trace = traces[0], frame = 0, last = 0, timer = 0;
 
   const span = (className, text) => Object.assign(document.createElement("span"), { className, textContent: text });
   const draw = (cell) => {
@@ -145,57 +118,43 @@ if (typeof document !== "undefined" && document.getElementById("player")) {
   };
 
   const show = () => {
-    const { frame } = state, ahead = P.moment(frame).forward + 1;
+    const ahead = P.moment(frame).forward + 1;
     fill(own, P.cells(trace, frame));
     fill(plain, P.plainCells(trace, frame));
     find("says").textContent = P.describe(trace, frame);
     const counts = (tokens, ids, forwards) => `${tokens} of ${ids} tokens \u00b7 ${Math.min(ahead, forwards)} of ${forwards} forwards`;
     find("own-count").textContent = counts(P.committedBy(trace, frame), trace.token_ids.length, trace.forwards.length);
     find("plain-count").textContent = counts(P.plainBy(trace, frame), trace.plain_ids.length, trace.plain_ids.length);
-    root.classList.toggle("own-done", ahead > trace.forwards.length);
     range.value = String(frame);
     range.setAttribute("aria-valuetext", find("says").textContent);
-    find("toggle").textContent = state.playing ? "Pause" : "Play";
-    find("back").disabled = find("first").disabled = frame === 0;
-    find("next").disabled = find("end").disabled = frame === state.last;
+    find("toggle").textContent = timer ? "Pause" : "Play";
+    find("back").disabled = frame === 0;
+    find("next").disabled = frame === last;
   };
-  const tick = () => {
-    timer = state.playing ? setTimeout(() => { state = P.reduce(state, "tick"); show(); tick(); }, FRAME_MS / state.speed) : 0;
-  };
-  const act = (action, value) => {
-    if (fresh && action === "toggle") state = P.reduce(state, "first");
-    if (action !== "speed") fresh = false;
-    state = P.reduce(state, action, value);
-    clearTimeout(timer);
-    show();
-    tick();
+  const stop = () => { timer = clearInterval(timer); };
+  const seek = (to) => { frame = Math.max(0, Math.min(to, last)); show(); };
+  const tick = () => { if (frame + 1 >= last) stop(); seek(frame + 1); };
+  const toggle = () => {
+    if (timer) stop();
+    else timer = setInterval(tick, 450);
+    seek(timer && frame === last ? 0 : frame);
   };
   const choose = (number) => {
-    clearTimeout(timer);
     trace = traces[number];
-    state = { ...P.start(trace), speed: state.speed, frame: Math.min(3, P.lastFrame(trace)) };
-    fresh = true;
-    range.max = String(state.last);
-    find("prompt").textContent = (trace.prompt_cut ? "\u2026" : "") + trace.prompt;
+    last = P.lastFrame(trace);
+    range.max = String(last);
+    find("prompt").textContent = trace.prompt;
     find("own-title").textContent = `WeDLM, ${trace.strategy}${trace.window ? `, ${trace.window} masks` : ""}`;
     find("check").textContent = trace.check;
     find("check").className = trace.same === false ? "check differs" : "check";
-    show();
+    seek(3);
   };
-
-  for (const action of ["toggle", "back", "next", "first", "end"]) find(action).addEventListener("click", () => act(action));
-  range.addEventListener("input", () => act("seek", Number(range.value)));
-  find("speed").addEventListener("change", (event) => act("speed", Number(event.target.value)));
-  find("rows").addEventListener("change", (event) => choose(Number(event.target.value)));
-  root.addEventListener("keydown", (event) => {
-    const tag = event.target.tagName, action = P.actionOf(event.key);
-    if (!action || event.ctrlKey || event.metaKey || event.altKey || tag === "SELECT") return;
-    if ((tag === "BUTTON" && event.key === " ") || (tag === "INPUT" && event.key !== " ")) return;
-    event.preventDefault();
-    act(action);
-  });
+  const on = (name, event, action) => find(name).addEventListener(event, action);
+  on("toggle", "click", toggle);
+  on("back", "click", () => { stop(); seek(frame - 1); });
+  on("next", "click", () => { stop(); seek(frame + 1); });
+  on("range", "input", () => { stop(); seek(Number(range.value)); });
+  on("rows", "change", (event) => { stop(); choose(Number(event.target.value)); });
   root.hidden = false;
-  const first = Math.max(0, traces.findIndex((one) => one.strategy === "verified"));
-  find("rows").value = String(first);
-  choose(first);
+  choose(0);
 }

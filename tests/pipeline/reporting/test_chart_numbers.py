@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pipeline.reporting.chart import NOTHING, count, counted, figure, percent, short
+from pipeline.reporting.chart import NOTHING, count, figure, percent, short
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, NOTHING), (math.nan, NOTHING), (0, "0"), (0.04678, "0.0468"),
@@ -20,5 +20,4 @@ def test_shares_are_never_rounded_to_nothing_or_all() -> None:
 
 
 def test_counts() -> None:
-    assert [counted(0, "row"), counted(1, "row"), counted(1200, "row")] == ["0 rows", "1 row", "1,200 rows"]
     assert [count(1234567), short(1234567), short(950), short(0.25)] == ["1,234,567", "1.23M", "950", "0.25"]

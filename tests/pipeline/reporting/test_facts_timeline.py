@@ -15,7 +15,7 @@ from pipeline.types import Totals
 
 
 def snapshot(at: float, tokens: int) -> Snapshot:
-    load = Load(actors=2, running=3, slots=8, kv_pages_used=5, kv_pages=10, counters={"tokens": tokens // 2})
+    load = Load(actors=2, kv_pages_used=5, kv_pages=10, counters={"tokens": tokens // 2})
     session = Totals(completion_tokens=tokens, rows=tokens // 10)
     return Snapshot(at=at, session=session, actors=Actors(ready=2, starting=1), load=load,
                     used=ResourceSeconds(cpus=at))  # fmt: skip
