@@ -13,7 +13,7 @@ from wedlm_core.types import Score
 
 TRUNCATE = ("fail", "left")
 _NOT_NUMBERS = explain(
-    "logits", "nan", "not all of this row's are numbers, so its scores mean nothing",
+    "logits", "nan", "this row has logits that are no numbers, so its scores mean nothing",
     "Check the weights, or load them with a dtype of wider range (bfloat16, float32).",
 )  # fmt: skip
 

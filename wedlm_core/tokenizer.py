@@ -270,7 +270,9 @@ def _require_variables(variables: object) -> None:
     taken = [name for name in variables or () if name in _OWN_VARIABLES]
     if taken:
         raise RequestError(
-            explain("chat_template_kwargs", taken, f"{rule} beside {', '.join(_OWN_VARIABLES)}", "Pass these as such.")
+            explain(
+                "chat_template_kwargs", taken, f"{rule}, other than {', '.join(_OWN_VARIABLES)}", "Pass these as such."
+            )
         )
 
 

@@ -186,7 +186,7 @@ def stage_resources(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> 
     share = math.floor(100 * (cpus - 1) / config.most_actors) / 100
     if share <= 0:
         raise ResourceError(
-            f"actors={config.most_actors}: the cluster's {cpus:g} CPU leave nothing beside the one that other steps of "
-            "the pipeline need. Set cpus_per_actor, or give Ray more CPUs."
+            f"actors={config.most_actors}: the cluster has {cpus:g} CPU and one is reserved for the other steps of the "
+            "pipeline, so none is left for actors. Set cpus_per_actor, or give Ray more CPUs."
         )
     return fit_actors(replace(config, cpus_per_actor=min(1.0, share)), nodes)

@@ -56,7 +56,7 @@ def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> 
     verdict = bisection.start_process(task, process, own_node())
     if not verdict.go_on:
         raise EngineDiedError(
-            f"{verdict.deaths} processes in a row died while they were reading {_place(units[0], job)} and what follows"
+            f"{verdict.deaths} processes in a row died while they read {_place(units[0], job)} and the rows after it"
         )
     # Isolation runs row by row, which is slow; it is only used after a process has died on these units.
     isolation = RowIsolation(bisection, process, alone=True) if verdict.deaths else None

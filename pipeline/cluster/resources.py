@@ -210,7 +210,7 @@ def _fit(
     if sum(node.get("CPU", 0.0) for node in left) <= 0 and wanted.cpus:
         if not ranged or room == 1:
             raise ResourceError(
-                f"actors={room} with {wanted.cpus:g} CPU each take every CPU of the cluster, and nothing is left to "
+                f"actors={room} with {wanted.cpus:g} CPU each reserve every CPU of the cluster, so none is left to "
                 "read and tokenise the input. Lower cpus_per_actor."
             )
         room -= 1
@@ -259,8 +259,8 @@ def _check_shares(config: RunConfig, wanted: ActorResources, have: Mapping[str, 
         return
     most = max(1, int(_SHARE_FOR_ACTORS * have["CPU"] / _LEAST_CPUS))
     raise ResourceError(
-        f"actors={config.actors}: the cluster's {have['CPU']:g} CPU are of use to {most} at most, a quarter of a CPU "
-        f"each. Lower actors to {most} (one per core is fastest), or set cpus_per_actor."
+        f"actors={config.actors}: the cluster has {have['CPU']:g} CPU, enough for {most} actors of a quarter of a CPU. "
+        f"Lower actors to {most} (one per core is fastest), or set cpus_per_actor."
     )
 
 

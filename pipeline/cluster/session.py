@@ -176,7 +176,7 @@ def _join(address: str, **options: Any) -> None:
         if time.monotonic() > end:
             raise ResourceError(
                 f"RAY_ADDRESS={address!r}: no Ray cluster has answered at {head} for {_HEAD_SECONDS:.0f} s. Correct "
-                "the address or start the cluster's head; without RAY_ADDRESS a run has a Ray of its own."
+                "the address or start the cluster's head; without RAY_ADDRESS a run starts its own Ray."
             )
         time.sleep(_ASK_SECONDS / 5)
     try:
@@ -184,7 +184,7 @@ def _join(address: str, **options: Any) -> None:
     except Exception as error:  # Ray has no error of its own for it
         raise ResourceError(
             f"RAY_ADDRESS={address!r}: the cluster cannot be joined: {' '.join(str(error).split())}\nCorrect the "
-            "address; without RAY_ADDRESS a run has a Ray of its own."
+            "address; without RAY_ADDRESS a run starts its own Ray."
         ) from error
 
 

@@ -190,7 +190,7 @@ def _generate_and_publish(executors: Sequence[Executor], runs: Sequence[StageRun
             again = _revoke(next(run for run in runs if run.begun.job.storage.url == error.url), error.damages)
         if repeated & again:
             raise DamagedError(
-                f"what units {sorted(repeated & again)[:3]} had staged was damaged twice in this run. Check the "
+                f"staged rows of units {sorted(repeated & again)[:3]} were damaged twice in this run. Check the "
                 "storage, and run again to continue."
             )
         repeated |= again

@@ -149,7 +149,7 @@ def _stage(base: RunConfig, given: object, number: int) -> StageConfig | FilterS
         raise ConfigError(explain(f"{place}.where", where, rule, 'Write for example where: "judge_score >= 4".'))
     if shared := [field for field in own if field in _OF_ALL]:
         rule = "all stages share it"
-        raise ConfigError(explain(f"{place}.{shared[0]}", own[shared[0]], rule, "Write it beside stages."))
+        raise ConfigError(explain(f"{place}.{shared[0]}", own[shared[0]], rule, "Write it next to stages."))
     if number and not any(own.get(field) for field in _PROMPTS):
         raise ConfigError(
             explain(f"{place} ({name})", own, f"a later stage names the source of its prompts, by one of {_PROMPTS}",

@@ -138,7 +138,7 @@ def _checked(config: RunConfig, answer_column: str, scorer: str, confidence: flo
     if not isinstance(confidence, float) or not 0 < confidence < 1:
         raise ConfigError(explain("confidence", confidence, "must be a number between 0 and 1", "Use 0.95."))
     if config.sampling.n > 1:
-        rule = "samples of one question are no independent questions, as intervals need them"
+        rule = "intervals need independent questions, and samples of one question are not independent"
         raise ConfigError(explain("sampling.n", config.sampling.n, rule, "Use n=1."))
     if config.columns is not None and answer_column not in config.columns:
         config = dataclasses.replace(config, columns=(*config.columns, answer_column))
@@ -175,7 +175,7 @@ def _score(row: Mapping[str, Any], answer_column: str, scorer: str, prefix: str)
 def _opened(baseline: str, options: Mapping[str, Any]) -> Storage:
     storage = open_storage(baseline, layout.SCRATCH, options)
     if not storage.exists(SCORES):
-        raise OutputError(f"{storage.url}: no scores are there. Evaluate that output first, with the same input.")
+        raise OutputError(f"{storage.url}: it has no scores. Evaluate that output first, with the same input.")
     return storage
 
 

@@ -83,7 +83,7 @@ def export(
     answers = plain_name(to)
     failures = _errors_beside(answers) if errors_to is None else plain_name(errors_to)
     if failures == answers:
-        raise ConfigError(f"errors_to={failures!r}: the file of the answers. Name another one.")
+        raise ConfigError(f"errors_to={failures!r}: this is the file of the answers. Name another one.")
     state = _batch_run(output, storage_options)
     lines = _Lines(state, model, storage_options or {})
     options = storage_options if to_storage_options is None else to_storage_options

@@ -147,8 +147,8 @@ def _pending(manifest: Manifest, lake: DeltaLake, app: str, *, append: bool) -> 
         lake.load()
     if lake.done(app) is None and not append and (there := lake.paths):
         raise OutputError(
-            f"{redact(lake.url)}: the Delta table holds rows of others ({min(there)}, ...), perhaps of this output "
-            "before mode='new'. Export to a table of its own; or add the rows beside them with append."
+            f"{redact(lake.url)}: the Delta table holds rows of other writers ({min(there)}, ...), or of this "
+            "output before mode='new'. Export to another table, or add the rows to this one with append."
         )
     pending = [p for p in manifest.publications if _revision_there(lake, app, p) < p.revision]
     return sorted(pending, key=lambda publication: publication.number)

@@ -180,8 +180,8 @@ def filter(
     here, there = os.fspath(output), os.fspath(to)
     for one, other in ((there, here), (here, there)):
         if lies_inside(one, other):
-            raise ConfigError(f"to={redact(there)!r}: lies inside {redact(here)!r}, or the other way round. Write to a "
-                              "folder beside it, as plain readers would mix the two.")  # fmt: skip
+            raise ConfigError(f"to={redact(there)!r}: and {redact(here)!r} lie inside each other, and plain readers "
+                              "would mix the two. Write to another folder.")  # fmt: skip
     options = dict(storage_options or {})
     target_options = options if output_storage_options is None else dict(output_storage_options)
     source = open_filtered(open_storage(here, layout.SCRATCH, options))
@@ -308,7 +308,7 @@ def _check_same(old: RunState | None, new: RunState, storage: Storage) -> None:
     differences = describe_differences(dict(old.fingerprint), dict(new.fingerprint))
     if differences:
         raise FingerprintError(
-            f"{storage.url} was made of other rows, or otherwise:\n  "
+            f"{storage.url} was made from other rows or with other settings:\n  "
             + "\n  ".join(differences)
             + "\nGo back to these, write to another folder, or discard the output with mode='new'."
         )

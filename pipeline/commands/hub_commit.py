@@ -136,8 +136,7 @@ def _repository(api: HfApi, repo: str, revision: str | None, *, private: bool) -
         info = api.dataset_info(repo)
     if private and info.private is False:
         raise ConfigError(
-            f"repo={repo!r}: it is there and public, and was to be private. Make it private in its settings, or leave "
-            "--private out."
+            f"repo={repo!r}: this repository is public. Make it private in its settings, or leave --private out."
         )
     if revision is None:
         return repo, str(info.sha)

@@ -186,11 +186,11 @@ def _check_table(storage: Storage, table: str, *, committed: bool) -> None:
     if state is None or (table == "rows" and not committed):
         return
     if state.derived is None and table == "dropped":
-        raise OutputError(f"{storage.url}: a run drops no rows. Those that failed: table='dead_letters'.")
+        raise OutputError(f"{storage.url}: a run drops no rows. Read table='dead_letters' for the failed ones.")
     if state.derived is not None and (table == "dead_letters" or committed):
         what = "nothing that is not published" if committed else "no dead letters; those of its source do"
-        raise OutputError(f"{storage.url}: made by `{state.derived.command}`, it has {what}. Rows that were left out: "
-                          "table='dropped'.")  # fmt: skip
+        raise OutputError(f"{storage.url}: made by `{state.derived.command}`, it has {what}. Read table='dropped' for "
+                          "the rows that it left out.")  # fmt: skip
 
 
 def _published(storage: Storage, table: str, options: Mapping[str, Any]) -> OutputTable:

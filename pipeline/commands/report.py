@@ -114,7 +114,9 @@ def _check_target(to: str | os.PathLike[str], output: str | os.PathLike[str]) ->
     """
     place = redact(os.fspath(to))
     if is_url(to):
-        raise OutputError(f"to={place!r}: an URL, but the page goes to a local file. Write it to one, and copy it.")
+        raise OutputError(
+            f"to={place!r}: a URL, but the page is written to a local file. Write it to one, and copy it."
+        )
     if lies_inside(to, output):
         raise OutputError(
             f"to={place!r}: lies inside {redact(os.fspath(output))!r}, whose readers would take it for rows. Leave it "

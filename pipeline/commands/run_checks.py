@@ -178,7 +178,7 @@ def check_foreign(config: RunConfig, storage: Storage) -> None:
     foreign = next((key for key in there if key.endswith(suffix) and layout.STATE not in key), None)
     if foreign is not None:
         raise OutputError(
-            f"{storage.url}: holds {foreign!r}, which no run of this package wrote, or whose state folder is gone. "
+            f"{storage.url}: holds {foreign!r}: files of another program, or of a run whose state folder is gone. "
             "Write to an empty folder; mode='new' discards published rows."
         )
 

@@ -88,7 +88,7 @@ class ScheduledRun:
         old = RunState.load(job.storage)
         if old is None and len(index.records):
             raise DamagedError(
-                f"{job.storage.url}: the run's record is missing, so nobody knows the settings of the table",
+                f"{job.storage.url}: the run's record is missing, so the settings of the table are unknown",
                 "Restore it from a copy, or discard the table with mode='new'.",
             )
         check_scheduled(old, job.storage)
@@ -205,8 +205,8 @@ def check_scheduled(state: RunState | None, storage: Storage) -> None:
         state.check_generated(storage.url)
     if state is not None and not state.scheduled:
         raise OutputError(
-            f"{storage.url}: begun by a run over all of its input, which keeps no list of the files it has published. "
-            "Go on with that (`wedlm-batch generate`), or write to another folder."
+            f"{storage.url}: `wedlm-batch generate` began it, which keeps no list of published files. "
+            "Go on with that command, or write to another folder."
         )
 
 

@@ -191,9 +191,7 @@ def _verify_filtered(
     """Check the output of a filter; ``source`` is the output it was made of, or None."""
     _check_foreign_files(storage, manifest, found)
     if source is not None and not isinstance(source, (str, os.PathLike)):
-        raise OutputError(
-            f"{storage.url}: a filter made it. Give the folder or URL of the output it was made of as input."
-        )
+        raise OutputError(f"{storage.url}: a filter made it. As input give the output that was filtered.")
     before = None if source is None else open_filtered(open_storage(source, layout.SCRATCH, options))
     check_filtered(FilteredOutput(storage=storage, state=state, manifest=manifest), before, found)
 

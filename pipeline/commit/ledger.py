@@ -95,7 +95,7 @@ def read_ledger(storage: Storage, records: CommittedUnits, since: int = 0) -> Le
             return _read_once(storage, records, since)
         except FileNotFoundError:
             records.clear()  # another process compacts the ledger: list it again
-    raise OutputError(f"{storage.url}: its ledger is being written again all the time. Try again.")
+    raise OutputError(f"{storage.url}: its ledger is rewritten all the time. Try again.")
 
 
 def _read_once(storage: Storage, records: CommittedUnits, since: int, *, loads: bool = True) -> LedgerReading:

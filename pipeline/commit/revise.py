@@ -144,8 +144,8 @@ def _is_gone(record: CommitRecord, replacement: Replacement) -> bool:
 def _record(unit: IndexedUnit, publication: Publication) -> CommitRecord:
     if unit.record is None:
         raise DamagedError(
-            f"{publication.name}: the ledger lacks its unit {unit.unit.unit_id}, so nobody knows which "
-            "rows are those of the input files that have changed",
+            f"{publication.name}: the ledger lacks its unit {unit.unit.unit_id}, so the "
+            "rows of the changed input files are unknown",
             "Restore the ledger from a copy, use on_changed='ignore', or discard the table with mode='new'.",
         )
     return unit.record

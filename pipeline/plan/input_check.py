@@ -82,7 +82,7 @@ def changed_since_planned(source: Source) -> tuple[list[int], list[str]]:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise SourceError(f"{file.path}: cannot be looked at ({error}). Check it and run again.") from error
+            raise SourceError(f"{file.path}: cannot be read ({error}). Check it and run again.") from error
 
     remote = any(is_url(file.path) for file in source.files)
     with ThreadPoolExecutor(_THREADS if remote else 1) as threads:
@@ -112,8 +112,7 @@ def check_committed_rows(job: Job, index: Index, files: Collection[int]) -> int:
             same = data_checksum(table, table.column_names) == unit.input_sha256
             if not same and not _is_kept(table, unit, job, index):
                 raise FingerprintError(
-                    f"{_where(source, unit)} are not those that the committed rows were generated for: "
-                    f"its content changed. {source.remedy}"
+                    f"{_where(source, unit)} changed after their rows were generated. {source.remedy}"
                 )
     return count
 

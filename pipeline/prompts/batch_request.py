@@ -136,7 +136,7 @@ def _structure(given: Mapping[str, Any]) -> dict[str, Any]:
 def _max_tokens(given: Mapping[str, Any]) -> dict[str, Any]:
     new, old = given.get("max_completion_tokens"), given.get("max_tokens")
     if new is not None and old is not None and new != old:
-        rule = f"max_tokens={old} says otherwise"
+        rule = f"it contradicts max_tokens={old}"
         raise RequestError(explain("body.max_completion_tokens", new, rule, "Give one of the two."))
     return {} if new is None else {"max_tokens": new}
 
@@ -232,7 +232,7 @@ def _check_model(name: Any, job: Job) -> None:
     if name is not None and name not in known and _ANY not in config.served_model_names:
         raise RequestError(
             explain("body.model", name, f"this run's model is {config.model_name!r}",
-                    f"Say that it may be asked for by this name: served_model_names=[{str(name)!r}].")
+                    f"Allow this name: served_model_names=[{str(name)!r}].")
         )  # fmt: skip
 
 

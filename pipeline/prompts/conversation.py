@@ -67,7 +67,7 @@ def listed(name: str, value: Any) -> list[dict[str, Any]]:
     """
     value = _read(name, value, "a list of mappings")
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise RequestError(explain(name, value, "a list of mappings", "Messages, for one, have role and content."))
+        raise RequestError(explain(name, value, "a list of mappings", "Messages have role and content."))
     return value
 
 

@@ -117,7 +117,7 @@ def smoothing_of(config: RunConfig, digest: str) -> str:
         if smoothing_digest(setting, folder) == own:
             return setting
     raise ConfigError(
-        f"model={config.model_name!r}: its weights were smoothed by a file, and that is not in {folder}. Give a folder "
+        f"model={config.model_name!r}: its weights were smoothed by a file that is not in {folder}. Give a folder "
         f"with the model and that file, as {SMOOTHING_FILE}."
     )
 

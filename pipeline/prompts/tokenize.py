@@ -104,10 +104,7 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     numbers, redone, kept = _rows_to_do(table, unit, job, digests)
     if unit.input_sha256 not in (None, digest) and not (kept and kept == unit.kept_sha256):
         where = " and ".join(map(str, unit.stretches(job.source.files)))
-        raise SourceError(
-            f"{where} are not those that an earlier attempt of this run has read: the file was changed. "
-            f"{job.source.remedy}"
-        )
+        raise SourceError(f"{where} changed after an earlier attempt of this run had read them. {job.source.remedy}")
     rows = table if len(numbers) == table.num_rows else table.take(pa.array(numbers, pa.int64()))
     prepared = (prepare or prepare_rows)(rows, numbers, unit, job)
     return prepared.replace_schema_metadata({INPUT_SHA256: digest, ROW_DIGESTS: digests, REDONE: redone})
@@ -408,6 +405,6 @@ def _fit(prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig) -
 def _too_long(prompt: object, max_tokens: int, length: int, config: RunConfig) -> RequestError:
     remedy = "Shorten the prompt, lower max_tokens, or set on_long_prompt."
     if config.on_long_prompt != "fail":
-        remedy = "No prompt fits beside so many: lower max_tokens."
+        remedy = "No prompt fits with this max_tokens. Lower it."
     rule = f"at most {length} tokens together, the model's length"
     return RequestError(explain("prompt + max_tokens", f"{prompt} + {max_tokens}", rule, remedy))

@@ -284,7 +284,9 @@ def check_template(text: str) -> None:
         braced = _SINGLE_BRACES.search(text)
         name = "question" if braced is None else braced[1]
         remedy = f"Write columns in two braces: {{{{ {name} }}}}."
-        raise ConfigError(explain("prompt_template", text, "it uses no column, so all rows have one prompt", remedy))
+        raise ConfigError(
+            explain("prompt_template", text, "it uses no column, so all rows get the same prompt", remedy)
+        )
 
 
 class PromptTemplate:

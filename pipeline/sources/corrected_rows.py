@@ -125,7 +125,7 @@ def load_rows(path: str, sha256: str, options: Mapping[str, Any]) -> pa.Table:
 
     rows = read_with_retries(read, path)
     if data_checksum(rows, rows.column_names) != sha256:
-        raise SourceError(f"{path}: the corrected rows there are not those that were given. {_REMEDY}")
+        raise SourceError(f"{path}: its corrected rows changed after they were given. {_REMEDY}")
     return rows
 
 
@@ -155,9 +155,9 @@ def table_of(
     absent = [name for name in (ids, *columns.names) if name not in source.schema.names]
     if absent:
         raise SourceError(
-            f"{where}: it is no input file of this run with all of its rows, and as corrected rows alone it lacks the "
-            f"columns {absent}. Correct failed rows in their file; or give each corrected row with all columns of the "
-            f"input and its id in {ids!r}, as the dead letters have it."
+            f"{where}: it is neither a whole input file of this run nor a file of corrected rows, which needs "
+            f"the columns {absent} too. Correct failed rows in their file; or give each corrected row with all columns "
+            f"of the input and its id in {ids!r}, as the dead letters have it."
         )
     if isinstance(source, TextSource):
         source.widen(pa.schema([field for field in columns if _is_read_as(source, field)]))
@@ -170,7 +170,7 @@ def table_of(
     wrong = next((i for i, value in enumerate(found) if value is None or first[value] != i), None)
     if wrong is not None:
         raise SourceError(
-            f"{where}: corrected row {wrong} has {ids}={found[wrong]!r}: each has one of its own. Fix it."
+            f"{where}: corrected row {wrong} has {ids}={found[wrong]!r}, and each row needs its own. Fix it."
         )
     others = [name for name in table.column_names if name not in (*HIDDEN, *without, *columns.names)]
     values = [_with_type(table[field.name], source.schema.field(field.name), field, where, wanted) for field in columns]

@@ -110,8 +110,8 @@ class _Inflated(io.RawIOBase):
         self._size += len(data)
         if self._size > FREE_BYTES and self._size > MAX_RATIO * self._compressed.size:
             raise SourceError(
-                f"{self._path}: {self._compressed.size} compressed bytes give more than {MAX_RATIO} times as many, "
-                "which no data does that is worth reading. If it is right, decompress it beforehand."
+                f"{self._path}: {self._compressed.size} compressed bytes give more than {MAX_RATIO} times as many. "
+                "If that is right, decompress the file beforehand."
             )
         return len(data)
 

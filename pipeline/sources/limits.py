@@ -32,8 +32,8 @@ def check_column_count(names: Collection[object], where: str) -> None:
     """
     if len(names) > MAX_COLUMNS:
         raise SourceError(
-            f"{where}: {len(names)} columns, and {MAX_COLUMNS} is the most. Put those that no prompt reads into one "
-            "column of objects, or leave them out."
+            f"{where}: it has {len(names)} columns, and the limit is {MAX_COLUMNS}. Put columns that no prompt reads "
+            "into one column of objects, or leave them out."
         )
 
 

@@ -358,7 +358,7 @@ def cut(path: str, tables: Iterable[pa.Table], first_row: int, slices: Sequence[
             table = next(stream, None)
             if table is None:
                 raise SourceError(
-                    f"{path}: it ends at row {end}, and its own count says {stop} or more: it is damaged, or was "
+                    f"{path}: it ends at row {end}, but its metadata count {stop} rows or more. It is damaged, or was "
                     "changed during the run. Correct or remove it."
                 )
             held.append(table)

@@ -156,7 +156,7 @@ RUNS = {
     "--set device=cuda": ("device='cuda'", "no GPU here", 'Use "cpu" or "auto"'),
     "--set gpus_per_actor=1": ("1 GPU each", "has room for 0", "Lower actors, gpus_per_actor"),
     "--set cpus_per_actor=500": ("500 CPU", "has room for 0", "cpus_per_actor"),
-    "--actors 6400": ("actors=6400", "are of use to", "Lower actors"),
+    "--actors 6400": ("actors=6400", "enough for", "Lower actors"),
     # outputs
     "--output begun --set seed=7": ("seed: was 0, is 7", "begun with other settings", "discard the output"),
     "--output begun --model untemplated": ("'untemplated@", "begun with other settings", "Go back to them"),
@@ -165,7 +165,7 @@ RUNS = {
     "--output begun --limit 2": ("limit: was None, is 2", "begun with other settings", "another folder"),
     "--output changed --input renewed.parquet": ("renewed.parquet", "chang", "folder"),
     "--output begun --mode error_if_exists": ("begun", "a run was begun there", "Use mode='resume'"),
-    "--output stateless": ("part-000000.parquet", "no run of this package wrote", "Write to an empty folder"),
+    "--output stateless": ("part-000000.parquet", "files of another program", "Write to an empty folder"),
     "--output damaged": ("part-000000.parquet", "damaged", "--repair"),
 }
 # The same, of checks that are left to the run, or made before options are looked at.

@@ -59,7 +59,7 @@ class StreamingSwitches:
                 explain(
                     "streaming.fallback",
                     False,
-                    "without head_fills_leftmost a forward could fill nothing, for ever",
+                    "without head_fills_leftmost decoding could stop filling masks",
                     "Set fallback to true.",
                 )
             )

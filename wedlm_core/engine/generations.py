@@ -11,7 +11,7 @@ from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import CommitStats, FinishReason, Generation, Timings
 
 _NOT_NUMBERS = explain(
-    "logits", "nan", "not all of this row's are numbers, so its tokens mean nothing",
+    "logits", "nan", "this row has logits that are no numbers, so its tokens mean nothing",
     "Check the weights, or load them with a dtype of wider range (bfloat16, float32).",
 )  # fmt: skip
 

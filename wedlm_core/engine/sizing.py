@@ -83,8 +83,8 @@ def pages_that_fit(reading: MemoryReading, config: EngineConfig, page_bytes: int
             explain(
                 "gpu_memory_utilization",
                 share,
-                f"of {reading.total / gib:.1f} GiB others hold {(reading.outside + reading.foreign) / gib:.1f} and "
-                f"this engine needs {reading.fixed / gib:.1f} for weights and its largest forward, so {pages} pages of "
+                f"of {reading.total / gib:.1f} GiB others use {(reading.outside + reading.foreign) / gib:.1f} "
+                f"and this engine {reading.fixed / gib:.1f} for weights and its largest forward, so {pages} pages of "
                 f"{page_bytes / 2**20:.1f} MiB are left where {least} are needed",
                 "Raise it, free the device, or lower max_batch_rows or logits_chunk_bytes.",
             )
@@ -161,8 +161,8 @@ def _read_peak(
             explain(
                 "max_batch_rows",
                 config.max_batch_rows,
-                f"a forward of so many rows with {config.logits_rows(model.config.vocab_size)} rows of logits does not "
-                f"fit on the device beside the weights ({free / 2**30:.1f} of {total / 2**30:.1f} GiB are free)",
+                f"a forward of this many rows with {config.logits_rows(model.config.vocab_size)} rows of logits does "
+                f"not fit on the device with the weights ({free / 2**30:.1f} of {total / 2**30:.1f} GiB are free)",
                 "Lower max_batch_rows or logits_chunk_bytes, or free the device.",
             )
         ) from error

@@ -28,10 +28,10 @@ def config(**fields: Any) -> RunConfig:
 @pytest.mark.parametrize(
     ("fields", "nodes", "words"),
     [
-        ({"actors": 64}, LAPTOP, r"actors=64: the cluster's 2 CPU are of use to 6 at most.*Lower actors to 6"),
+        ({"actors": 64}, LAPTOP, r"actors=64: the cluster has 2 CPU, enough for 6 actors.*Lower actors to 6"),
         ({"actors": 7}, LAPTOP, "of use to 6 at most"),
         ({"actors": 9}, SERVER, "has room for 8"),
-        ({"actors": 2, "cpus_per_actor": 1}, LAPTOP, "take every CPU"),
+        ({"actors": 2, "cpus_per_actor": 1}, LAPTOP, "reserve every CPU"),
         ({"gpus_per_actor": 1}, LAPTOP, "has room for 0"),
         ({"device": "cuda"}, LAPTOP, r"device='cuda': there is no GPU here"),
         ({"device": "cuda:1"}, SERVER, r"device='cuda:1': an actor sees the 1 GPU that it reserves"),
@@ -96,7 +96,7 @@ def test_a_range_of_which_none_fits_is_refused_unless_nodes_may_come() -> None:
     wish = config(actors={"min": 0, "max": 4}, gpus_per_actor=1)
     with pytest.raises(ResourceError, match=r"actors=0 to 4 with .* 1 GPU each: .* has room for 0"):
         fit_pools(wish, LAPTOP, private=True)
-    with pytest.raises(ResourceError, match="take every CPU"):
+    with pytest.raises(ResourceError, match="reserve every CPU"):
         fit_pools(config(actors={"max": 4}, cpus_per_actor=2), LAPTOP)
     (found,) = fit_pools(wish, LAPTOP).values()
     assert (found.actors, found.least, found.grows) == (4, 0, True)

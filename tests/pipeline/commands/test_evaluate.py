@@ -91,7 +91,7 @@ def test_a_baseline_is_compared_question_by_question_and_its_rows_must_be_the_sa
     assert difference is not None
     assert (difference.both, difference.only_baseline, difference.only_this, difference.neither) == (2, 0, 0, 2)
     other = config_of(tmp_path, ROWS[::-1])
-    with pytest.raises(OutputError, match="no scores are there"):
+    with pytest.raises(OutputError, match="it has no scores"):
         scored(config, baseline=other["output"])
     with pytest.raises(OutputError, match="of other rows"):
         scored(other, baseline=config["output"])

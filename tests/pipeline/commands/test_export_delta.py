@@ -221,7 +221,7 @@ def test_rows_that_others_write_stay_and_do_not_matter(two: Path, tmp_path: Path
 def test_a_table_of_somebody_else_is_added_to_only_if_asked(two: Path, tmp_path: Path) -> None:
     table = tmp_path / "table"
     write(table, foreign_row(two), "overwrite")
-    with pytest.raises(OutputError, match="holds rows of others"):
+    with pytest.raises(OutputError, match="holds rows of other writers"):
         export_delta(two, table)
     assert len(rows_of(str(table))) == 1
     export_delta(two, table, append=True)

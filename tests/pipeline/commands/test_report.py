@@ -213,7 +213,7 @@ def test_a_page_goes_neither_among_the_rows_nor_into_a_folder_named_like_a_url(
         with pytest.raises(OutputError, match="lies inside"):
             pipeline.report(job.config.output, to=Path(job.config.output) / place)
     assert sorted(Path(job.config.output).rglob("*")) == before
-    with pytest.raises(OutputError, match="an URL"):
+    with pytest.raises(OutputError, match="a URL"):
         pipeline.report(job.config.output, to="s3://bucket/report.html")
     assert not (tmp_path / "s3:").exists()
 

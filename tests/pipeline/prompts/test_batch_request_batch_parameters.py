@@ -28,7 +28,7 @@ def test_what_the_engine_knows_goes_to_it_under_its_own_name() -> None:
 def test_two_names_for_the_number_of_tokens() -> None:
     assert params(max_completion_tokens=7) == {"max_tokens": 7}
     assert params(max_completion_tokens=7, max_tokens=7) == {"max_tokens": 7}
-    with pytest.raises(RequestError, match=r"body\.max_completion_tokens=7: max_tokens=9 says otherwise. Give one"):
+    with pytest.raises(RequestError, match=r"body\.max_completion_tokens=7: it contradicts max_tokens=9. Give one"):
         params(max_completion_tokens=7, max_tokens=9)
     with pytest.raises(RequestError, match=r"body\.max_completion_tokens=7: no parameter of this endpoint"):
         params(chat=False, max_completion_tokens=7)

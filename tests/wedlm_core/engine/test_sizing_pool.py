@@ -61,7 +61,7 @@ def test_engines_whose_shares_add_up_to_less_than_one_all_find_room(shares: list
 
 def test_the_error_says_who_holds_the_memory() -> None:
     found = reading(80, outside=60, foreign=2, fixed=18)
-    with pytest.raises(CapacityError, match=r"of 80\.0 GiB others hold 62\.0 .* needs 18\.0 .*Raise it"):
+    with pytest.raises(CapacityError, match=r"of 80\.0 GiB others use 62\.0 .* engine 18\.0 .*Raise it"):
         pages_that_fit(found, EngineConfig(), PAGE)
     with pytest.raises(CapacityError, match=r"gpu_memory_utilization=0\.2"):
         pages_that_fit(reading(80, fixed=18), EngineConfig(gpu_memory_utilization=0.2), PAGE)
