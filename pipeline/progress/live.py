@@ -76,8 +76,9 @@ def _bar(snapshot: Snapshot) -> Table:
 def _chain(snapshot: Snapshot, width: int, marks: dict[str, str]) -> Table:
     """A line for each stage: name, share and rows, and a bar where there is room."""
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
-    for options in ({"min_width": _LEAST_WIDTH // 2, "max_width": max(_LEAST_WIDTH, width) // 2}, {}, {"ratio": 1}):
-        grid.add_column(no_wrap=True, overflow="crop", **options)
+    grid.add_column(no_wrap=True, overflow="crop", min_width=_LEAST_WIDTH // 2, max_width=max(_LEAST_WIDTH, width) // 2)
+    grid.add_column(no_wrap=True, overflow="crop")
+    grid.add_column(ratio=1)
     for own in snapshot.chain:
         done = own.done
         state = "past" if 0 < own.units == done.units else "present" if done.units else "future"

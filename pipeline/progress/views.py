@@ -10,7 +10,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TextIO, get_args
+from typing import Literal, Protocol, TextIO, cast, get_args
 
 from pipeline.codec import explain
 from pipeline.errors import ConfigError
@@ -132,10 +132,10 @@ def views(
     """
     if not isinstance(seconds, int | float) or not (0 < seconds < math.inf):
         raise ConfigError(explain("progress_seconds", seconds, "a number of seconds above 0", "Use 10."))
-    if not isinstance(progress, str) and all(callable(getattr(progress, name, None)) for name in ("update", "close")):
-        return (progress,)
+    if all(callable(getattr(progress, name, None)) for name in ("update", "close")):
+        return (cast("Observer", progress),)
     file = file or sys.stderr
-    mode = resolve_mode(progress, file)
+    mode = resolve_mode(cast("ProgressMode", progress), file)
     if mode in ("live", "notebook"):
         from pipeline.progress.live import LiveView, NotebookView
 

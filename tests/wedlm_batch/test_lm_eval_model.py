@@ -197,9 +197,10 @@ def test_generations_honour_stops_lengths_and_temperatures() -> None:
         ("word " * 400 + prompt, {"until": ["\n\n"], "max_gen_toks": 40}),
     )
     found = model().generate_until(requests, disable_tqdm=True)
-    whole = llm().generate([prompt], SamplingParams(max_tokens=60))[0]
+    ids = model().tok_encode(prompt)
+    whole = llm().generate([ids], SamplingParams(max_tokens=60))[0]
     assert found[0] == whole.text.partition(", 6")[0]
-    assert found[1] == llm().generate([prompt], SamplingParams(max_tokens=3))[0].text
+    assert found[1] == llm().generate([ids], SamplingParams(max_tokens=3))[0].text
     assert found[2] == whole.text
     cut = model().tok_encode("word " * 400 + prompt)[-(256 - 40) :]
     assert found[4] == llm().generate([cut], SamplingParams(max_tokens=40, stop="\n\n"))[0].text

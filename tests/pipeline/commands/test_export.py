@@ -33,7 +33,7 @@ LINES: list[Any] = [
     chat_line("samples", n=3, temperature=1.0, seed=5, max_tokens=24, logprobs=True, top_logprobs=2, user="somebody"),
     completion_line("text", max_tokens=24, logprobs=3),
     completion_line("short", max_tokens=2, logprobs=0),
-    completion_line("ids", wedlm_core.LLM("tiny").get_tokenizer().encode(PROMPT), max_tokens=24),
+    completion_line("ids", wedlm_core.LLM("tiny").get_tokenizer().encode_prompt(PROMPT), max_tokens=24),
     chat_line("roles", messages=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": PROMPT}]),
     chat_line("format", tool_choice="required"),
     chat_line("model", model="gpt-4o"),

@@ -253,7 +253,7 @@ def test_the_charts_of_the_page_have_tables_with_the_numbers_of_the_rows(make_jo
     data = read(job.config.output).to_pandas()
     lengths = data[data.finish_reason != "error"].completion_tokens.astype(int)
     (figure,) = re.findall(r'<figure class="chart" id="outputs">.*?</figure>', page_of(job), re.DOTALL)
-    rows = re.findall(r"<tr><td>(\d+)</td><td>(\d+) \(", figure)
+    rows = re.findall(r"<tr><td>(\d+) to \d+</td><td>(\d+) \(", figure)
     assert {int(size): int(own) for size, own in rows} == lengths.value_counts().to_dict()
     assert pd.Series(lengths).max() <= 16, "each length has a bin of its own"
 
