@@ -112,7 +112,7 @@ def check_committed_rows(job: Job, index: Index, files: Collection[int]) -> int:
             same = data_checksum(table, table.column_names) == unit.input_sha256
             if not same and not _is_kept(table, unit, job, index):
                 raise FingerprintError(
-                    f"{_where(source, unit)} changed after their rows were generated. {source.remedy}"
+                    f"{_where(source, unit)}: its content changed after the rows were generated. {source.remedy}"
                 )
     return count
 

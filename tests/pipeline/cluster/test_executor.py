@@ -195,7 +195,7 @@ def test_asking_for_what_the_cluster_lacks_is_an_error_and_not_a_wait(
 ) -> None:
     with pytest.raises(pipeline.ResourceError, match="1 GPU each"):
         run(prompts, qwen3_folder, tmp_path / "a", gpus_per_actor=1)
-    with pytest.raises(pipeline.ResourceError, match="nothing is left"):
+    with pytest.raises(pipeline.ResourceError, match="none is left"):
         run(prompts, qwen3_folder, tmp_path / "b", actors=2, cpus_per_actor=1)
 
 

@@ -73,5 +73,5 @@ def test_a_fault_of_the_kth_row_of_a_process_costs_no_row(prepare: Any) -> None:
 
 
 def test_where_every_first_row_kills_the_task_ends(prepare: Any) -> None:
-    with pytest.raises(EngineDiedError, match="processes in a row died while they were reading"):
+    with pytest.raises(EngineDiedError, match="processes in a row died while they read"):
         prepare(1)

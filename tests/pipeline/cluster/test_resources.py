@@ -29,7 +29,7 @@ def config(**fields: Any) -> RunConfig:
     ("fields", "nodes", "words"),
     [
         ({"actors": 64}, LAPTOP, r"actors=64: the cluster has 2 CPU, enough for 6 actors.*Lower actors to 6"),
-        ({"actors": 7}, LAPTOP, "of use to 6 at most"),
+        ({"actors": 7}, LAPTOP, "enough for 6 actors"),
         ({"actors": 9}, SERVER, "has room for 8"),
         ({"actors": 2, "cpus_per_actor": 1}, LAPTOP, "reserve every CPU"),
         ({"gpus_per_actor": 1}, LAPTOP, "has room for 0"),

@@ -310,7 +310,7 @@ def test_a_discarded_run_is_another_output(make_job: Callable[[], SmallJob], tmp
     job.run()
     export_delta(job.config.output, table)
     job.run(mode="new")
-    with pytest.raises(OutputError, match="perhaps of this output before mode='new'"):
+    with pytest.raises(OutputError, match="or of this output before mode='new'"):
         export_delta(job.config.output, table)
 
 

@@ -236,7 +236,7 @@ def test_faults_are_named(make_job: Any, hub: HubServer, monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match="license='Apache 2'"):
         pushed(job, hub, license="Apache 2")
     pushed(job, hub)
-    with pytest.raises(ConfigError, match="it is there and public"):
+    with pytest.raises(ConfigError, match="this repository is public"):
         pushed(job, hub, private=True)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong_and_secret")
     job.retry()

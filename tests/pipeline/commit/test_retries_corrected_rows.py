@@ -109,7 +109,7 @@ def test_corrected_rows_alone_take_the_place_of_failed_ones_by_id(job: Job, tmp_
     (copy,) = Path(job.config.output).glob("__wedlm/input/*/rows.parquet")
     rows = pq.read_table(copy)
     pq.write_table(rows.set_column(rows.schema.get_field_index("note"), "note", pa.array(["x", "y"])), copy)
-    assert any("corrected rows there are not" in problem for problem in job.problems())
+    assert any("corrected rows changed after they were given" in problem for problem in job.problems())
 
 
 def test_corrected_rows_may_have_a_column_with_the_name_of_the_ids(tmp_path: Path, qwen3_folder: Path) -> None:

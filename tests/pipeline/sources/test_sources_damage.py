@@ -159,5 +159,5 @@ def test_a_name_of_bytes_with_a_line_end_is_shown_in_one_line() -> None:
 
 def test_a_file_of_fewer_rows_than_it_says_is_named() -> None:
     piece = Slice(file=0, first_row=0, num_rows=2)
-    with pytest.raises(SourceError, match=r"^in/x\.parquet: it ends at row 1, .* it is damaged, or was changed"):
+    with pytest.raises(SourceError, match=r"^in/x\.parquet: it ends at row 1, .* It is damaged, or was changed"):
         list(cut("in/x.parquet", [pa.table({"prompt": ["a"]})], 0, [piece]))
