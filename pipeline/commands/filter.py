@@ -180,8 +180,8 @@ def filter(
     here, there = os.fspath(output), os.fspath(to)
     for one, other in ((there, here), (here, there)):
         if lies_inside(one, other):
-            raise ConfigError(f"to={redact(there)!r}: and {redact(here)!r} lie inside each other, and plain readers "
-                              "would mix the two. Write to another folder.")  # fmt: skip
+            raise ConfigError(f"to={redact(there)!r}: one of it and {redact(here)!r} lies inside the other, and plain "
+                              "readers would mix the two. Write to another folder.")  # fmt: skip
     options = dict(storage_options or {})
     target_options = options if output_storage_options is None else dict(output_storage_options)
     source = open_filtered(open_storage(here, layout.SCRATCH, options))

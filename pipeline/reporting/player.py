@@ -7,8 +7,8 @@ from typing import Any
 from pipeline.reporting.traces import RowTrace
 
 ABOUT = {
-    "verified": "Masks propose drafts. The next forward checks them with the next-token head and commits those that "
-                "agree with it, so the text is exactly that of autoregressive decoding.",
+    "verified": "Masks propose drafts. The next forward commits the drafts that agree with the next-token head, so the "
+                "text is exactly that of autoregressive decoding.",
     "autoregressive": "Each forward commits one token.",
     "reference": "Masks that are certain enough are filled in any order. A token waits for all before it.",
     "streaming": "Masks that are certain enough are filled in any order. The next-token head fills the leftmost.",
