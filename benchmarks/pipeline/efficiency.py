@@ -77,7 +77,7 @@ def bare(case: _Case) -> dict[str, Any]:
     requests = [
         request
         for i, prompt in enumerate(prompts_of(case.rows))
-        for request in make_requests(str(i), f"prompts.parquet:{i}", llm.tokenizer.encode(prompt), params, 0)
+        for request in make_requests(str(i), f"prompts.parquet:{i}", llm.tokenizer.encode_prompt(prompt), params, 0)
     ]
     begin = time.perf_counter()
     for request in requests:

@@ -36,7 +36,7 @@ def expected_of(source: Path, model: Path) -> list[tuple[str, list[int]]]:
     prompts = pq.read_table(source)["prompt"].to_pylist()
     done: dict[str, list[int]] = {}
     for i, prompt in enumerate(prompts):
-        (request,) = make_requests(str(i), f"{source.name}:{i}", llm.tokenizer.encode(prompt), params, 0)
+        (request,) = make_requests(str(i), f"{source.name}:{i}", llm.tokenizer.encode_prompt(prompt), params, 0)
         llm.engine.add(request)
     while llm.engine.has_work():
         done.update((g.request_id.split("/")[0], list(g.token_ids)) for g in llm.engine.step())

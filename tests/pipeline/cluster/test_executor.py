@@ -73,7 +73,7 @@ def test_rows_equal_those_of_the_bare_engine(one_actor: Path, prompts: Path, qwe
         if i in BAD_ROWS:
             expected.append((row_id, 0, None, None, "error"))
             continue
-        requests = make_requests(str(i), row_id, llm.tokenizer.encode(prompt), params, SETTINGS["seed"])
+        requests = make_requests(str(i), row_id, llm.tokenizer.encode_prompt(prompt), params, SETTINGS["seed"])
         done = {}
         for request in requests:
             llm.engine.add(request)
