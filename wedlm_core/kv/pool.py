@@ -122,6 +122,11 @@ class KVPool:
         """int64 ``[Hkv * T]``: where these entries are in ``k[layer]`` and ``v[layer]``, head after head."""
         return (self._head_base_H1 + entry_T).flatten()
 
+    def paged(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values as views ``[pages, page_size, Hkv, Dh]``, the layout of paged attention libraries."""
+        shape = (self.heads, -1, self.page_size, self.head_dim)
+        return self.k[layer].view(shape).permute(1, 2, 0, 3), self.v[layer].view(shape).permute(1, 2, 0, 3)
+
     def keys(self, layer: int, flat_N: Tensor) -> Tensor:
         """A copy of keys in the compute dtype, ``[N, Dh]``; ``flat_N``: int64, as of :meth:`flat_index`."""
         return self._read(self.k[layer], self.key_scales[layer], flat_N)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from testing.engine.attention import make_case
-from wedlm_core.attention import AttentionProblem, PackedRows, resolve_backend
+from wedlm_core.attention import AttentionProblem, DeviceRows, PackedRows, flash, resolve_backend
 from wedlm_core.attention import backends as registry_module
 from wedlm_core.attention.oracle import OracleAttention
 from wedlm_core.attention.problem import version_of
@@ -135,3 +136,21 @@ def test_a_version_is_its_leading_numbers() -> None:
     assert version_of("2.13.0+cu130") == (2, 13, 0)
     assert version_of("2.8.0.post2") == (2, 8, 0)
     assert version_of("2.11.0a0+git1234") >= (2, 11)
+
+
+def test_flash_attention_is_given_keys_and_values_page_by_page() -> None:
+    """Its own kernels need a GPU; the layout that they are given does not."""
+    case = make_case([(3, 40), (9, 0)], heads=4, kv_heads=2, head_dim=16, page_size=16)
+    pool, given = case.pool, list[Any]()
+
+    def call(*parts: Any) -> Tensor:
+        given.extend(parts)
+        return case.q_THD
+
+    flash._Plan(DeviceRows.of(case.rows, torch.device("cpu")), pool, call).attend(0, case.q_THD)
+    _, q_THD, k_PSHD, v_PSHD = given
+    assert q_THD is case.q_THD
+    for entry in (0, 17, 40):
+        flat = pool.flat_index(torch.tensor([entry]))
+        assert torch.equal(k_PSHD[entry // 16, entry % 16], pool.keys(0, flat))
+        assert torch.equal(v_PSHD[entry // 16, entry % 16], pool.values(0, flat))
