@@ -26,6 +26,7 @@ from pipeline.reporting.facts import Session, TimeLine
 from pipeline.storage.protocol import Storage
 from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced
+from wedlm_base.version import VERSION
 
 _LOG = logging.getLogger(__name__)
 _PULSE_SECONDS = 0.5
@@ -103,6 +104,7 @@ class RunReport:
             price_per_hour=self._price,
             gain=snapshot.load.gain if snapshot.load is not None else None,
             moments=tuple(line.moments),
+            version=VERSION,
         )
         try:
             self._storage.put(layout.session(self._lease.epoch), seal(session.to_dict()))

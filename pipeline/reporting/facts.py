@@ -101,6 +101,7 @@ class Session:
         price_per_hour: of one accelerator or CPU, if it was given.
         gain: over autoregressive decoding; None if unknown.
         moments: its time line.
+        version: of the package.
     """
 
     epoch: int
@@ -115,6 +116,7 @@ class Session:
     price_per_hour: float | None = None
     gain: float | None = None
     moments: tuple[Moment, ...] = ()
+    version: str = ""
 
     @property
     def cost(self) -> float | None:

@@ -13,12 +13,13 @@ from jobs import verify as job
 from pipeline import layout
 from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.commands.run import run_on
-from pipeline.commit.sealed import unseal
+from pipeline.commit.sealed import seal, unseal
 from pipeline.commit.usage import Usage
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, OutputError
 from pipeline.fingerprint import config_of, fingerprint_fields
 from pipeline.progress.snapshot import ResourceSeconds
+from pipeline.reporting.facts import Session
 from pipeline.storage.local import LocalStorage
 from testing.pipeline.fakes import InlineExecutor, RealExecutor
 from wedlm_core.model.sources import resolve
@@ -121,3 +122,12 @@ def test_an_output_of_a_filter_is_refused_with_its_source(made: Path, tmp_path: 
     pipeline.filter(made / "out", to=tmp_path / "kept", keep="best 50%")
     with pytest.raises(OutputError, match="regenerate rows of that output"):
         pipeline.verify(tmp_path / "kept", input=str(made / "out"), regenerate=3)
+
+
+def test_another_version_is_named(tmp_path: Path) -> None:
+    made = make(tmp_path, InlineExecutor())
+    storage = LocalStorage(str(made / "out"), layout.SCRATCH)
+    session = Session(epoch=9, began=0.0, seconds=1.0, outcome="done", version="0.0.1")
+    storage.put(layout.session(9), seal(session.to_dict()))
+    found = pipeline.verify(made / "out", input=str(made / "in"), regenerate=2)
+    assert any("version: of the run ['0.0.1']" in note for note in found.notes)
