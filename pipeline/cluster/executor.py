@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,10 +19,11 @@ from pipeline import layout
 from pipeline.cluster.actor_pool import ActorPool, ActorSeconds, start_pool
 from pipeline.cluster.feeding import generate
 from pipeline.cluster.metrics_reporter import report_run
-from pipeline.cluster.node_watch import NodeWatch, drain
-from pipeline.cluster.prefetch import TASK_CPUS, PreparedUnit, interleaved, prefetch_later, prefetch_units
+from pipeline.cluster.node_watch import NodeWatch
+from pipeline.cluster.prefetch import TASK_CPUS, prefetch_later, prefetch_units
 from pipeline.cluster.resources import ActorResources, connected_nodes, fit_pools, is_private
 from pipeline.cluster.session import Background
+from pipeline.cluster.streams import drain
 from pipeline.cluster.tracing import FirstRows, Tracing
 from pipeline.codec import masked_errors
 from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_part
@@ -170,8 +171,8 @@ class RayExecutor:
         self._pool = pool
         self._lives.append(pool.seconds)
         watch = self._background.watch()
-        graph = self._run_graph(job, work, pool, watch, begin)
-        return self._reported(pool, work, drain(graph, watch.check, self._threads.append))
+        graph = partial(self._run_graph, job, work, pool, watch, begin)
+        return self._reported(pool, work, drain([graph], check=watch.check, begun=self._threads.append))
 
     def _start_pool(self, job: Job, units: int) -> ActorPool:
         return start_pool(job, self._load, units, private=self._private, beside=self._beside)
@@ -185,10 +186,9 @@ class RayExecutor:
         most = sum(own.actors for own in pool.resources.values())
         runs = job.config.runs_of_pools()
         held = {name: units_per_actor(run, work.unit_rows, work.units, most) for name, run in runs.items()}
-        units: Generator[PreparedUnit | None, None, None]
-        units = prefetch_units(job, work.tasks, partial(_reserved, pool), pool.bisection)
+        units = [prefetch_units(job, work.tasks, partial(_reserved, pool), pool.bisection)]
         if work.later is not None:
-            units = interleaved(prefetch_later(job, work.later, pool.bisection), units, work.later.end)
+            units.append(prefetch_later(job, work.later, pool.bisection))
         first = FirstRows(job, wanted=work.traced)
         refit = None if self._private else _refit(job.config, pool.resources, work.units)
         try:
@@ -197,7 +197,7 @@ class RayExecutor:
                 with self._stop.draining():
                     for record in generate(
                         pool, units, held, work.units, self._stop, starts=self._starts, refit=refit, nodes=watch,
-                        drain_seconds=job.config.drain_seconds,
+                        drain_seconds=job.config.drain_seconds, end=work.end,
                     ):  # fmt: skip
                         first.add(record)
                         yield record

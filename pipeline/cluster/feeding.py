@@ -6,11 +6,10 @@ watch of the cluster's nodes.
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.generate_actor import Sign
 from pipeline.cluster.members import Members
 from pipeline.cluster.node_watch import NodeTable, NodeWatch
-from pipeline.cluster.prefetch import PreparedUnit
+from pipeline.cluster.prefetch import PreparedUnit, UnitRead, UnitReader
 from pipeline.stopping import Stop
 from pipeline.types import CommitRecord
 from pipeline.worker.crash_bisection import QUARANTINED
@@ -46,7 +45,7 @@ class _Result:
 
 @dataclass(frozen=True, kw_only=True)
 class _Failed:
-    """A call of ``actor`` ended with an error; None: the prefetch thread did."""
+    """A call of ``actor`` ended with an error; None: a reader of units did."""
 
     error: BaseException
     actor: int | None = None
@@ -56,17 +55,18 @@ class _Silence:
     """No event came in time."""
 
 
-_Event = tuple[int, Sign] | _Result | _Failed | NodeTable | PreparedUnit | None
-"""A pair: an actor and its sign. None: there are no more units."""
+_Event = tuple[int, Sign] | _Result | _Failed | NodeTable | UnitRead
+"""A pair: an actor and its sign."""
 
 
 def generate(
     pool: ActorPool,
-    units: Generator[PreparedUnit | None, None, None],
+    units: Sequence[Generator[PreparedUnit, None, None]],
     held: Mapping[str, int],
     count: int,
     stop: Stop,
     *,
+    end: Callable[[], None] = lambda: None,
     starts: list[Mapping[str, float]] | None = None,
     refit: Callable[[], Mapping[str, int]] | None = None,
     nodes: NodeWatch | None = None,
@@ -78,19 +78,19 @@ def generate(
 
     Args:
         pool: the actors.
-        units: drawn from in a thread of its own; a bounded number of them waits. None: nothing is there yet.
+        units: streams, each drawn from in a thread of its own; of each a bounded number waits.
         held: units that each actor of a pool works on at once.
         count: how many units there are.
         stop: once asked, no unit is given out; those in flight are waited for, but not for longer than it says.
+        end: ends streams that wait for results of other units.
         starts: filled with the seconds of each stage of the start of every actor.
         refit: see :class:`Members`.
         nodes: reports the nodes that go; None if none ever does.
         drain_seconds: see :class:`Members`.
     """
     loop = _Loop(pool, held, count, stop, refit, drain_seconds)
-    reader = threading.Thread(target=loop.read_units, args=(units,), name="prefetch", daemon=True)
     unlisten = nodes.listen(loop.events.put) if nodes is not None else lambda: None
-    reader.start()
+    loop.begin_reading(units)
     try:
         while not loop.is_over:
             event = loop.next_event()
@@ -103,8 +103,7 @@ def generate(
         if starts is not None:
             starts += loop.members.starts
         unlisten()
-        loop.end_reading()
-        reader.join(_STOP_SECONDS if stop.asked else _END_SECONDS)
+        loop.end_reading(end)
 
 
 class _Loop:
@@ -133,18 +132,15 @@ class _Loop:
         pool.metrics.dispatcher = self._dispatcher
         self.events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._always = max(1, sum(own.least for own in pool.resources.values()))
-        self._may_read = threading.Semaphore(0)
-        """Units that the prefetch thread may read still."""
-        self._allowed = 0
-        """Units that it was ever allowed to read and that no actor was given yet."""
-        self._ended = False
+        self._readers: list[UnitReader] = []
+        self._reading = 0
+        """Streams that have not ended."""
         self._prepared: dict[str, PreparedUnit] = {}
-        self._fresh: set[str] = set()
-        """Units that were never given to an actor."""
+        self._fresh: dict[str, UnitReader] = {}
+        """Units that were never given to an actor, with their reader."""
         self.members = pool.metrics.members = Members(
             pool, self._dispatcher, most, time.monotonic(), partial(self._watch, known=""), refit, drain_seconds
         )
-        self._allow_reading()
         self._quarantined, self._announced = 0, 1
 
     @property
@@ -175,17 +171,13 @@ class _Loop:
                 raise event.error
         elif isinstance(event, tuple):
             self._hear(*event, now)
-        elif isinstance(event, PreparedUnit):
-            self._prepared[event.unit.unit_id] = event
-            self._fresh.add(event.unit.unit_id)
-            self._dispatcher.offer(event.unit.unit_id, event.histogram, first=event.unit.stage > 0)
+        elif isinstance(event, UnitRead):
+            self._take_unit(event)
         elif isinstance(event, _Result):
             self.members.touch(event.given.actor, now)
             yield from self._settle(event, now)
         elif isinstance(event, NodeTable):
             self.members.see(event, now)
-        elif event is None:
-            self._dispatcher.end_input()
 
     def go_on(self, now: float) -> None:
         """End actors that have to go, give units out, ask for actors."""
@@ -197,40 +189,47 @@ class _Loop:
 
     # --- units in ---------------------------------------------------------------------------------------
 
-    def read_units(self, units: Generator[PreparedUnit | None, None, None]) -> None:
-        """Draw as many units as may be read; for a thread of its own. None: nothing is there yet."""
-        try:
-            with contextlib.closing(units):
-                for unit in units:
-                    if unit is not None:
-                        self.events.put(unit)
-                        self._may_read.acquire()
-                    if self._ended:
-                        return
-            self.events.put(None)
-        except BaseException as error:
-            self.events.put(_Failed(error=error))
+    def begin_reading(self, streams: Sequence[Generator[PreparedUnit, None, None]]) -> None:
+        """Draw from each stream in a thread of its own."""
 
-    def end_reading(self) -> None:
-        """Let the prefetch thread end."""
-        self._ended = True
-        self._may_read.release()
+        def put(read: UnitRead) -> None:
+            self.events.put(read if read.error is None else _Failed(error=read.error))
+
+        self._reading = len(streams)
+        self._readers = [UnitReader(units, put) for units in streams]
+        self._allow_reading()
+
+    def end_reading(self, end: Callable[[], None]) -> None:
+        """End the threads. ``end``: see :func:`generate`."""
+        for reader in self._readers:
+            reader.end()
+        end()
+        for reader in self._readers:
+            reader.join(_STOP_SECONDS if self._stop.asked else _END_SECONDS)
 
     def _allow_reading(self) -> None:
-        """Let as many units wait for an actor as the actors hold, and enough to choose from."""
+        """Let as many units of each stream wait for an actor as the actors hold, and enough to choose from."""
         most = max(self._always, len(self.members.ready_actors)) * self._each
-        if (more := most - self._allowed) > 0:
-            self._allowed += more
-            self._may_read.release(more)
+        for reader in self._readers:
+            reader.allow(most)
+
+    def _take_unit(self, event: UnitRead) -> None:
+        if event.prepared is None:
+            self._reading -= 1
+            if not self._reading:
+                self._dispatcher.end_input()
+            return
+        unit = event.prepared.unit
+        self._prepared[unit.unit_id], self._fresh[unit.unit_id] = event.prepared, event.reader
+        self._dispatcher.offer(unit.unit_id, event.prepared.histogram, first=unit.stage > 0)
 
     # --- units out --------------------------------------------------------------------------------------
 
     def _give(self, now: float) -> None:
         """Give waiting units to the actors that have room."""
         while not self._stop.asked and (given := self._dispatcher.next(now)) is not None:
-            if given.unit_id in self._fresh:
-                self._fresh.remove(given.unit_id)
-                self._allowed -= 1
+            if (reader := self._fresh.pop(given.unit_id, None)) is not None:
+                reader.allowed -= 1
             self.members.touch(given.actor, now)
             call = self._pool.run(given, self._prepared[given.unit_id])
             self._when_done(call, given.actor, partial(_result, given))

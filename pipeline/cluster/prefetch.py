@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -169,73 +169,56 @@ def _source(reads: Sequence[Callable[[], Iterator[pa.Table]]]) -> Any:
     return Units()
 
 
-_T = TypeVar("_T")
-_POLL_SECONDS = 0.2
+@dataclass(frozen=True, kw_only=True)
+class UnitRead:
+    """A reader has read a unit; without one it has no more, or has ended by an error."""
+
+    reader: UnitReader
+    prepared: PreparedUnit | None = None
+    error: BaseException | None = None
 
 
-def interleaved(
-    first: Iterator[_T], second: Iterator[_T], wake: Callable[[], None]
-) -> Generator[_T | None, None, None]:  # fmt: skip
-    """The items of both, those of ``first`` before those of ``second`` that are there as well; ends when both have.
+class UnitReader:
+    """A thread that draws units from a stream; a bounded number of them waits for an actor.
 
-    Each is drawn from in a thread of its own, one item ahead. While there is nothing, None is yielded now and then, so
-    that a consumer can leave. An error of either is raised here.
+    Attributes:
+        allowed: units that it was ever allowed to read and that no actor was given yet.
 
     Args:
-        first: may wait for the consumer's use of earlier items.
-        second: any other stream.
-        wake: called at the end; ``first`` would wait for ever.
+        units: the stream.
+        put: is given each unit, and the end.
     """
-    changed = threading.Condition()
-    streams = [_Stream(items, changed) for items in (first, second)]
-    try:
-        while True:
-            with changed:
-                changed.wait_for(lambda: any(own.item or own.error for own in streams) or _all_ended(streams),
-                                 _POLL_SECONDS)  # fmt: skip
-                for own in streams:
-                    if own.error is not None:
-                        raise own.error
-                if _all_ended(streams):
-                    return
-                taken = next((own.item.popleft() for own in streams if own.item), None)
-                changed.notify_all()
-            yield taken
-    finally:
-        with changed:
-            for own in streams:
-                own.stopped = True
-            changed.notify_all()
-        wake()
 
+    def __init__(self, units: Generator[PreparedUnit, None, None], put: Callable[[UnitRead], None]) -> None:
+        self.allowed = 0
+        self._may_read = threading.Semaphore(0)
+        self._ended = False
+        self._thread = threading.Thread(target=self._draw, args=(units, put), name="prefetch", daemon=True)
+        self._thread.start()
 
-class _Stream(Generic[_T]):
-    """A thread that draws items: ``item`` holds one or none. The attributes are guarded by ``changed``."""
+    def allow(self, most: int) -> None:
+        """Let so many units wait."""
+        if (more := most - self.allowed) > 0:
+            self.allowed += more
+            self._may_read.release(more)
 
-    def __init__(self, items: Iterator[_T], changed: threading.Condition) -> None:
-        self._items, self._changed = items, changed
-        self.item: deque[_T] = deque()
-        self.error: BaseException | None = None
-        self.ended = self.stopped = False
-        threading.Thread(target=self._draw, name="interleave", daemon=True).start()
+    def end(self) -> None:
+        """Let the thread end."""
+        self._ended = True
+        self._may_read.release()
 
-    def _draw(self) -> None:
-        error: BaseException | None = None
+    def join(self, seconds: float) -> None:
+        """Wait so long for its end."""
+        self._thread.join(seconds)
+
+    def _draw(self, units: Generator[PreparedUnit, None, None], put: Callable[[UnitRead], None]) -> None:
         try:
-            for item in self._items:
-                with self._changed:
-                    self._changed.wait_for(lambda: not self.item or self.stopped)
-                    if self.stopped:
+            with closing(units):
+                for unit in units:
+                    put(UnitRead(reader=self, prepared=unit))
+                    self._may_read.acquire()
+                    if self._ended:
                         return
-                    self.item.append(item)
-                    self._changed.notify_all()
-        except BaseException as raised:
-            error = raised
-        finally:
-            with self._changed:
-                self.error, self.ended = error, True
-                self._changed.notify_all()
-
-
-def _all_ended(streams: list[_Stream[_T]]) -> bool:
-    return all(own.ended and not own.item for own in streams)
+            put(UnitRead(reader=self))
+        except BaseException as error:
+            put(UnitRead(reader=self, error=error))

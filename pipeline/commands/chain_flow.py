@@ -7,17 +7,19 @@ too. So a chain has as many positions at work as there are units, and no stage w
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
+from pipeline.cluster.streams import drain
 from pipeline.commands.chain_stage import StageRun
 from pipeline.plan.retry_failed import with_previous
 from pipeline.plan.units import LaterUnits, Work, read_tasks
 from pipeline.types import CommitRecord, Unit
+
+_T = TypeVar("_T")
 
 
 class Flow:
@@ -108,56 +110,22 @@ class Flow:
         self._end_settled()
 
 
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ended:
-    error: BaseException | None
-
-
 def merged(streams: Sequence[Callable[[], Iterator[_T]]], end: Callable[[], None]) -> Iterator[_T]:
-    """The items of several streams, as they come; a single one in this thread, others in one thread each.
-
-    If one fails, the others end with their next item, their items are yielded, and then the error is raised.
+    """The items of several streams, as they come; see :func:`drain`. A single one runs in this thread.
 
     Args:
-        streams: each is begun in the thread that draws from it.
+        streams: begin them.
         end: ends streams that wait for items of the others.
     """
     if len(streams) == 1:
         yield from streams[0]()
         return
-    inbox: queue.SimpleQueue[tuple[_T] | _Ended] = queue.SimpleQueue()
-    left = threading.Event()
-
-    def draw(begin: Callable[[], Iterator[_T]]) -> None:
-        error: BaseException | None = None
-        try:
-            for item in begin():
-                inbox.put((item,))
-                if left.is_set():
-                    break
-        except BaseException as raised:
-            error = raised
-        inbox.put(_Ended(error=error))
-
-    threads = [threading.Thread(target=draw, args=(own,), name="group", daemon=True) for own in streams]
-    for thread in threads:
-        thread.start()
-    errors: list[BaseException] = []
+    threads: list[threading.Thread] = []
     try:
-        for _ in threads:
-            while not isinstance(found := inbox.get(), _Ended):
-                yield found[0]
-            if found.error is not None:
-                errors.append(found.error)
-                left.set()
-                end()
+        with closing(drain(streams, begun=threads.append, failed=end)) as lists:
+            for items in lists:
+                yield from items
     finally:
-        left.set()
         end()
         for thread in threads:
             thread.join()
-    if errors:
-        raise errors[0]

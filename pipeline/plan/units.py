@@ -118,6 +118,11 @@ class Work:
     later: LaterUnits | None = None
     traced: bool = False
 
+    def end(self) -> None:
+        """Nobody wants later units any more."""
+        if self.later is not None:
+            self.later.end()
+
     @classmethod
     def of(cls, units: Iterable[Unit]) -> Work:
         """From a list of units."""

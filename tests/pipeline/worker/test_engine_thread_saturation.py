@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cluster.node_watch import drain
+from pipeline.cluster.streams import drain
 from pipeline.codec import EngineConfig, Generation, Request, SamplingParams
 from pipeline.worker.engine_thread import DroppedError, EngineThread, PrefixQueue
 from pipeline.worker.unit_worker import Runs
@@ -157,7 +157,7 @@ def test_items_that_become_ready_while_the_consumer_is_busy_come_in_one_list_in_
         ready.set()
         raise ValueError("the end")
 
-    groups, got = drain(items()), []
+    groups, got = drain([items]), []
     while not got or got[-1][-1] != 49:
         got.append(next(groups))
         ready.wait(10)
@@ -176,7 +176,7 @@ def test_a_consumer_that_is_slow_for_long_slows_the_source_down() -> None:
             drawn += 1
             yield drawn
 
-    groups = drain(items())
+    groups = drain([items])
     assert next(groups)[0] == 1
     before = -1
     while before != drawn:
