@@ -30,7 +30,7 @@ from pipeline.commit.part_files import PartDamage, PartJob, PartRecord, write_pa
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, PipelineError, ResourceError
 from pipeline.plan.job import Job
-from pipeline.plan.units import Work, plan_units
+from pipeline.plan.units import Work
 from pipeline.progress.snapshot import ExecutorState, ResourceSeconds
 from pipeline.settings.pools import ActorRange
 from pipeline.stopping import Stop
@@ -62,10 +62,6 @@ class Executor(Protocol):
         """Context that creates Ray resources lazily."""
         ...
 
-    def prepare(self, job: Job) -> None:
-        """Begin to start the actors for :meth:`run_units` of this job, in the background. Returns at once."""
-        ...
-
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         """Generate and stage the units of ``work``; yields the records of newly staged units, in any order."""
         ...
@@ -88,7 +84,7 @@ class Executor(Protocol):
 
 
 class RayExecutor:
-    """The executor on Ray. A session is joined or started when it is first needed, or by :meth:`prepare`.
+    """The executor on Ray. A session is joined or started when it is first needed.
 
     Args:
         config: the run's configuration.
@@ -105,7 +101,7 @@ class RayExecutor:
         self._load = load
         self._stop = stop or Stop()
         self._private = is_private()
-        self._background = Background[ActorPool]()
+        self._background = Background()
         self._starts: list[Mapping[str, float]] = []
         self._lives: list[ActorSeconds] = []
         self._pool: ActorPool | None = None
@@ -135,16 +131,6 @@ class RayExecutor:
                     thread.join(_END_SECONDS)
                 self._background.close()
 
-    def prepare(self, job: Job) -> None:
-        """See :class:`Executor`: the session, the actors, and in them the engines. Errors are raised at first use.
-
-        Only as many units are counted as there may be actors. For an input of no rows nothing is started.
-        """
-        config = job.config
-        first = islice(plan_units(job.sliced, config.resolved_unit_rows(), "", config.limit), config.most_actors)
-        if units := sum(1 for _ in first):
-            self._background.start_actors(lambda: self._start_pool(job, units))
-
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         """See :class:`Executor`.
 
@@ -158,24 +144,11 @@ class RayExecutor:
         self._tracing = Tracing()
         self._background.wait()
         self._stop.listen()  # at once: until then a signal meets Ray's handler first
-        pool: ActorPool | None = None
-        with suppress(ResourceError):  # units that span files are fewer than was counted: the check below asks again
-            pool = self._background.actors()
-        pool = pool or self._start_pool(job, work.units)
-        if any(
-            own.least > max(1, work.units) for own in pool.resources.values()
-        ):  # it was started before the units were counted
-            pool.close()
-            pool = self._start_pool(job, work.units)
-        self._stop.listen()
-        self._pool = pool
+        pool = self._pool = start_pool(job, self._load, work.units, private=self._private, beside=self._beside)
         self._lives.append(pool.seconds)
         watch = self._background.watch()
         graph = partial(self._run_graph, job, work, pool, watch, begin)
         return self._reported(pool, work, drain([graph], check=watch.check, begun=self._threads.append))
-
-    def _start_pool(self, job: Job, units: int) -> ActorPool:
-        return start_pool(job, self._load, units, private=self._private, beside=self._beside)
 
     def _run_graph(
         self, job: Job, work: Work, pool: ActorPool, watch: NodeWatch, begin: float
@@ -235,8 +208,7 @@ class RayExecutor:
 
     def state(self) -> ExecutorState:
         """See :class:`Executor`."""
-        pool = self._pool or self._background.starting()
-        return ExecutorState() if pool is None else replace(pool.state.read(), used=self.used())
+        return ExecutorState() if self._pool is None else replace(self._pool.state.read(), used=self.used())
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """In Ray tasks, so that the driver's memory does not hold the parts; a single small part in this process."""

@@ -7,7 +7,6 @@ watch of the cluster's nodes.
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any, Generic, Protocol, TypeVar
+from contextlib import contextmanager
+from typing import Any
 
 from pipeline import stages
 from pipeline.cluster.node_watch import NodeWatch
@@ -274,24 +274,13 @@ def start_probe(*, private: bool = False) -> Callable[[], None]:
     return wait
 
 
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-_Actors = TypeVar("_Actors", bound=_Closable)
-
-
-class Background(Generic[_Actors]):
-    """A thread that starts the session, and then the actors that are asked for.
-
-    Ray's processes die with the thread that started them, so it lives until :meth:`close`.
-    """
+class Background:
+    """A thread that starts the session. Ray's processes die with it, so it lives until :meth:`close`."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._session: Future[bool] | None = None
         self._watch: NodeWatch | None = None
-        self._actors: Future[_Actors] | None = None
 
     def start(self) -> None:
         """Begin to start the session, unless that was done."""
@@ -315,42 +304,11 @@ class Background(Generic[_Actors]):
         assert self._watch is not None
         return self._watch
 
-    def start_actors(self, make: Callable[[], _Actors]) -> None:
-        """Begin to start actors, for :meth:`actors`."""
-        self.start()
-        assert self._thread is not None
-        self._actors = self._thread.submit(self._made, make)
-
-    def actors(self) -> _Actors | None:
-        """The actors that were asked for, once they are; the caller then owns them. None if none were.
-
-        Raises:
-            Exception: they could not be started.
-        """
-        if self._actors is None:
-            return None
-        try:
-            actors = self._actors.result()
-        except Exception:
-            self._actors = None
-            raise
-        # Not before: a signal may end the wait, and then it is for `close` to wait, as Ray must not end meanwhile.
-        self._actors = None
-        return actors
-
-    def starting(self) -> _Actors | None:
-        """The actors that no caller has taken yet, if they were made."""
-        own = self._actors
-        return own.result() if own is not None and own.done() and own.exception() is None else None
-
     def close(self) -> None:
-        """End everything that was started: actors that no caller has taken, and the session if it is ours."""
+        """End the session if it is ours."""
         if self._thread is None:
             return
         assert self._session is not None
-        if self._actors is not None:
-            with suppress(Exception):  # no caller waits for it any more
-                self._actors.result().close()
         if self._watch is not None:
             self._watch.close()
         if self._session.exception() is None and self._session.result():
@@ -369,7 +327,3 @@ class Background(Generic[_Actors]):
         self._watch = NodeWatch(ray.get_runtime_context().gcs_address)
         self._watch.start()
         return started
-
-    def _made(self, make: Callable[[], _Actors]) -> _Actors:
-        self.wait()
-        return make()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.commands.run_checks import check_foreign, check_rows, first_rows_fail
+from pipeline.commands.run_checks import check_foreign, check_rows
 from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commit.discard import discard, finish_discard
 from pipeline.commit.index import Index
@@ -56,7 +56,6 @@ def begin(
     index: Index,
     origin: Origin,
     *,
-    resolved: Callable[[Job], None] = lambda job: None,
     scheduled: ScheduledRun | None = None,
     before: StageBefore | None = None,
 ) -> Begun:
@@ -68,8 +67,6 @@ def begin(
         lease: the caller's lease on it.
         index: filled with the planned, committed and published units.
         origin: of the run that is there or begins now.
-        resolved: called with the job of a new run, before its units are planned: there will be work. Whether a run that
-            continues has any left shows only when they are.
         scheduled: intake of a scheduled run; None for a run over all of the input.
         before: the stage before, if this is a later stage of a chain: its rows are the input, and not there yet.
 
@@ -82,9 +79,6 @@ def begin(
     say([*found.notes, *segment_notes])
     lease.forget_predecessors()
     job, corrections = _resolved(config, storage, origin, scheduled, before)
-    # Nothing is started for rows that are about to be refused below.
-    if before is None and not is_begun(storage) and not first_rows_fail(job, config):
-        resolved(job)
     state, old, small, retry = _plan(job, index, origin, config, scheduled, before, corrections)
     job = replace(job, retry=retry, apart=state.apart)
     manifest = _checked_output(job, found, index, ledger, lease, small, old, scheduled)

@@ -196,7 +196,7 @@ def _run_in_session(
 ) -> RunSummary:
     """The part of :func:`run_held` within the executor's session."""
     with stages.stage("units planned"):
-        begun = begin(config, storage, lease, index, origin, resolved=executor.prepare, scheduled=scheduled)
+        begun = begin(config, storage, lease, index, origin, scheduled=scheduled)
     index.units.mark_work(retry_failed=config.retry_failed, only=begun.only)
     if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
         say([surplus])

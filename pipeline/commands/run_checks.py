@@ -152,10 +152,11 @@ def check_input(config: RunConfig, storage: Storage) -> Job:
         ConfigError, SourceError: the input cannot be read, lacks a column, has no rows, or all its rows would fail.
     """
     job = resolve_job(config, source_of(config, storage), storage)
-    if job.config.id_column is not None:
-        with plan_index(job, config) as index:
+    with plan_index(job, config, most=_FIRST_LOOK if job.config.id_column is None else None) as index:
+        if job.config.id_column is not None:
             check_unique_ids(job.source, index.units, job.config.id_column, derives=job.prompt_kind == "request")
-    if first_rows_fail(job, config):
+        looked = sample_rows(job, index.units, spread=_FIRST_LOOK)
+    if looked.all_fail:
         with plan_index(job, config) as index:
             sample_rows(job, index.units).check()
     return job
@@ -231,23 +232,29 @@ class Sample:
     blank_prompts: int = 0
     identical_prompts: int = 0
 
+    @property
+    def all_fail(self) -> bool:
+        """Whether there are rows, and all would fail."""
+        return 0 < self.rows == len(self.faults)
+
     def check(self) -> None:
         """Raise SourceError if all rows would fail."""
-        if self.rows and len(self.faults) == self.rows:
+        if self.all_fail:
             raise SourceError(
                 f"all {self.rows} sampled rows would fail; the first: {self.faults[0].rstrip('.')}. Correct the "
                 "settings, or the rows: --preview 5 shows them."
             )
 
 
-def plan_index(job: Job, config: RunConfig) -> Index:
-    """An index of the input's units, for commands that write no output; the caller closes it.
+def plan_index(job: Job, config: RunConfig, most: int | None = None) -> Index:
+    """An index of the input's units (of the first ``most``), for commands that write no output; the caller closes it.
 
     Raises:
         SourceError: the input has no rows.
     """
     index = Index()
-    index.units.fill(plan_units(job.sliced, config.resolved_unit_rows(), "sample", config.limit))
+    units = plan_units(job.sliced, config.resolved_unit_rows(), "sample", config.limit)
+    index.units.fill(itertools.islice(units, most))
     check_any_rows(len(index.units), config.input)
     return index
 
@@ -294,25 +301,13 @@ def sample_rows(job: Job, units: PlannedUnits, rows: int = SAMPLE_ROWS, spread: 
     )
 
 
-def first_rows_fail(job: Job, config: RunConfig) -> bool:
-    """Whether there is no row, or the rows of the first unit would all fail; reads no more than that unit."""
-    with Index() as index:
-        units = plan_units(job.sliced, config.resolved_unit_rows(), "sample", config.limit)
-        index.units.fill(itertools.islice(units, 1))
-        if not len(index.units):
-            return True
-        first = sample_rows(job, index.units)
-    return len(first.faults) == first.rows
-
-
 def check_rows(job: Job, units: PlannedUnits) -> None:
     """Check that not all rows of a sample would fail, as ``validate`` does; reads little if the first rows are good.
 
     Raises:
         SourceError: they would.
     """
-    first = sample_rows(job, units, spread=_FIRST_LOOK)
-    if len(first.faults) == first.rows:
+    if sample_rows(job, units, spread=_FIRST_LOOK).all_fail:
         sample_rows(job, units).check()
 
 

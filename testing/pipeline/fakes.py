@@ -112,9 +112,6 @@ class InlineExecutor:
     def session(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def prepare(self, job: Job) -> None:
-        pass
-
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         prepared = []
         for task in work.tasks:

@@ -1,8 +1,7 @@
-"""Starting in the background: only where there is work, and failures are raised where the result is needed."""
+"""The session: only where there is work, and failures are raised where it is needed."""
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from pathlib import Path
@@ -14,15 +13,13 @@ import pytest
 
 import pipeline
 from pipeline import layout
-from pipeline.cluster import actor_pool, executor, prefetch, session
+from pipeline.cluster import actor_pool, prefetch, session
 from pipeline.cluster.actor_pool import ActorSeconds
 from pipeline.cluster.executor import RayExecutor
 from pipeline.cluster.pool_state import PoolState
 from pipeline.cluster.session import Background
 from pipeline.commands.run import run_on
 from pipeline.config import RunConfig
-from pipeline.plan.job import resolve_job
-from pipeline.sources import source_of
 from pipeline.storage.open import open_storage
 from testing.pipeline.deadly_engines import harmless_engine
 from testing.pipeline.fakes import InlineExecutor
@@ -66,47 +63,12 @@ def test_only_a_run_with_work_starts_a_session(
     assert pipeline.read(config.output, format="arrow").num_rows == 20
 
 
-def test_what_fails_in_the_background_is_raised_where_it_is_needed_and_nowhere_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_session_that_does_not_start_is_an_error_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "ensure_ray", refuse)
     background = Background()
-    background.start_actors(lambda: pytest.fail("there is no session"))
     with pytest.raises(ConnectionError):
-        background.actors()
+        background.wait()
     background.close()
-    unused = Background()
-    unused.start_actors(lambda: pytest.fail("there is no session"))
-    unused.close()
-
-
-def test_a_signal_that_ends_the_wait_for_actors_leaves_them_to_the_end_of_the_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """If Ray ended while they start, the starting thread would begin a session of its own, and never end."""
-
-    class Stands:
-        def close(self) -> None:
-            ended.append("actors")
-
-    def interrupt(*_: object) -> None:
-        raise SystemExit(143)
-
-    ended: list[str] = []
-    stands = threading.Event()
-    monkeypatch.setattr(Background, "_start", lambda self: False)
-    background = Background()
-    background.start_actors(lambda: Stands() if stands.wait(10) else pytest.fail("nobody waits"))  # type: ignore[arg-type,return-value]
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(SystemExit):
-            background.actors()
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    threading.Timer(0.1, stands.set).start()
-    background.close()
-    assert ended == ["actors"]
 
 
 def test_actors_are_ended_once_and_whoever_asks_waits_until_that_is_done() -> None:
@@ -133,38 +95,14 @@ def test_actors_are_ended_once_and_whoever_asks_waits_until_that_is_done() -> No
     other.join()
 
 
-@pytest.mark.parametrize(("rows", "limit", "units"), [(0, None, None), (3, None, 1), (20, None, 4), (20, 5, 2)])
-def test_no_more_actors_are_started_ahead_than_there_may_be_units(
-    rows: int, limit: int | None, units: int | None, qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int | None] = []
-    monkeypatch.setattr(executor, "start_pool", lambda job, load, units, private, beside: asked.append(units))
-    monkeypatch.setattr(Background, "_start", lambda self: False)
-    config = config_of(tmp_path, qwen3_folder, rows=rows, actors=4, unit_rows=4, limit=limit)
-    storage = open_storage(config.output, layout.SCRATCH)
-    ahead = RayExecutor(config)
-    with ahead.session():
-        ahead.prepare(resolve_job(config, source_of(config, storage), storage))
-        ahead._background.actors()
-    assert asked == ([] if units is None else [units])
-
-
 @pytest.mark.usefixtures("cluster")
 def test_few_tasks_run_without_a_graph_of_ray_data(
     qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And their actors are started before the units are planned."""
-    planned: list[bool] = []
-
-    class Watched(RayExecutor):
-        def run_units(self, job: Any, work: Any) -> Any:
-            planned.append(self._background._actors is not None)
-            return super().run_units(job, work)
-
     config = config_of(tmp_path, qwen3_folder, unit_rows=4, num_threads=1)
     monkeypatch.setattr(prefetch, "_blocks", lambda *_: pytest.fail("no graph is needed"))
-    summary = go(Watched(config, harmless_engine), config)  # type: ignore[arg-type]
-    assert (summary.total.rows, summary.total.failed_rows, planned) == (20, 0, [True])
+    summary = go(RayExecutor(config, harmless_engine), config)
+    assert (summary.total.rows, summary.total.failed_rows) == (20, 0)
     assert pipeline.read(config.output, format="arrow")["prompt_token_ids"].to_pylist() == [
         [100, 200 + i] for i in range(20)
     ]

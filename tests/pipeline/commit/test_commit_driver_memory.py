@@ -55,9 +55,6 @@ class InstantExecutor:
     def traced(self) -> None:
         """No row was decoded once more."""
 
-    def prepare(self, job: Job) -> None:
-        """Nothing has to be started."""
-
     def run_units(self, job: Job, work: Work) -> Iterator[list[CommitRecord]]:
         for task in work.tasks:
             yield [
