@@ -25,12 +25,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pipeline
-from jobs.cli import Parser, collect_with
+from jobs.cli import Parser, add_progress_options, begin_showing, collect_with
 from jobs.config_options import add_config_options
 from jobs.generate import RUN_ENDS, report_end, stop
 from jobs.next_commands import commands_of_chain, commands_of_stages
 from jobs.quiet_end import end_quietly
-from jobs.showing import add_progress_options, begin_showing
 from pipeline import RunConfig
 from pipeline.commands.chain_config import ChainConfig
 

@@ -16,10 +16,11 @@ from typing import Any, NoReturn, TypeVar
 
 import yaml
 
-from jobs.config_options import OPTIONS, Option, warn_of_literals, yaml_fault
-from jobs.strict_yaml import as_yaml, read_yaml
+from jobs.config_options import OPTIONS, Option, as_yaml, read_yaml, warn_of_literals, yaml_fault
 from pipeline import ConfigError, RunConfig
 from pipeline.codec import redact
+from pipeline.progress.figures import LINE_SECONDS
+from pipeline.progress.views import PROGRESS_MODES, resolve_mode
 from pipeline.stages import LOGGER, seconds_since_start
 from wedlm_base.version import VERSION
 
@@ -225,3 +226,39 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def _shown(name: str) -> str:
     """A field's name; of other texts, nothing, since they may be values."""
     return repr(name) if _FIELD.fullmatch(name.strip()) else "(not shown)"
+
+
+_OFFERED = [mode for mode in PROGRESS_MODES if mode != "notebook"]
+
+
+def add_progress_options(parser: argparse._ActionsContainer) -> None:
+    """``--progress``, ``--progress-seconds`` and ``--quiet``."""
+    parser.add_argument("--progress", choices=_OFFERED, default="auto",
+                        help="Show the run on standard error: in one place of a terminal (live), as lines of key=value "
+                             "for logs (lines), or not at all (none); auto (the default) chooses.")  # fmt: skip
+    parser.add_argument("--progress-seconds", type=float, default=LINE_SECONDS, metavar="S",
+                        help=f"Print a line every so many seconds ({LINE_SECONDS:g}).")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="Print only the summary: no progress and no stages.")
+
+
+def begin_showing(args: argparse.Namespace, *, runs: bool = True) -> Mapping[str, Any]:
+    """Show the stages as lines, where there is no live view.
+
+    Args:
+        args: the options of :func:`add_progress_options`.
+        runs: whether the command starts a run, which has a view of its own. If not, ``quiet`` is all that it needs.
+
+    Returns:
+        The arguments ``progress`` and ``progress_seconds`` of :func:`pipeline.run`.
+
+    Raises:
+        ConfigError: a bad value.
+    """
+    if not runs:
+        if not args.quiet:
+            show_stages()
+        return {}
+    mode = "none" if args.quiet else resolve_mode(args.progress, sys.stderr)
+    if mode == "lines":
+        show_stages()  # the live view has them
+    return {"progress": mode, "progress_seconds": args.progress_seconds}

@@ -23,11 +23,10 @@ from typing import Any
 from pyarrow.dataset import dataset
 
 import pipeline
-from jobs.cli import Parser
+from jobs.cli import Parser, add_progress_options, begin_showing
 from jobs.generate import RUN_ENDS, report_end
 from jobs.next_commands import next_commands
 from jobs.quiet_end import end_quietly
-from jobs.showing import add_progress_options, begin_showing
 from wedlm_core import EngineConfig, SamplingParams
 from wedlm_core.statistics import tokens_per_forward
 

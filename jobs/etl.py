@@ -27,12 +27,11 @@ from dataclasses import fields
 from typing import Any
 
 import pipeline
-from jobs.cli import Parser, collect_with
+from jobs.cli import Parser, add_progress_options, begin_showing, collect_with
 from jobs.config_options import add_config_options
 from jobs.generate import RUN_ENDS, report_end, stop
 from jobs.next_commands import next_commands
 from jobs.quiet_end import end_quietly
-from jobs.showing import add_progress_options, begin_showing
 from pipeline import ConfigError, RunConfig
 from pipeline.commands.etl import describe_counts, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig

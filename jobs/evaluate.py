@@ -21,11 +21,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from jobs.cli import Parser, collect
+from jobs.cli import Parser, add_progress_options, begin_showing, collect
 from jobs.config_options import add_config_options
 from jobs.generate import RUN_ENDS, report_end, stop
 from jobs.quiet_end import end_quietly
-from jobs.showing import add_progress_options, begin_showing
 from pipeline import evaluate
 
 _ALL_FAILED = 3

@@ -26,9 +26,8 @@ import yaml
 
 import pipeline
 from jobs.cli import Parser
-from jobs.config_options import add_output_options
+from jobs.config_options import add_output_options, read_yaml
 from jobs.quiet_end import end_quietly
-from jobs.strict_yaml import read_yaml
 from pipeline.config import MODES
 from pipeline.selection.score import SCORES
 from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE

@@ -24,11 +24,10 @@ from collections.abc import Sequence
 from types import FrameType
 
 import pipeline
-from jobs.cli import Parser, collect
+from jobs.cli import Parser, add_progress_options, begin_showing, collect
 from jobs.config_options import add_config_options
 from jobs.next_commands import next_commands
 from jobs.quiet_end import end_quietly
-from jobs.showing import add_progress_options, begin_showing
 from pipeline import RunConfig
 from pipeline.codec import WeDLMError, redact
 
@@ -57,7 +56,7 @@ def perform(args: argparse.Namespace, prog: str = "", argv: Sequence[str] = ()) 
 
     Args:
         args: the options of :func:`jobs.config_options.add_config_options`, ``validate``, ``estimate``, ``preview``,
-            and those of :func:`jobs.showing.add_progress_options`.
+            and those of :func:`jobs.cli.add_progress_options`.
         prog: the command as it was typed.
         argv: its options.
     """

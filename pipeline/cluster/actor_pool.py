@@ -19,7 +19,7 @@ from pipeline import stages
 from pipeline.cluster.bisection_actor import RemoteBisection, start_bisection
 from pipeline.cluster.dispatcher import Assignment
 from pipeline.cluster.generate_actor import GenerateActor
-from pipeline.cluster.metric_sources import DriverSource
+from pipeline.cluster.metrics import DriverSource
 from pipeline.cluster.pool_state import PoolState
 from pipeline.cluster.prefetch import PreparedUnit
 from pipeline.cluster.private_ray import PER_NODE

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pipeline import layout, stages
-from pipeline.cluster.metric_sources import engine_load
+from pipeline.cluster.metrics import engine_load
 from pipeline.cluster.metrics_reporter import report_actor
 from pipeline.cluster.node_watch import own_node
 from pipeline.cluster.prepare_task import unpack

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import Any, Protocol
 
-from pipeline.cluster.metric_sources import ActorSource, DriverSource
-from pipeline.cluster.metrics import LABELS, METRICS, Metric
+from pipeline.cluster.metrics import LABELS, METRICS, ActorSource, DriverSource, Metric
 from pipeline.config import RunConfig
 from pipeline.stages import seconds_since_start
 from pipeline.worker.engine_thread import EngineThread

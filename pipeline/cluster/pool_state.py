@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from pipeline.cluster.metric_sources import DriverSource
+from pipeline.cluster.metrics import DriverSource
 from pipeline.progress.snapshot import Actors, ExecutorState, Load, Stage
 
 _LOAD_SECONDS = 1.0

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 
 from pipeline.commands.run_checks import check_foreign, check_rows
 from pipeline.commands.scheduled import ScheduledRun
-from pipeline.commit.discard import discard, finish_discard
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.ledger import Ledger
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.publish import clean
-from pipeline.commit.recover import Recovery, recover, withdraw
+from pipeline.commit.recover import Recovery, discard, finish_discard, recover, withdraw
 from pipeline.commit.repair import describe_damage, find_published_damage, index_publications, revoke
 from pipeline.commit.retries import Retry
 from pipeline.commit.run_record import Origin, RunState, is_begun
@@ -369,7 +368,7 @@ def prepare_output(config: RunConfig, storage: Storage, lease: Lease, keep: Sequ
         config: the configuration.
         storage: the output.
         lease: the caller's lease on it.
-        keep: see :func:`~pipeline.commit.discard.discard`.
+        keep: see :func:`~pipeline.commit.recover.discard`.
 
     Returns:
         The origin of the run that is there or begins now.

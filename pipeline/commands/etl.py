@@ -25,11 +25,10 @@ from pipeline.commands.run import monitor_of, run_held
 from pipeline.commands.run_checks import check_setup, check_writable
 from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commands.summary import RunSummary
-from pipeline.commit.discard import is_discarding
 from pipeline.commit.index import Inputs
 from pipeline.commit.lease import Lease, hold_lease
 from pipeline.commit.manifest import FENCE, Manifest
-from pipeline.commit.recover import recover
+from pipeline.commit.recover import is_discarding, recover
 from pipeline.commit.run_record import Origin, RunState
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, LeaseError

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,31 +12,24 @@ from typing import Any
 from pipeline import layout
 from pipeline.codec import redact
 from pipeline.commands.filter_source import dropped_by_reason
+from pipeline.commands.run_report import facts_of, published_aggregate, put_traces, trace_note
 from pipeline.commands.trace_output import trace_output
-from pipeline.commit.committed_rows import ROWS, PublishedPart, committed_tables, published_rows
+from pipeline.commit.committed_rows import ROWS, committed_tables
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, index_publication
-from pipeline.commit.part_files import load_aggregates
-from pipeline.commit.retries import describe_retries
 from pipeline.commit.run_record import RunState
-from pipeline.commit.sealed import read_state, seal, unseal
-from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
+from pipeline.errors import ConfigError, OutputError, SinkError
 from pipeline.reporting.aggregate import Aggregate, Aggregator
-from pipeline.reporting.chart import count
 from pipeline.reporting.comparison import Comparison, compared
-from pipeline.reporting.facts import Facts, Session
+from pipeline.reporting.facts import Facts
 from pipeline.reporting.page import render
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url, join, lies_inside
 from pipeline.types import Totals
-from pipeline.worker.row_traces import Traced
-from wedlm_base.version import VERSION
 
 _TRACES = 6
-_SESSIONS = 50
-"""Runs that are shown, the last ones."""
 
 
 def report(
@@ -141,7 +132,7 @@ def _with_traces(storage: Storage, facts: Facts, model: str, options: Mapping[st
         last = max((layout.epoch_of(key) for key in storage.keys(f"{layout.REPORT}/traces")), default=state.begun)
         with suppress(OSError, SinkError):
             put_traces(storage, last, traced)
-    return replace(facts, traces=traced.traces, trace_note=_trace_note(traced))
+    return replace(facts, traces=traced.traces, trace_note=trace_note(traced))
 
 
 def gather(storage: Storage) -> Facts:
@@ -186,121 +177,9 @@ def _facts_of_filtered(storage: Storage, state: RunState, manifest: Manifest) ->
     )
 
 
-def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggregate, notes: list[str]) -> Facts:
-    """The facts of a page, from the parts of an output's state."""
-    traced = load_traces(storage) or Traced()
-    planned = totals.rows if state.scheduled else max(state.rows, totals.rows)
-    settings = state.fingerprint
-    done = totals.rows >= planned
-    return Facts(
-        output=redact(str(storage.url)),
-        model=redact(str(settings.get("model", "")).partition("@")[0]),
-        made=time.time(),
-        version=VERSION,
-        state=_state(totals, planned, done=done),
-        complete=done,
-        planned_rows=planned,
-        totals=totals,
-        aggregate=aggregate,
-        settings={name: str(value) for name, value in sorted(settings.items()) if value not in (None, "", [], {})},
-        sessions=load_sessions(storage),
-        traces=traced.traces,
-        trace_note=_trace_note(traced),
-        notes=(*notes, *describe_retries(state.retries, totals.retried)),
-        scheduled=state.scheduled,
-    )
-
-
-def _trace_note(traced: Traced) -> str | None:
-    if not traced.reasons:
-        return None
-    reasons = "; ".join(dict.fromkeys(traced.reasons))
-    return f"Not shown step by step: {redact(reasons)}."
-
-
-def _state(totals: Totals, planned: int, *, done: bool) -> str:
-    if not done:
-        return f"{totals.rows:,} of {planned:,} rows done"
-    if totals.all_failed:
-        return "done, every row failed"
-    rows = "row" if totals.failed_rows == 1 else "rows"
-    return f"done, {count(totals.failed_rows)} {rows} failed" if totals.failed_rows else "done"
-
-
-def published_aggregate(
-    storage: Storage, manifest: Manifest, state: RunState, *, read: bool = True
-) -> tuple[Aggregate, int]:
-    """Of the published rows: of each part as it was made when the part was written, else from its rows.
-
-    Args:
-        storage: the output.
-        manifest: its publications.
-        state: its run record.
-        read: whether parts without an aggregate are read, which may take long.
-
-    Returns:
-        The aggregate, and how many parts are not in it, for want of theirs.
-
-    Raises:
-        DamagedError: a part that has to be read cannot be.
-    """
-    prefix: str = state.fingerprint["column_prefix"]
-    total, unread = Aggregate(), 0
-    for publication in manifest.publications:
-        known = load_aggregates(storage, [(part.sha256, part.rows) for part in publication.parts])
-        for own, part in zip(known, published_rows(storage, publication), strict=True):
-            if own is None and not read:
-                unread += 1
-                continue
-            total = total.merged_with(_read(part, prefix) if own is None else own)
-    return total, unread
-
-
-def _read(part: PublishedPart, prefix: str) -> Aggregate:
-    aggregator = Aggregator(prefix)
-    for table in part.tables():
-        aggregator.add(table)
-    return aggregator.result()
-
-
 def _committed_aggregate(storage: Storage, state: RunState) -> Aggregate:
     """Of all committed rows, which are read for it."""
     aggregator = Aggregator(state.fingerprint["column_prefix"])
     for table in committed_tables(storage, ROWS, state, state.schema):
         aggregator.add(table)
     return aggregator.result()
-
-
-def load_sessions(storage: Storage) -> tuple[Session, ...]:
-    """How the last runs went; records that cannot be read are left out."""
-    keys = sorted(storage.keys(f"{layout.REPORT}/sessions"))[-_SESSIONS:]
-    return tuple(found for key in keys if (found := load_session(storage, key)) is not None)
-
-
-def load_session(storage: Storage, key: str) -> Session | None:
-    """How a run went; None if there is no record of it that can be read."""
-    try:
-        return Session.from_dict(unseal(read_state(storage, key)))
-    except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
-        return None
-
-
-def put_traces(storage: Storage, epoch: int, traced: Traced) -> None:
-    """Keep traces, in place of those of earlier epochs."""
-    key = layout.traces(epoch)
-    storage.put(key, seal(json.loads(traced.to_json())))
-    storage.delete_objects([other for other in storage.keys(f"{layout.REPORT}/traces") if other < key])
-
-
-def load_traces(storage: Storage) -> Traced | None:
-    """The last traces that were kept; None if there are none that can be read."""
-    keys = storage.keys(f"{layout.REPORT}/traces")
-    try:
-        return Traced.from_json(json.dumps(unseal(read_state(storage, max(keys))))) if keys else None
-    except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
-        return None
-
-
-def write_page(storage: Storage, facts: Facts) -> None:
-    """Put the page into the output's state folder."""
-    storage.put(layout.REPORT_PAGE, render(facts).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -9,20 +10,23 @@ from contextlib import contextmanager, suppress
 
 from pipeline import layout
 from pipeline.codec import redact
-from pipeline.commands.report import facts_of, load_session, published_aggregate, put_traces, write_page
+from pipeline.commit.committed_rows import PublishedPart, published_rows
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.part_files import sweep_aggregates
+from pipeline.commit.part_files import load_aggregates, sweep_aggregates
+from pipeline.commit.retries import describe_retries
 from pipeline.commit.run_record import RunState
-from pipeline.commit.sealed import seal
+from pipeline.commit.sealed import read_state, seal, unseal
 from pipeline.config import RunConfig
-from pipeline.errors import LeaseLostError, log_failure
+from pipeline.errors import LeaseLostError, PipelineError, log_failure
 from pipeline.progress.monitor import Monitor
 from pipeline.progress.snapshot import Snapshot
 from pipeline.progress.views import Pulse
-from pipeline.reporting.aggregate import Aggregate
-from pipeline.reporting.facts import Session, TimeLine
+from pipeline.reporting.aggregate import Aggregate, Aggregator
+from pipeline.reporting.chart import count
+from pipeline.reporting.facts import Facts, Session, TimeLine
+from pipeline.reporting.page import render
 from pipeline.storage.protocol import Storage
 from pipeline.types import Totals
 from pipeline.worker.row_traces import Traced
@@ -31,6 +35,7 @@ from wedlm_base.version import VERSION
 _LOG = logging.getLogger(__name__)
 _PULSE_SECONDS = 0.5
 _KEPT_SESSIONS = 50
+"""Runs that are kept and shown, the last ones."""
 _OUTCOME_CHARACTERS = 300
 _DONE = "done"
 _UNDER_WAY = "under way, or killed"
@@ -161,3 +166,116 @@ def _notes(aggregate: Aggregate, totals: Totals, unread: int) -> list[str]:
             "`wedlm-batch report` reads the others too."
         )
     return notes
+
+
+def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggregate, notes: list[str]) -> Facts:
+    """The facts of a page, from the parts of an output's state."""
+    traced = load_traces(storage) or Traced()
+    planned = totals.rows if state.scheduled else max(state.rows, totals.rows)
+    settings = state.fingerprint
+    done = totals.rows >= planned
+    return Facts(
+        output=redact(str(storage.url)),
+        model=redact(str(settings.get("model", "")).partition("@")[0]),
+        made=time.time(),
+        version=VERSION,
+        state=_state(totals, planned, done=done),
+        complete=done,
+        planned_rows=planned,
+        totals=totals,
+        aggregate=aggregate,
+        settings={name: str(value) for name, value in sorted(settings.items()) if value not in (None, "", [], {})},
+        sessions=load_sessions(storage),
+        traces=traced.traces,
+        trace_note=trace_note(traced),
+        notes=(*notes, *describe_retries(state.retries, totals.retried)),
+        scheduled=state.scheduled,
+    )
+
+
+def trace_note(traced: Traced) -> str | None:
+    """Why rows have no traces; None if none lacks one."""
+    if not traced.reasons:
+        return None
+    reasons = "; ".join(dict.fromkeys(traced.reasons))
+    return f"Not shown step by step: {redact(reasons)}."
+
+
+def _state(totals: Totals, planned: int, *, done: bool) -> str:
+    if not done:
+        return f"{totals.rows:,} of {planned:,} rows done"
+    if totals.all_failed:
+        return "done, every row failed"
+    rows = "row" if totals.failed_rows == 1 else "rows"
+    return f"done, {count(totals.failed_rows)} {rows} failed" if totals.failed_rows else "done"
+
+
+def published_aggregate(
+    storage: Storage, manifest: Manifest, state: RunState, *, read: bool = True
+) -> tuple[Aggregate, int]:
+    """Of the published rows: of each part as it was made when the part was written, else from its rows.
+
+    Args:
+        storage: the output.
+        manifest: its publications.
+        state: its run record.
+        read: whether parts without an aggregate are read, which may take long.
+
+    Returns:
+        The aggregate, and how many parts are not in it, for want of theirs.
+
+    Raises:
+        DamagedError: a part that has to be read cannot be.
+    """
+    prefix: str = state.fingerprint["column_prefix"]
+    total, unread = Aggregate(), 0
+    for publication in manifest.publications:
+        known = load_aggregates(storage, [(part.sha256, part.rows) for part in publication.parts])
+        for own, part in zip(known, published_rows(storage, publication), strict=True):
+            if own is None and not read:
+                unread += 1
+                continue
+            total = total.merged_with(_read(part, prefix) if own is None else own)
+    return total, unread
+
+
+def _read(part: PublishedPart, prefix: str) -> Aggregate:
+    aggregator = Aggregator(prefix)
+    for table in part.tables():
+        aggregator.add(table)
+    return aggregator.result()
+
+
+def load_sessions(storage: Storage) -> tuple[Session, ...]:
+    """How the last runs went; records that cannot be read are left out."""
+    keys = sorted(storage.keys(f"{layout.REPORT}/sessions"))[-_KEPT_SESSIONS:]
+    return tuple(found for key in keys if (found := load_session(storage, key)) is not None)
+
+
+def load_session(storage: Storage, key: str) -> Session | None:
+    """How a run went; None if there is no record of it that can be read."""
+    try:
+        return Session.from_dict(unseal(read_state(storage, key)))
+    except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def put_traces(storage: Storage, epoch: int, traced: Traced) -> None:
+    """Keep traces, in place of those of earlier epochs."""
+    key = layout.traces(epoch)
+    storage.put(key, seal(json.loads(traced.to_json())))
+    storage.delete_objects([other for other in storage.keys(f"{layout.REPORT}/traces") if other < key])
+
+
+def load_traces(storage: Storage) -> Traced | None:
+    """The last traces that were kept; None if there are none that can be read."""
+    keys = storage.keys(f"{layout.REPORT}/traces")
+    try:
+        return Traced.from_json(json.dumps(unseal(read_state(storage, max(keys))))) if keys else None
+    except (PipelineError, OSError, LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def write_page(storage: Storage, facts: Facts) -> None:
+    """Put the page into the output's state folder."""
+    storage.put(layout.REPORT_PAGE, render(facts).encode())

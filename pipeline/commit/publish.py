@@ -30,7 +30,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.commit.discard import remove_parts
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest, Publication, index_publication, write_units
@@ -206,6 +205,21 @@ def make_visible(storage: Storage, manifest: Manifest, decided: tuple[Publicatio
         put_card(storage, publication.format, publication.schema)
     manifest.save(storage, epoch)
     return manifest
+
+
+def parts_in(storage: Storage, folder: str) -> list[str]:
+    """Keys of the files in a folder that a run may have put there."""
+    return [key for key in storage.keys(folder) if layout.is_part(key.removeprefix(f"{folder}/"))]
+
+
+def remove_parts(storage: Storage, folder: str) -> bool:
+    """Remove a run's files from a folder; True if the folder is gone, False if files of others stay in it."""
+    parts = parts_in(storage, folder)
+    if len(parts) == len(storage.keys(folder)):
+        storage.delete(folder)  # at once, where the storage can
+        return True
+    storage.delete_objects(parts)
+    return False
 
 
 def put_card(storage: Storage, format: str, schema: pa.Schema) -> None:

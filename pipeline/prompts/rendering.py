@@ -1,4 +1,8 @@
-"""Renders templates in a process with limits of memory and processor time: a row that exceeds one fails alone."""
+"""Renders templates in a process with limits of memory and processor time: a row that exceeds one fails alone.
+
+The process runs this module. A request is the kind of the template, its source and its variables; the answer is the
+text, or the error.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,13 @@ import functools
 import os
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.codec import RequestError, TemplateLimitError
-from pipeline.prompts.limited_process import ExceededError, LimitedProcess, UnsendableError
-from pipeline.prompts.render_server import Kind
+from pipeline.prompts.limited_process import ExceededError, LimitedProcess, UnsendableError, serve
 from pipeline.settings.template import PromptTemplate
 from wedlm_core.templating import ChatTemplate
 
-_SERVER = f"{__name__.rpartition('.')[0]}.render_server"
-"""The module that the process runs, as this process calls it."""
 _SECONDS, _BYTES = 5, 1 << 30  # of a row; a conversation of 5,000 messages takes a fifth of a second
 
 
@@ -71,7 +72,45 @@ def _is_sendable(value: object) -> bool:
 
 @functools.cache
 def _process() -> LimitedProcess:
-    return LimitedProcess(_SERVER, lambda: None, seconds=_SECONDS, most_bytes=_BYTES)
+    return LimitedProcess(__name__, lambda: None, seconds=_SECONDS, most_bytes=_BYTES)
 
 
 os.register_at_fork(after_in_child=_process.cache_clear)  # two processes cannot share a connection
+
+
+Kind = Literal["prompt", "chat"]
+"""Prompt templates of runs, whose variables are a row's cells; and chat templates of models."""
+_MOST_CHARS = 2_000  # of an error
+
+
+def main(descriptor: int) -> None:
+    """Be that process: serve the connection of this number."""
+    serve(descriptor, lambda opening: rendered)
+
+
+def rendered(request: tuple[Kind, str, Mapping[str, Any]]) -> str | Exception:
+    """The text of a template, or the error that it raises; out of memory is for the caller, whatever that means."""
+    kind, source, variables = request
+    try:
+        return _template(kind, source).render(variables)
+    except MemoryError:
+        raise
+    except Exception as error:
+        return _portable(error)
+
+
+@functools.lru_cache(maxsize=8)
+def _template(kind: Kind, source: str) -> PromptTemplate | ChatTemplate:
+    return PromptTemplate(source) if kind == "prompt" else ChatTemplate(source)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error as another process reads it; of one that is very long, or cannot be sent, its name and begin."""
+    try:
+        text = str(error)
+        if len(text) <= _MOST_CHARS:
+            read: Exception = pickle.loads(pickle.dumps(error))
+            return read
+        return RuntimeError(f"{type(error).__name__}: {text[:_MOST_CHARS]}...")
+    except Exception:
+        return RuntimeError(type(error).__name__)

@@ -8,8 +8,7 @@ in the output. Every process builds it when it starts and loses it when it ends.
 from pipeline.commit.index.committed import CommittedUnits, row_of
 from pipeline.commit.index.inputs import Inputs, ProcessedFile
 from pipeline.commit.index.planned import PlannedUnits
-from pipeline.commit.index.published import IndexedUnit, PublishedUnit, PublishedUnits
-from pipeline.commit.index.tables import Index
+from pipeline.commit.index.published import Index, IndexedUnit, PublishedUnit, PublishedUnits
 
 __all__ = [
     "CommittedUnits",

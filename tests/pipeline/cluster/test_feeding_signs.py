@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.cluster.feeding import _Loop
 from pipeline.cluster.generate_actor import Sign
-from pipeline.cluster.metric_sources import DriverSource
+from pipeline.cluster.metrics import DriverSource
 from pipeline.cluster.resources import ActorResources
 from pipeline.stopping import Stop
 from pipeline.worker.notice import SIGTERM

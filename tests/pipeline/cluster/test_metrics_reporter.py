@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cluster.metric_sources import ActorSource, DriverSource
-from pipeline.cluster.metrics import LABELS, METRICS, Metric
+from pipeline.cluster.metrics import LABELS, METRICS, ActorSource, DriverSource, Metric
 from pipeline.cluster.metrics_reporter import Instrument, Reporter, label_of, labels_of, seconds_between
 from pipeline.config import RunConfig
 from pipeline.types import CommitRecord

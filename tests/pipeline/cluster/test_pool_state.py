@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from pipeline.cluster.metric_sources import DriverSource, engine_load
+from pipeline.cluster.metrics import DriverSource, engine_load
 from pipeline.cluster.pool_state import EngineLoads, PoolState
 from pipeline.progress.snapshot import Stage
 from wedlm_core.engine.scheduling.counters import EngineCounters, EngineSnapshot

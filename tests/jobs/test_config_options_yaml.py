@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from jobs import generate
-from jobs.strict_yaml import read_yaml
+from jobs.config_options import read_yaml
 
 TWICE = {
     "a field": "actors: 1\nactors: 4\n",
