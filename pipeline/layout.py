@@ -178,11 +178,6 @@ def dead_letters(number: int, epoch: int) -> str:
     return f"{DEAD_LETTERS}/{publication(number)}.{epoch:08d}"
 
 
-def published_dead_letters(name: str) -> str:
-    """Key of the dead-letter table that a publication names."""
-    return f"{DEAD_LETTERS}/{name}"
-
-
 def units(number: int, epoch: int) -> str:
     """Key of the list of a publication's units."""
     return f"{UNITS}/{publication(number)}.{epoch:08d}.arrow"
@@ -191,16 +186,6 @@ def units(number: int, epoch: int) -> str:
 def inputs(number: int, epoch: int) -> str:
     """Key of the list of input files that a publication adds to the watermark."""
     return f"{INPUTS}/{publication(number)}.{epoch:08d}.arrow"
-
-
-def named_inputs(name: str) -> str:
-    """Key of a list of input files that a publication names."""
-    return f"{INPUTS}/{name}"
-
-
-def named_units(name: str) -> str:
-    """Key of the list of units that a publication names."""
-    return f"{UNITS}/{name}"
 
 
 def staged_rows(unit_id: str, attempt: int, sha256: str) -> str:

@@ -7,72 +7,62 @@ from typing import Any
 from pipeline.cluster.node_watch import fate_of
 from pipeline.config import RunConfig
 from pipeline.worker.crash_bisection import CrashBisection
-from pipeline.worker.crash_trial import Attempt, Rows, Verdict
+
+
+def _asked(name: str) -> Any:
+    """The method of this name, which blocks for the answer."""
+
+    def ask(bisection: RemoteBisection, *args: Any, **options: Any) -> Any:
+        import ray
+
+        return ray.get(getattr(bisection.handle, name).remote(*args, **options))
+
+    return ask
+
+
+def _told(name: str) -> Any:
+    """The method of this name, which does not block; Ray keeps the order of one process's calls."""
+
+    def tell(bisection: RemoteBisection, *args: Any) -> None:
+        getattr(bisection.handle, name).remote(*args)
+
+    return tell
 
 
 class RemoteBisection:
-    """A :class:`CrashBisection` in a Ray actor. If the actor is lost, the search starts again with no history."""
+    """A :class:`CrashBisection` in a Ray actor. If the actor is lost, the search starts again with no history.
+
+    Attributes:
+        handle: of the actor.
+    """
+
+    start_process = _asked("start_process")
+    begin_unit = _asked("begin_unit")
+    begin_step = _asked("begin_step")  # recorded before the step: this process may die in it
+    is_suspect = _asked("is_suspect")
+    lose_step = _asked("lose_step")
+    finish_step = _told("finish_step")
+    finish_unit = _told("finish_unit")
+    abandon_unit = _told("abandon_unit")
+    reach = _told("reach")
 
     def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def start_process(self, worker: str, process: str = "", machine: str = "") -> Verdict:
-        """Blocks for the answer."""
-        return self._ask("start_process", worker, process, machine)
+        self.handle = handle
 
     def end_process(self, worker: str) -> None:
         """Does not block."""
         # Not retried: Ray would tell the user if the end of the session cuts it off.
-        self._handle.end_process.options(max_task_retries=0).remote(worker)
-
-    def begin_unit(
-        self, unit_id: str, rows: int, process: str, *, alone: bool = False, forks: bool = False
-    ) -> Attempt:  # fmt: skip
-        """Blocks for the answer."""
-        return self._ask("begin_unit", unit_id, rows, process, alone=alone, forks=forks)
-
-    def begin_step(self, unit_id: str, process: str, step: Rows) -> None:
-        """Blocks until it is recorded: this process may die next."""
-        self._ask("begin_step", unit_id, process, step)
-
-    def is_suspect(self, unit_id: str) -> bool:
-        """Blocks for the answer."""
-        return self._ask("is_suspect", unit_id)
-
-    def finish_step(self, unit_id: str, process: str, step: Rows, results: bytes) -> None:
-        """Does not block; Ray keeps the order of one process's calls."""
-        self._handle.finish_step.remote(unit_id, process, step, results)
-
-    def lose_step(self, unit_id: str, rows: int, step: Rows) -> Attempt:
-        """Blocks for the answer."""
-        return self._ask("lose_step", unit_id, rows, step)
-
-    def finish_unit(self, unit_id: str) -> None:
-        """Does not block."""
-        self._handle.finish_unit.remote(unit_id)
-
-    def abandon_unit(self, unit_id: str) -> None:
-        """Does not block."""
-        self._handle.abandon_unit.remote(unit_id)
-
-    def reach(self, worker: str, stage: str) -> None:
-        """See :class:`_Recorder`. Does not block."""
-        self._handle.reach.remote(worker, stage)
+        self.handle.end_process.options(max_task_retries=0).remote(worker)
 
     def reached(self) -> Any:
         """A reference to the records of :class:`_Recorder`."""
-        return self._handle.reached.remote()
+        return self.handle.reached.remote()
 
     def close(self) -> None:
         """End its process. Handles that went to other processes would keep it for as long as the session lasts."""
         import ray
 
-        ray.kill(self._handle)
-
-    def _ask(self, name: str, *args: Any, **options: Any) -> Any:
-        import ray
-
-        return ray.get(getattr(self._handle, name).remote(*args, **options))
+        ray.kill(self.handle)
 
 
 class _Recorder(CrashBisection):

@@ -265,7 +265,7 @@ def unproven(storage: Storage, manifest: Manifest, origin: Origin) -> Iterator[t
         read_ledger(storage, index.records, origin.begun)
         for publication in manifest.publications:
             index_publication(storage, publication, index.published)
-            fault = next((f"{key}: {faults[key]}" for key in publication.keys if key in faults), None)
+            fault = next((f"{key}: {faults[key]}" for key in publication.files if key in faults), None)
             lacking = (unit.unit.unit_id for unit in index.published.units(publication.position) if unit.record is None)
             if fault is None and (unit_id := next(lacking, None)) is not None:
                 fault = f"the ledger lacks its unit {unit_id}"

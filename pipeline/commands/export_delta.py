@@ -130,7 +130,7 @@ def _published(source: Storage) -> tuple[Manifest, str]:
     if first.format != "parquet":
         raise ConfigError(f"output_format={first.format!r}: a Delta table is of Parquet files. Generate to "
                           'output_format="parquet".')  # fmt: skip
-    check_columns(max(manifest.decided, key=lambda publication: len(publication.schema)).schema)
+    check_columns(manifest.widest.schema)
     named = f"{state.fingerprint_hash}\x1f{state.begun}\x1f{first.number}\x1f{first.units.sha256}"
     return manifest, f"wedlm-{hashlib.blake2b(named.encode(), digest_size=8).hexdigest()}"
 

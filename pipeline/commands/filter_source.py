@@ -42,8 +42,8 @@ class FilteredOutput:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of its rows: that of the publication with the most columns, as columns are only ever added."""
-        return max((p.schema for p in self.manifest.publications), key=len)
+        """Of its rows."""
+        return self.manifest.widest.schema
 
     @property
     def format(self) -> str:
@@ -54,20 +54,18 @@ class FilteredOutput:
     def identity(self) -> dict[str, Any]:
         """Which publications these are, and a hash of all their files; another content is another identity."""
         digest = hashlib.sha256()
-        for publication in self.manifest.publications:
-            for part in publication.parts:
-                digest.update(f"{publication.name}/{part.name}/{part.sha256}\n".encode())
+        for key, part in self.manifest.parts.items():
+            digest.update(f"{key}/{part.sha256}\n".encode())
         return {
             "source.publications": [publication.name for publication in self.manifest.publications],
-            "source.rows": sum(part.rows for p in self.manifest.publications for part in p.parts),
+            "source.rows": self.manifest.rows,
             "source.sha256": digest.hexdigest(),
         }
 
     @property
     def bytes_per_row(self) -> float:
         """Of its files, on average; at least 1."""
-        parts = [part for publication in self.manifest.publications for part in publication.parts]
-        return max(1.0, sum(part.bytes for part in parts) / max(1, sum(part.rows for part in parts)))
+        return max(1.0, sum(part.bytes for part in self.manifest.parts.values()) / max(1, self.manifest.rows))
 
     def check(self) -> None:
         """Check every published file against its checksum.
@@ -76,12 +74,11 @@ class FilteredOutput:
             DamagedError: one is missing or damaged.
             OutputError: a run replaced one during the read.
         """
-        for publication in self.manifest.publications:
-            for part, key in zip(publication.parts, publication.part_keys, strict=True):
-                try:
-                    check_object(self.storage, key, part.sha256)
-                except FoundDamageError as error:
-                    raise reading_error(self.storage, error.damages) from error
+        for key, part in self.manifest.parts.items():
+            try:
+                check_object(self.storage, key, part.sha256)
+            except FoundDamageError as error:
+                raise reading_error(self.storage, error.damages) from error
 
     def tables(self) -> Iterator[pa.Table]:
         """Its rows, in order."""

@@ -108,7 +108,7 @@ def _published(output: str | os.PathLike[str], options: Mapping[str, Any] | None
     state = RunState.load(storage)
     if state is None or not manifest.publications:
         raise OutputError(f"{storage.url}: nothing is published there. Run `wedlm-batch generate` to its end first.")
-    parts = {key: part for p in manifest.publications for key, part in zip(p.part_keys, p.parts, strict=True)}
+    parts = manifest.parts
     named = "".join(f"{key}\x1f{part.sha256}\x1e" for key, part in parts.items())
     digest = hashlib.blake2b(f"{_CARD_VERSION}\x1e{VERSION}\x1e{license}\x1e{named}".encode(), digest_size=12)
     return HubContent(
@@ -122,7 +122,6 @@ def _published(output: str | os.PathLike[str], options: Mapping[str, Any] | None
 
 def _card(storage: Storage, manifest: Manifest, state: RunState, repo: str, license: str | None, digest: str) -> str:
     settings = state.fingerprint
-    widest = max(manifest.publications, key=lambda publication: len(publication.schema))
     parts = [part for publication in manifest.publications for part in published_rows(storage, publication)]
     statistics = statistics_of(parts, settings["column_prefix"])
     if state.derived is None:
@@ -138,8 +137,8 @@ def _card(storage: Storage, manifest: Manifest, state: RunState, repo: str, lice
         model=", ".join(dict.fromkeys(name.rstrip("/").rpartition("/")[2] for name in models)),
         selected=state.derived is not None,
         settings=shown,
-        format=widest.format,
-        schema=widest.schema,
+        format=manifest.widest.format,
+        schema=manifest.widest.schema,
         statistics=statistics,
         version=VERSION,
     )

@@ -200,9 +200,7 @@ def _published(storage: Storage, table: str, options: Mapping[str, Any]) -> Outp
         if storage.exists(layout.RUN):
             state = "a run was begun but not finished: run it again to continue, or read with committed=True"
         raise OutputError(f"{storage.url}: nothing is published there ({state}).")
-    # Columns are only ever added to a table, so the schema with the most has all of them.
-    widest = max(manifest.publications, key=lambda publication: len(publication.schema))
-    schema = widest.schema if table == "rows" else widest.dead_schema
+    schema = manifest.widest.schema if table == "rows" else manifest.widest.dead_schema
     parts = [
         replace(part, schema=schema, lacks=len(part.schema) < len(schema))
         for publication in manifest.publications

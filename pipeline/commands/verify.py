@@ -289,7 +289,7 @@ def _check_ledger(
 
 def _check_foreign_files(storage: Storage, manifest: Manifest, found: Findings) -> None:
     """Find files that plain readers of the folder would take for published ones."""
-    ours = {f"{p.name}/{part.name}" for p in manifest.publications for part in p.parts}
+    ours = manifest.parts
     suffixes = tuple(format_.suffix for format_ in FORMATS.values())
     for key in itertools.chain.from_iterable(storage.walk(".")):
         strange = key not in ours and not key.startswith(f"{layout.STATE}/")

@@ -63,12 +63,11 @@ def _check_files(output: FilteredOutput, found: Findings) -> bool:
     """Whether all files are as they were published."""
     whole = True
     for publication in output.manifest.publications:
-        records = [*publication.parts, *([publication.dead_letters] if publication.dead_letters else [])]
-        for part, key in zip(records, publication.keys, strict=True):
+        for key, part in publication.files.items():
             whole &= bool(check_bytes(output.storage, key, part, found))
             found.add("parts", 1)
             found.add("bytes", part.bytes)
-        found.add("output_rows", sum(part.rows for part in publication.parts))
+    found.add("output_rows", output.manifest.rows)
     return whole
 
 

@@ -13,7 +13,6 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from pipeline import layout
 from pipeline.commands.drawn_rows import Drawn
 from pipeline.commands.verify_inputs import correction_faults, input_faults
 from pipeline.commit.index import Index, IndexedUnit
@@ -283,7 +282,7 @@ def _check_letters(
     letters = _Letters()
     part = publication.dead_letters
     if part is not None:
-        key = layout.published_dead_letters(part.name)
+        key = str(publication.dead_key)
         if check_bytes(storage, key, part, found) is None:
             return
         try:

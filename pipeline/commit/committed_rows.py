@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from pipeline import layout
 from pipeline.commit.index import Index, IndexedUnit, Inputs
 from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, Publication, index_publication
@@ -69,22 +68,15 @@ class PublishedPart:
 def published_rows(storage: Storage, publication: Publication) -> list[PublishedPart]:
     """The parts of a publication, in input order."""
     return [
-        PublishedPart(
-            storage=storage,
-            key=f"{publication.name}/{part.name}",
-            format=publication.format,
-            schema=publication.schema,
-        )
-        for part in publication.parts
+        PublishedPart(storage=storage, key=key, format=publication.format, schema=publication.schema)
+        for key in publication.part_keys
     ]
 
 
 def published_dead_letters(storage: Storage, publication: Publication) -> list[PublishedPart]:
     """The dead-letter file of a publication, as a list of at most one; empty if no row failed."""
-    if publication.dead_letters is None:
-        return []
-    key = layout.published_dead_letters(publication.dead_letters.name)
-    return [PublishedPart(storage=storage, key=key, format=publication.format, schema=publication.dead_schema)]
+    key, schema = publication.dead_key, publication.dead_schema
+    return [] if key is None else [PublishedPart(storage=storage, key=key, format=publication.format, schema=schema)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ class Publication:
     @property
     def units_key(self) -> str:
         """Key of the list of its units."""
-        return layout.named_units(self.units.name)
+        return f"{layout.UNITS}/{self.units.name}"
 
     @property
     def part_keys(self) -> list[str]:
@@ -81,10 +81,15 @@ class Publication:
         return [f"{self.name}/{part.name}" for part in self.parts]
 
     @property
-    def keys(self) -> list[str]:
-        """Keys of its parts and of its dead letters."""
-        letters = self.dead_letters
-        return [*self.part_keys, *([] if letters is None else [layout.published_dead_letters(letters.name)])]
+    def dead_key(self) -> str | None:
+        """Key of its dead letters; None if it has none."""
+        return None if self.dead_letters is None else f"{layout.DEAD_LETTERS}/{self.dead_letters.name}"
+
+    @property
+    def files(self) -> dict[str, PartRecord]:
+        """Key -> record of each part, and of the dead letters."""
+        letters = {} if self.dead_key is None or self.dead_letters is None else {self.dead_key: self.dead_letters}
+        return {**dict(zip(self.part_keys, self.parts, strict=True)), **letters}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that :meth:`parse` reads back."""
@@ -155,6 +160,21 @@ class Manifest:
         return tuple(last[position] for position in sorted(last))
 
     @property
+    def parts(self) -> dict[str, PartRecord]:
+        """Key -> record of each visible part, in order."""
+        return {key: part for own in self.publications for key, part in zip(own.part_keys, own.parts, strict=True)}
+
+    @property
+    def rows(self) -> int:
+        """Rows of all visible parts."""
+        return sum(part.rows for part in self.parts.values())
+
+    @property
+    def widest(self) -> Publication:
+        """The visible publication with the most columns: columns are only ever added to a table, so it has all."""
+        return max(self.publications, key=lambda publication: len(publication.schema))
+
+    @property
     def inputs(self) -> tuple[PartRecord, ...]:
         """The lists of input files that make up the watermark: those that the last decision names."""
         last = max(self.decided, key=lambda publication: publication.number, default=None)
@@ -202,7 +222,7 @@ class Manifest:
 
     def save(self, storage: Storage, epoch: int) -> None:
         """Write the manifest, as the holder of the lease of this epoch."""
-        parts = {f"{p.name}/{part.name}": part.rows for p in self.publications for part in p.parts}
+        parts = {key: part.rows for key, part in self.parts.items()}
         raw = {**_without_schemas(p.to_dict() for p in self.decided), "parts": parts}
         before = storage.keys(layout.MANIFEST)
         own = [layout.count_of(key) for key in before if layout.epoch_of(key) == epoch]

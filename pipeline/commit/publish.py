@@ -251,9 +251,8 @@ def clean(storage: Storage, manifest: Manifest, index: Index, lease: Lease, *, u
             done |= set(keys) - {key for record in index.records.among(ids) for key in staged_keys(record)}
         storage.delete_objects(sorted(done))
     visible = manifest.publications
-    named = {layout.published_dead_letters(p.dead_letters.name) for p in visible if p.dead_letters is not None}
-    named |= {p.units_key for p in visible}
-    named |= {layout.named_inputs(part.name) for part in manifest.inputs}
+    named = {key for p in visible for key in (p.dead_key, p.units_key)}
+    named |= {f"{layout.INPUTS}/{part.name}" for part in manifest.inputs}
     there = itertools.chain.from_iterable(map(storage.keys, (layout.DEAD_LETTERS, layout.UNITS, layout.INPUTS)))
     storage.delete_objects([key for key in there if key not in named and _is_past(key, manifest, lease.epoch)])
     unfinished = {

@@ -134,7 +134,7 @@ def find_published_damage(storage: Storage, manifest: Manifest, *, prove: bool) 
     letters = storage.sizes(layout.DEAD_LETTERS) if manifest.publications else {}
     for publication in manifest.publications:
         sizes = {**letters, **storage.sizes(publication.name)}
-        for key, part in _files(publication):
+        for key, part in publication.files.items():
             fault = _size_fault(sizes.get(key), part)
             if fault is None and prove:
                 try:
@@ -150,12 +150,6 @@ def _size_fault(size: int | None, part: PartRecord) -> str | None:
     if size is None:
         return f"missing, with {part.rows} rows"
     return None if size == part.bytes else f"{size} bytes in the place of {part.bytes}"
-
-
-def _files(publication: Publication) -> Iterator[tuple[str, PartRecord]]:
-    yield from zip(publication.part_keys, publication.parts, strict=True)
-    if publication.dead_letters is not None:
-        yield layout.published_dead_letters(publication.dead_letters.name), publication.dead_letters
 
 
 def describe_damage(url: str, damages: Sequence[Damage]) -> str:
@@ -183,7 +177,7 @@ def published(storage: Storage, remedy: str) -> Iterator[None]:
 
 def reading_error(storage: Storage, damages: Sequence[Damage]) -> OutputError:
     """The error of a reader that found ``damages``. Files that a run replaces at this moment are not damaged."""
-    visible = {key for publication in Manifest.load(storage).publications for key in publication.keys}
+    visible = {key for publication in Manifest.load(storage).publications for key in publication.files}
     holder = current_holder(storage)
     if holder is None and visible.issuperset(damage.key for damage in damages):
         return DamagedError(describe_damage(storage.url, damages))
@@ -224,8 +218,7 @@ def _units_of(damage: Damage, manifest: Manifest, index: Index) -> list[tuple[st
         if damage.key in publication.part_keys:
             number = publication.part_keys.index(damage.key)
             return [(u.unit.unit_id, u.unit.attempt) for u in units if u.part == number]
-        letters = publication.dead_letters
-        if letters is not None and damage.key == layout.published_dead_letters(letters.name):
+        if damage.key == publication.dead_key:
             return [(u.unit.unit_id, u.unit.attempt) for u in units if u.unit.failed]
     raise DamagedError(f"{damage.key}: {damage.fault}, and it belongs to no unit", "Discard the run with mode='new'.")
 

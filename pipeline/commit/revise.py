@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from pipeline import layout
 from pipeline.commit.index import Index, IndexedUnit
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest, Publication
@@ -165,8 +164,8 @@ def dead_pieces(
         failed, place = unit.unit.failed, None
         if failed:
             assert publication.dead_letters is not None
-            key = layout.published_dead_letters(publication.dead_letters.name)
-            sha256 = publication.dead_letters.sha256
-            place = Place(key=key, first_row=row, num_rows=failed, format=publication.format, sha256=sha256)
+            assert publication.dead_key is not None
+            place = Place(key=publication.dead_key, first_row=row, num_rows=failed, format=publication.format,
+                          sha256=publication.dead_letters.sha256)  # fmt: skip
         yield unit, place
         row += failed

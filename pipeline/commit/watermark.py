@@ -52,7 +52,7 @@ def load_watermark(storage: Storage, manifest: Manifest, inputs: Inputs) -> None
     )
     for number, part in enumerate(manifest.inputs):
         enter = partial(inputs.enter, number=number)
-        read_list(storage, layout.named_inputs(part.name), part, ProcessedFile, enter, about)
+        read_list(storage, f"{layout.INPUTS}/{part.name}", part, ProcessedFile, enter, about)
     inputs.keep_positions([publication.position for publication in manifest.publications])
 
 
