@@ -16,16 +16,12 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from typing import Final
 
-import pipeline
-from jobs.cli import NO_OUTPUT, Parser, collect, show_stages
+from jobs.cli import ERRORS, NO_OUTPUT, Parser, collect, refused, show_stages
 from jobs.config_options import add_config_options
 from jobs.quiet_end import end_quietly
-from pipeline.codec import WeDLMError
 from pipeline.commands.calibrate import Calibration, CalibrationConfig, Trial, calibrate
 
 _STRATEGY: Final = "streaming"
@@ -33,7 +29,7 @@ _STRATEGY: Final = "streaming"
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.calibrate") -> int:
     """Calibrate and print; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_config_options(parser)
     parser.add_argument("--floor", type=float, required=True, help="Keep this agreement, such as 0.98.")
     parser.add_argument("--measure", choices=("token", "answer"), default="token",
@@ -59,9 +55,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.calibrat
         config = collect(args)
         show_stages()
         found = calibrate(config, wanted)
-    except (pipeline.PipelineError, WeDLMError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except ERRORS as error:
+        return refused(error)
     print(report(found, wanted, window=config.sampling.window_size))
     return 0 if found.threshold is not None else 1
 

@@ -27,18 +27,16 @@ from typing import Any
 import pipeline
 from jobs.cli import Parser, add_progress_options, begin_showing, collect_with
 from jobs.config_options import add_config_options
-from jobs.generate import RUN_ENDS, report_end, stop
+from jobs.generate import RUN_ENDS, end_status, report_end, stop
 from jobs.next_commands import commands_of_chain, commands_of_stages
 from jobs.quiet_end import end_quietly
 from pipeline import RunConfig
 from pipeline.commands.chain_config import ChainConfig
 
-_ALL_FAILED = 3
-
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.chain") -> int:
     """Run the job; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_config_options(parser)
     parser.add_argument("--redo", metavar="STAGE", help="Discard this stage and all later stages, and run them again.")
     add_progress_options(parser)
@@ -57,12 +55,7 @@ def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
     summary = result.summary
     of_stages = commands_of_stages(summary, config, prog)
     summary.table(of_stages, commands_of_chain(summary, config, prog, argv)).write(sys.stdout)
-    if not summary.all_failed:
-        return 0
-    print(
-        "error: every row of a stage failed; correct the cause, then --retry-failed, or --redo STAGE", file=sys.stderr
-    )
-    return _ALL_FAILED
+    return end_status(summary.all_failed, "row of a stage", "or --redo STAGE")
 
 
 def make_config(args: argparse.Namespace) -> ChainConfig:

@@ -17,8 +17,8 @@ from typing import Any, NoReturn, TypeVar
 import yaml
 
 from jobs.config_options import OPTIONS, Option, as_yaml, read_yaml, warn_of_literals, yaml_fault
-from pipeline import ConfigError, RunConfig
-from pipeline.codec import redact
+from pipeline import ConfigError, PipelineError, RunConfig
+from pipeline.codec import WeDLMError, redact
 from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.views import PROGRESS_MODES, resolve_mode
 from pipeline.stages import LOGGER, seconds_since_start
@@ -37,8 +37,8 @@ _FIELD = re.compile(r"[A-Za-z_][\w.]*")
 class Parser(argparse.ArgumentParser):
     """A parser with ``--version`` whose errors are short and show no values, which may be credentials."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(add_help=False, **options)
+    def __init__(self, prog: str | None = None, about: str | None = None) -> None:
+        super().__init__(prog, description=about, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False)
         self.add_argument("-h", "--help", action="help", help="Print this help and exit.")
         self.add_argument("--version", action="version", version=f"wedlm-batch {VERSION}",
                           help="Print the version and exit.")  # fmt: skip
@@ -56,6 +56,16 @@ class Parser(argparse.ArgumentParser):
         known = [option for action in self._actions for option in action.option_strings]
         near = [other for name in names for other in difflib.get_close_matches(name, known, n=2, cutoff=0.75)]
         return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+ERRORS = (PipelineError, WeDLMError)
+"""Errors that end a command with a line."""
+
+
+def refused(error: Exception, but: type[Exception] | tuple[type[Exception], ...] = ()) -> int:
+    """Print why a command ended; its exit status: 2, or 1 for errors of the type ``but``."""
+    print(redact(f"error: {error}"), file=sys.stderr)
+    return 1 if isinstance(error, but) else 2
 
 
 class _Stages(logging.Handler):

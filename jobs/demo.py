@@ -14,7 +14,6 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,7 +66,7 @@ def _sample(rows: list[dict[str, Any]], count: int) -> str:
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -> int:
     """Generate, then show; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     parser.add_argument("--output", default="out/demo", help="Write to this folder (out/demo).")
     parser.add_argument("--model", default="tiny", help="Use this model (tiny).")
     parser.add_argument(

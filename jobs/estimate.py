@@ -15,7 +15,6 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from jobs.cli import NO_OUTPUT, Parser
@@ -26,7 +25,7 @@ from jobs.quiet_end import end_quietly
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.estimate") -> int:
     """Generate the sample, print its findings; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_config_options(parser)
     parser.add_argument(
         "--rows", type=int, default=64, metavar="N", help="Sample this many rows (64).", dest="estimate"

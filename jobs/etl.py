@@ -29,7 +29,7 @@ from typing import Any
 import pipeline
 from jobs.cli import Parser, add_progress_options, begin_showing, collect_with
 from jobs.config_options import add_config_options
-from jobs.generate import RUN_ENDS, report_end, stop
+from jobs.generate import RUN_ENDS, end_status, report_end, stop
 from jobs.next_commands import next_commands
 from jobs.quiet_end import end_quietly
 from pipeline import ConfigError, RunConfig
@@ -37,7 +37,6 @@ from pipeline.commands.etl import describe_counts, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig
 from pipeline.plan.intake import ON_CHANGED, Intake
 
-_ALL_FAILED = 3
 _OWN = tuple(field.name for field in fields(EtlConfig) if field.name != "run")
 
 
@@ -48,7 +47,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.etl") ->
 
 def make_parser(prog: str) -> Parser:
     """The command line."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_config_options(parser)
     own = parser.add_argument_group("scheduled runs")
     own.add_argument("--since", metavar="VALUE", help="Read from this partition on, such as 2026-11-01.")
@@ -96,10 +95,7 @@ def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
         print(describe_counts(result.counts))
         commands = next_commands(result.summary, config.run, prog, argv, scheduled=True)
         result.summary.table(commands).write(sys.stdout)
-    if result.summary is None or not result.summary.session.all_failed:
-        return 0
-    print("error: every row failed; correct the cause, then --retry-failed", file=sys.stderr)
-    return _ALL_FAILED
+    return end_status(result.summary is not None and result.summary.session.all_failed, "row")
 
 
 def make_config(args: argparse.Namespace) -> EtlConfig:

@@ -16,23 +16,20 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
 
 from jobs.cli import Parser, add_progress_options, begin_showing, collect
 from jobs.config_options import add_config_options
-from jobs.generate import RUN_ENDS, report_end, stop
+from jobs.generate import RUN_ENDS, end_status, report_end, stop
 from jobs.quiet_end import end_quietly
 from pipeline import evaluate
-
-_ALL_FAILED = 3
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.evaluate") -> int:
     """Run the job and score it; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_config_options(parser)
     own = parser.add_argument_group("scores")
     own.add_argument(
@@ -57,10 +54,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.evaluate
         return report_end(error)
     found.summary.table().write(sys.stdout)
     print(found.describe())
-    if not found.summary.total.all_failed:
-        return 0
-    print("error: every row failed; correct the cause, then --retry-failed, or --mode new", file=sys.stderr)
-    return _ALL_FAILED
+    return end_status(found.summary.total.all_failed, "row", "or --mode new")
 
 
 if __name__ == "__main__":

@@ -19,21 +19,19 @@ Exit status:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser
+from jobs.cli import ERRORS, Parser, refused
 from jobs.config_options import add_output_options, parse_options
 from jobs.quiet_end import end_quietly
-from pipeline.codec import WeDLMError, redact
 
 _DELTA = "delta"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.export") -> int:
     """Export; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_output_options(parser)
     parser.add_argument(
         "--to", required=True, metavar="PLACE", help="Write answers to this file, or rows to this Delta table."
@@ -52,9 +50,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.export")
     args = parser.parse_args(argv)
     try:
         lines = _delta(args) if args.format == _DELTA else _openai_batch(args)
-    except (pipeline.PipelineError, WeDLMError, OSError) as error:
-        print(redact(f"error: {error}"), file=sys.stderr)
-        return 1 if isinstance(error, pipeline.SinkError) else 2
+    except (*ERRORS, OSError) as error:
+        return refused(error, but=pipeline.SinkError)
     print("\n".join(lines))
     return 0
 

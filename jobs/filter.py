@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 import pipeline
-from jobs.cli import Parser
+from jobs.cli import Parser, refused
 from jobs.config_options import add_output_options, read_yaml
 from jobs.quiet_end import end_quietly
 from pipeline.config import MODES
@@ -38,7 +38,7 @@ _AT_FAULT = (pipeline.ConfigError, pipeline.OutputError, pipeline.SourceError, p
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter") -> int:
     """Filter and print the rows kept and dropped; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_output_options(parser)
     parser.add_argument("--to", required=True, metavar="FOLDER", help="Write the kept rows to this folder.")
     parser.add_argument("--keep", metavar="KEEP", help="Keep these rows, see above (all).")
@@ -66,11 +66,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter")
             storage_options=args.storage_options,
         )  # fmt: skip
     except _AT_FAULT as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return refused(error)
     except pipeline.PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return refused(error, but=pipeline.PipelineError)
     except KeyboardInterrupt:
         print("interrupted: nothing was published; the same command begins again", file=sys.stderr)
         return 130

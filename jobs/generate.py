@@ -39,7 +39,7 @@ _REFUSED = (pipeline.ConfigError, pipeline.SourceError, pipeline.OutputError, pi
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate") -> int:
     """Run the job; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_config_options(parser)
     parser.add_argument(
         "--preview", type=int, metavar="ROWS", help="Generate the first rows in this process, and write nothing."
@@ -77,9 +77,15 @@ def perform(args: argparse.Namespace, prog: str = "", argv: Sequence[str] = ()) 
     except RUN_ENDS as error:
         return report_end(error)
     result.summary.table(next_commands(result.summary, config, prog, argv)).write(sys.stdout)
-    if not result.summary.total.all_failed:
+    return end_status(result.summary.total.all_failed, "row", "or --mode new")
+
+
+def end_status(all_failed: bool, what: str, other: str = "") -> int:
+    """The exit status of a run that was done; if every row failed, print the remedies, ``other`` among them."""
+    if not all_failed:
         return 0
-    print("error: every row failed; correct the cause, then --retry-failed, or --mode new", file=sys.stderr)
+    remedies = ", ".join(filter(None, ("correct the cause, then --retry-failed", other)))
+    print(f"error: every {what} failed; {remedies}", file=sys.stderr)
     return _ALL_FAILED
 
 

@@ -16,21 +16,19 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from collections.abc import Sequence
 
-from jobs.cli import Parser
+from jobs.cli import ERRORS, Parser, refused
 from jobs.quiet_end import end_quietly
-from pipeline.codec import WeDLMError
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval") -> int:
     """Run lm-eval's command; the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     if not given or given[0] in ("-h", "--help", "--version"):
-        parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = Parser(prog, __doc__)
         parser.parse_args(given or ["--help"])
     try:
         from lm_eval.__main__ import cli_evaluate
@@ -44,9 +42,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval"
     before, sys.argv = sys.argv, [prog, *given]
     try:
         cli_evaluate()
-    except WeDLMError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except ERRORS as error:
+        return refused(error)
     finally:
         sys.argv = before
     return 0

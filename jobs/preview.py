@@ -15,7 +15,6 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from jobs.cli import NO_OUTPUT, Parser
@@ -26,7 +25,7 @@ from jobs.quiet_end import end_quietly
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.preview") -> int:
     """Generate and print; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_config_options(parser)
     parser.add_argument("--rows", type=int, default=3, metavar="N", help="Generate this many rows (3).", dest="preview")
     parser.set_defaults(validate=False, estimate=None, quiet=False)

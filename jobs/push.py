@@ -14,20 +14,17 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser
+from jobs.cli import ERRORS, Parser, refused
 from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
-from pipeline.codec import WeDLMError, redact
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.push") -> int:
     """Push; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_output_options(parser)
     parser.add_argument(
         "--repo",
@@ -43,9 +40,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.push") -
     try:
         done = pipeline.push(args.output, args.repo, private=args.private, license=args.license, dry_run=args.dry_run,
                              revision=args.revision, storage_options=args.storage_options)  # fmt: skip
-    except (pipeline.PipelineError, WeDLMError) as error:
-        print(redact(f"error: {error}"), file=sys.stderr)
-        return 1 if isinstance(error, pipeline.SinkError) else 2
+    except ERRORS as error:
+        return refused(error, but=pipeline.SinkError)
     if args.dry_run:
         print("\n".join([*done.uploaded, "", done.card or ""]))
         return 0

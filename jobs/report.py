@@ -13,20 +13,17 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser
+from jobs.cli import ERRORS, Parser, refused
 from jobs.config_options import add_output_options, parse_path
 from jobs.quiet_end import end_quietly
-from pipeline.codec import WeDLMError
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.report") -> int:
     """Write the page and print where it is, or print the comparison; the exit status (2: it could not be made)."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_output_options(parser)
     parser.add_argument(
         "other", nargs="?", metavar="OTHER", help="Compare with this output: settings, speed and quality side by side."
@@ -47,9 +44,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.report")
             print(pipeline.compare(args.output, args.other, storage_options=args.storage_options).describe())
             return 0
         print(pipeline.report(args.output, to=args.to, model=args.model, storage_options=args.storage_options))
-    except (pipeline.PipelineError, WeDLMError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except ERRORS as error:
+        return refused(error)
     return 0
 
 

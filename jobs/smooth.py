@@ -15,16 +15,13 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pipeline
-from jobs.cli import NO_OUTPUT, Parser, collect, show_stages
+from jobs.cli import ERRORS, NO_OUTPUT, Parser, collect, refused, show_stages
 from jobs.config_options import add_config_options, parse_path
 from jobs.quiet_end import end_quietly
-from pipeline.codec import EXACT_WEIGHT_DTYPES, WeDLMError
+from pipeline.codec import EXACT_WEIGHT_DTYPES
 from pipeline.commands.calibration_sample import sample_token_ids
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
@@ -34,7 +31,7 @@ from wedlm_core.model.smoothing_names import SMOOTHING_FILE
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.smooth") -> int:
     """Find the scales and write them; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_config_options(parser)
     parser.add_argument(
         "--rows", type=int, default=256, metavar="N", help="Sample this many rows (256, which is the most)."
@@ -49,9 +46,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.smooth")
         path = args.to or _beside(config)
         show_stages()
         scaled, channels = _write(config, sample_token_ids(config, args.rows), path)
-    except (pipeline.PipelineError, WeDLMError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except ERRORS as error:
+        return refused(error)
     used = "model" if args.to is None else str(path)
     print(f"{path}: {scaled} of {channels} channels are scaled\nuse: --set engine.smoothing={used}")
     return 0

@@ -10,13 +10,11 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser
+from jobs.cli import ERRORS, Parser, refused
 from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
@@ -24,15 +22,14 @@ from pipeline.codec import redact
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.status") -> int:
     """Print the state; the exit status (2: no run there)."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_output_options(parser)
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     args = parser.parse_args(argv)
     try:
         found = pipeline.status(args.output, storage_options=args.storage_options)
-    except pipeline.PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except ERRORS as error:
+        return refused(error)
     if args.json:
         print(redact(json.dumps(found, ensure_ascii=False)))
         return 0

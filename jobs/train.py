@@ -18,7 +18,6 @@ import argparse
 import dataclasses
 import itertools
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,10 +26,10 @@ import torch.distributed as dist
 import yaml
 from tokenizers import AddedToken, Tokenizer
 
-from jobs.cli import Parser
+from jobs.cli import ERRORS, Parser, refused
 from jobs.quiet_end import end_quietly
 from wedlm_core.config import ModelConfig
-from wedlm_core.errors import ConfigError, WeDLMError, explain
+from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.weights import load_model, save_model
 from wedlm_core.training import corpus
@@ -76,7 +75,7 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary, device: torch.device) ->
 
 
 def _arguments(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     parser.add_argument("--recipe", default="tiny", help="Use this shipped recipe, or this YAML file (tiny).")
     parser.add_argument("--output", type=Path, default=None, help="Write the run to this folder (runs/RECIPE).")
     parser.add_argument(
@@ -113,9 +112,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.train") 
     arguments = _arguments(argv, prog)
     try:
         _train(arguments)
-    except WeDLMError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except ERRORS as error:
+        return refused(error)
     return 0
 
 

@@ -13,7 +13,6 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from jobs.cli import Parser
@@ -24,7 +23,7 @@ from jobs.quiet_end import end_quietly
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.validate") -> int:
     """Check and print; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_config_options(parser)
     parser.set_defaults(validate=True, estimate=None, preview=None, quiet=False)
     return perform(parser.parse_args(argv))

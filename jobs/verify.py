@@ -14,12 +14,10 @@ Exit status:
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import Parser
+from jobs.cli import ERRORS, Parser, refused
 from jobs.config_options import add_output_options
 from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
@@ -27,7 +25,7 @@ from pipeline.codec import redact
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify") -> int:
     """Print the checks and findings; the exit status."""
-    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog, __doc__)
     add_output_options(parser)
     parser.add_argument("--input", metavar="PATH", help="Compare with this input, as given to the run.")
     parser.add_argument(
@@ -40,9 +38,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify")
             args.output, input=args.input, storage_options=args.storage_options, regenerate=args.regenerate,
             model=args.model,
         )  # fmt: skip
-    except pipeline.PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except ERRORS as error:
+        return refused(error)
     rows = {
         "output": found.output,
         "compared with the input": "yes" if found.against_source else "no (--input was not given)",

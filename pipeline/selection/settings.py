@@ -6,24 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.codec import explain
-from pipeline.errors import ConfigError
 from pipeline.selection.candidates import Keep, parse_keep
+from pipeline.settings.pools import is_int, is_number, require
 
 DEFAULT_SCORE = "mean_entropy"
 """How sure the model was of a row: tells good rows from bad ones."""
 DEFAULT_SAMPLE_SCORE = "confidence"
 """How good the model thinks a sample is: tells good samples of one row from bad ones. Both were chosen on problems
 other than those they are reported on (benchmarks/results, quality-evidence)."""
-
-
-def _require(holds: bool, name: str, value: object, rule: str, remedy: str) -> None:
-    if not holds:
-        raise ConfigError(explain(name, value, rule, remedy))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +40,18 @@ class DedupConfig:
         """Check the values."""
         given = self.columns
         object.__setattr__(self, "columns", (given,) if isinstance(given, str) else tuple(given))
-        _require(bool(self.columns), "dedup.columns", self.columns, "at least one column", "Name one.")
-        _require(_is_number(self.threshold) and 0 < self.threshold <= 1, "dedup.threshold", self.threshold,
+        require(bool(self.columns), "dedup.columns", self.columns, "at least one column", "Name one.")
+        require(is_number(self.threshold) and 0 < self.threshold <= 1, "dedup.threshold", self.threshold,
                  "a similarity above 0 and at most 1", "Use 0.8.")  # fmt: skip
         for name, least in (("ngram", 1), ("permutations", 16)):
             value = getattr(self, name)
-            fine = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            _require(fine, f"dedup.{name}", value, f"an integer of {least} or more", "Leave it out.")
+            require(
+                is_int(value) and value >= least,
+                f"dedup.{name}",
+                value,
+                f"an integer of {least} or more",
+                "Leave it out.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +71,10 @@ class OutlierConfig:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        _require(self.length is None or (_is_number(self.length) and self.length > 0), "outliers.length", self.length,
+        require(self.length is None or (is_number(self.length) and self.length > 0), "outliers.length", self.length,
                  "None or a number above 0", "Use 4.")  # fmt: skip
         share = self.script_share
-        _require(share is None or (_is_number(share) and 0 < share <= 1), "outliers.script_share", share,
+        require(share is None or (is_number(share) and 0 < share <= 1), "outliers.script_share", share,
                  "None or a share above 0 and at most 1", "Use 0.01.")  # fmt: skip
 
 
@@ -116,16 +111,14 @@ class FilterConfig:
             value = getattr(self, name)
             may_lack = name != "selection_column"
             fine = (value is None and may_lack) or (isinstance(value, str) and value.strip())
-            _require(bool(fine), name, value, "a text that is not empty", "Leave it out for the default.")
+            require(bool(fine), name, value, "a text that is not empty", "Leave it out for the default.")
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
         object.__setattr__(self, "dedup", _dedup_of(self.dedup))
         object.__setattr__(self, "outliers", _outliers_of(self.outliers))
         nothing = self.keep is None and self.dedup is None and self.outliers is None
-        _require(
-            not nothing, "keep", None, "there is nothing to filter by", 'Set keep="best 50%", dedup=True, or both.'
-        )
+        require(not nothing, "keep", None, "there is nothing to filter by", 'Set keep="best 50%", dedup=True, or both.')
         grouped = self.rule.share is not None or self.rule.number is not None
-        _require(not self.by or (grouped and not self.rule.per_row), "by", list(self.by),
+        require(not self.by or (grouped and not self.rule.per_row), "by", list(self.by),
                  "groups are for shares and numbers", 'Use it with keep="best 50%".')  # fmt: skip
 
     @property
@@ -149,7 +142,7 @@ class FilterConfig:
         """
         known = list(cls.__dataclass_fields__)
         for name in raw:
-            _require(name in known, "filter", name, f"fields are {known}", "Correct the name.")
+            require(name in known, "filter", name, f"fields are {known}", "Correct the name.")
         return cls(**raw)
 
     def to_dict(self) -> dict[str, Any]:
@@ -169,7 +162,7 @@ def _dedup_of(given: Any) -> DedupConfig | None:
         return given or None
     if given is True:
         return DedupConfig()
-    if _is_number(given):
+    if is_number(given):
         return DedupConfig(threshold=given)
     return DedupConfig(**_fields(given, "dedup", DedupConfig))
 
@@ -183,5 +176,5 @@ def _outliers_of(given: Any) -> OutlierConfig | None:
 def _fields(given: Any, name: str, kind: type) -> Mapping[str, Any]:
     known = list(getattr(kind, "__dataclass_fields__", ()))
     fine = isinstance(given, Mapping) and set(given) <= set(known)
-    _require(fine, name, given, f"a mapping with fields of {known}, or true", "Write true for the defaults.")
+    require(fine, name, given, f"a mapping with fields of {known}, or true", "Write true for the defaults.")
     return given
