@@ -9,9 +9,9 @@ from pathlib import Path
 
 from testing.repository import ROOT
 
-MOST_FILES = 80
-MOST_MOVES = 1_230
-MOST_FILES_OF_DATASET = 35
+MOST_FILES = 77
+MOST_MOVES = 1_050
+MOST_FILES_OF_DATASET = 16
 
 
 def test_a_job_enters_few_files_before_its_first_unit(tmp_path: Path) -> None:
