@@ -30,7 +30,7 @@ from pipeline.commands.chain_stage import (
     run_filters,
 )
 from pipeline.commands.chain_summary import ChainResult, ChainSummary
-from pipeline.commands.run import check_inputs, publish_committed, summary_of
+from pipeline.commands.run import check_failures, check_inputs, publish_committed, summary_of
 from pipeline.commands.run_checks import check_setup, check_writable
 from pipeline.commands.run_report import put_page
 from pipeline.commands.summary import StartUp
@@ -238,7 +238,7 @@ def _generate(executors: Sequence[Executor], runs: Sequence[StageRun], flow: Flo
                     flow.settle(run, record)
             for run in runs:
                 with naming(run.name):
-                    run.limit.check(run.session.done)
+                    check_failures(run.session.done, run.config.max_failed_fraction)
     finally:
         flow.end()
         for run in runs:

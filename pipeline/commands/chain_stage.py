@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,6 @@ from pipeline.commands.begin import Begun, begin, prepare_output
 from pipeline.commands.chain_config import ChainConfig, FilterStage
 from pipeline.commands.filter import FilterResult, filter_on
 from pipeline.commands.filter_source import FilteredOutput, open_filtered
-from pipeline.commands.run import FailureLimit
 from pipeline.commands.run_checks import check_input, spooled
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
@@ -69,7 +68,6 @@ class StageRun:
     manifest: Manifest
     monitor: Monitor
     seconds: float = 0.0
-    limit: FailureLimit = field(init=False)
 
     @property
     def config(self) -> RunConfig:
@@ -138,7 +136,6 @@ class StageRun:
         self.monitor.plan(
             units.rows, self.index.settled(), units.work_units, stage=self.name, estimated=self.before is not None
         )
-        self.limit = FailureLimit(self.config.max_failed_fraction)
 
     def commit(self, records: list[CommitRecord]) -> None:
         """Enter units in the ledger.

@@ -7,7 +7,7 @@ import math
 import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ from pipeline.commit.run_record import Origin, RunState
 from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, SourceError
-from pipeline.plan.intake import Intake, compare, draw_intake
+from pipeline.plan.intake import Intake, IntakeCounts, compare, draw_intake
 from pipeline.plan.job import named_columns, resolve_job
 from pipeline.sinks import FORMATS
 from pipeline.sources import ROWS, FileSource, stamp_now
@@ -38,29 +38,18 @@ from pipeline.sources.types import wanted_by
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import map_ahead
 from pipeline.storage.urls import join, plain_name
-from pipeline.types import ListedFile, Unread
+from pipeline.types import ListedFile
 
 _TAKEN_ANEW = "Run again: it is taken as it is then. With settle_seconds, files that are still written are left alone."
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    """Files below the input that a scheduled run does not read.
-
-    Attributes:
-        undated: the number of those that lie in no folder of the partition key, where there is a range.
-        unread: those that are hidden, no files, or of no known kind.
-    """
-
-    undated: int = 0
-    unread: Unread = field(default_factory=Unread)
-
-
-def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, manifest: Manifest) -> LeftOut:
+def compare_input(
+    config: EtlConfig, storage: Storage, origin: Origin, inputs: Inputs, manifest: Manifest
+) -> IntakeCounts:
     """Enter the watermark, a listing of the input and their differences in the index.
 
     Returns:
-        The files that are left out.
+        The numbers of files that are left out.
 
     Raises:
         DamagedError: the watermark cannot be read.
@@ -85,10 +74,10 @@ def compare_input(config: EtlConfig, storage: Storage, origin: Origin, inputs: I
     return left_out()
 
 
-def _listed(config: EtlConfig) -> tuple[Iterator[ListedFile], Callable[[], LeftOut]]:
+def _listed(config: EtlConfig) -> tuple[Iterator[ListedFile], Callable[[], IntakeCounts]]:
     """The files of the input, and those that were left out, once all of them are drawn."""
     suffixes = all_suffixes(config.run.input_format)
-    left_out = LeftOut()
+    left_out = IntakeCounts()
 
     def skip(key: str) -> None:
         nonlocal left_out
@@ -143,11 +132,11 @@ def _check_renamed(config: EtlConfig, inputs: Inputs) -> None:
 
 
 def draw(
-    config: EtlConfig, inputs: Inputs, *, most: int | None = None, after: str = "", left_out: LeftOut | None = None
+    config: EtlConfig, inputs: Inputs, *, most: int | None = None, after: str = "", left_out: IntakeCounts | None = None
 ) -> Intake:  # fmt: skip
     """:func:`~pipeline.plan.intake.draw_intake` for a configuration; ``most``: in place of ``max_files``."""
     most = config.max_files if most is None else most
-    left_out = left_out or LeftOut()
+    left_out = left_out or IntakeCounts()
     intake = draw_intake(inputs, within=config.within, on_changed=config.on_changed, most=most, after=after)
     counts = replace(intake.counts, undated=left_out.undated, unread=left_out.unread)
     return replace(intake, counts=counts)

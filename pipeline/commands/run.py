@@ -52,21 +52,14 @@ _LEAST_ROWS = 100
 """With fewer rows the share is not tested."""
 
 
-class FailureLimit:
-    """Ends a run if more than ``fraction`` of the rows failed; with 1 it never does."""
-
-    def __init__(self, fraction: float) -> None:
-        self._fraction = fraction
-
-    def check(self, done: Totals) -> None:
-        """Raise TooManyFailuresError if, of 100 rows or more, more than the fraction failed."""
-        if self._fraction < 1 and done.rows >= _LEAST_ROWS and done.failed_rows > self._fraction * done.rows:
-            raise TooManyFailuresError(
-                f"{done.failed_rows} of the {done.rows} rows done so far failed, more than max_failed_fraction="
-                f"{self._fraction:g} allows: {described(done.failed_by_cause)}. Committed rows stay. "
-                "Correct the rows in their input file and run again with retry_failed; or finish the run with a larger "
-                "max_failed_fraction."
-            )
+def check_failures(done: Totals, most: float) -> None:
+    """Raise TooManyFailuresError if, of 100 rows or more, more than the fraction ``most`` failed; with 1 never."""
+    if most < 1 and done.rows >= _LEAST_ROWS and done.failed_rows > most * done.rows:
+        raise TooManyFailuresError(
+            f"{done.failed_rows} of the {done.rows} rows done so far failed, more than max_failed_fraction={most:g} "
+            f"allows: {described(done.failed_by_cause)}. Committed rows stay. Correct the rows in their input file and "
+            "run again with retry_failed; or finish the run with a larger max_failed_fraction."
+        )
 
 
 _LOG = logging.getLogger(__name__)
@@ -310,7 +303,6 @@ def _generate(
     units = index.units
     begin = time.monotonic()
     monitor.plan(units.rows, index.settled(), units.work_units)
-    limit = FailureLimit(job.config.max_failed_fraction)
     work = Work(
         tasks=read_tasks(with_previous(units.work(), index, derived_ids=job.rows.derived_ids)),
         units=units.work_units,
@@ -323,7 +315,7 @@ def _generate(
             if record.redone:
                 _LOG.warning("%s; all rows of its unit were generated again", record.redone)
             monitor.add(record, before)
-        limit.check(monitor.now().done)
+        check_failures(monitor.now().done, job.config.max_failed_fraction)
         tick()
     missing = units.missing()
     if missing:

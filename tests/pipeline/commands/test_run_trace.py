@@ -11,7 +11,7 @@ from testing.repository import ROOT
 
 MOST_FILES = 77
 MOST_MOVES = 1_050
-MOST_FILES_OF_DATASET = 16
+MOST_FILES_OF_DATASET = 20
 
 
 def test_a_job_enters_few_files_before_its_first_unit(tmp_path: Path) -> None:
