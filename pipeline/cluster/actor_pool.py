@@ -1,7 +1,4 @@
-"""The actors of a run as Ray processes, with its crash bisection: asks for, calls and ends them. Decides nothing.
-
-They are started in the background while the driver still plans its units.
-"""
+"""The actors of a run as Ray processes, with its crash bisection: asks for, calls and ends them. Decides nothing."""
 
 from __future__ import annotations
 
@@ -93,14 +90,14 @@ _ANSWER_SECONDS = 2.0
 
 
 def start_pool(
-    job: Job, load: EngineLoader, units: int | None = None, *, private: bool = False, beside: Sequence[RunConfig] = ()
+    job: Job, load: EngineLoader, units: int, *, private: bool = False, beside: Sequence[RunConfig] = ()
 ) -> ActorPool:
     """Start the actors of a job in the running session; they load their models while the caller goes on.
 
     Args:
         job: the run.
         load: makes an actor's engine.
-        units: work for the actors; there are no more of them than this. None: not known yet.
+        units: work for the actors; there are no more of them than this.
         private: whether the session is the run's own, which no node is ever added to.
         beside: runs whose actors share the cluster with these.
 
@@ -157,7 +154,7 @@ class ActorPool:
         # Ray warns of references among an actor's arguments: they may be lost before a restart. We pickle them
         # ourselves. The job then lives as long as the driver, the bisection's actor as long as the handle above.
         self._shared = ray.cloudpickle.dumps((ray.put(job), bisection))
-        # The pool is made before the units are planned. The dispatcher limits the units of an actor.
+        # The dispatcher limits the units of an actor.
         groups = {"units": job.config.most_units_in_flight(), "control": _CONTROL_CALLS, "watch": 1}
         self._kind: Any = ray.remote(concurrency_groups=groups)(GenerateActor)  # type: ignore[call-overload]  # which Ray's stubs lack
         self._options = {name: _options(own) for name, own in resources.items()}
