@@ -14,6 +14,7 @@ import ipaddress
 import itertools
 import logging
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -36,6 +37,11 @@ _CONSTANT = "ENABLE_RAY_CLUSTER"
 _ANSWER_SECONDS = 0.5
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """The preface of an HTTP/2 connection and an empty frame of settings, which every server of gRPC answers."""
+_RETRIED = re.compile(
+    r"Task (GenerateActor|_Recorder|prepare_units|_write_part|_prepare|ReadUnits)\b.* retries remaining", re.DOTALL
+)
+"""Ray prints this on standard output when it does a task of ours again: after each death, and after each run that is
+stopped. The run itself reports the important ones; Ray's logs have the rest."""
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +86,22 @@ def warn_unless_on_loopback() -> None:
             _VARIABLE,
             *SUPPORTED,
         )
+
+
+def silence_retries() -> None:
+    """Leave the lines about tasks of ours that are done again out of the output of this process."""
+    from ray._private import worker
+
+    plain = getattr(worker, "print_to_stdstream", None)  # without it, Ray prints as before
+    if plain is None or hasattr(plain, "__wrapped__"):
+        return
+
+    @functools.wraps(plain)
+    def printed(data: dict[str, Any], *args: Any, **options: Any) -> None:
+        if not any(_RETRIED.match(line) for line in data.get("lines", ())):
+            plain(data, *args, **options)
+
+    worker.print_to_stdstream = printed
 
 
 def cluster_here() -> str | None:

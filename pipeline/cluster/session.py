@@ -23,6 +23,7 @@ from pipeline.cluster.private_ray import (
     is_head_of_own_session,
     on_loopback,
     private_folder,
+    silence_retries,
     warn_unless_on_loopback,
 )
 from pipeline.cluster.resources import connected_nodes, is_private, local_cpus
@@ -129,6 +130,7 @@ def _ensure_ray() -> bool:
 
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
+    silence_retries()
     if ray.is_initialized():
         return False
     address = os.environ.get("RAY_ADDRESS")
