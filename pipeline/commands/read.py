@@ -16,8 +16,8 @@ from pipeline.commit.committed_rows import DEAD_LETTERS, ROWS, PublishedPart, co
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, DamagedError, OutputError, ResourceError
+from pipeline.sinks import FORMATS
 from pipeline.sinks.dataset_card import json_schema
-from pipeline.sinks.registry import JsonlFormat
 from pipeline.sources.spool import features_of
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -69,7 +69,7 @@ class OutputTable:
     @property
     def features(self) -> Any:
         """The columns' types, as ``datasets.load_dataset("json", data_files=..., features=...)`` takes them."""
-        is_json = any(part.format == JsonlFormat.name for part in self.parts or ())
+        is_json = not all(FORMATS[part.format].has_types for part in self.parts or ())
         return features_of(json_schema(self.schema) if is_json else self.schema)
 
     @property

@@ -137,7 +137,7 @@ def _origin(facts: CardFacts) -> str:
 def _front(facts: CardFacts) -> dict[str, Any]:
     size = next((name for limit, name in _SIZES if facts.statistics.rows < limit), "n>1B")
     pattern = f"data-*/*{FORMATS[facts.format].suffix}"
-    types = facts.schema if FORMATS[facts.format].card(facts.schema) is not None else None
+    types = None if FORMATS[facts.format].has_types else facts.schema
     return {
         **({"license": facts.license} if facts.license else {}),
         "size_categories": [size],

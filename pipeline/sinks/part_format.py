@@ -1,14 +1,17 @@
-"""The protocol of a published file format: open a part, write tables, read them back."""
+"""A published file format: open a part, write tables, read them back."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from pipeline.sinks.dataset_card import card_of
 
 
 class PartWriter(Protocol):
@@ -23,30 +26,27 @@ class PartWriter(Protocol):
         ...
 
 
-class PartFormat(Protocol):
-    """A file format that common readers understand. Picklable."""
+@dataclass(frozen=True, kw_only=True)
+class PartFormat:
+    """A file format that common readers understand. Picklable.
 
-    @property
-    def name(self) -> str:
-        """Its name in ``RunConfig.output_format``."""
-        ...
+    Attributes:
+        name: its name in ``RunConfig.output_format``.
+        suffix: file name suffix, with its dot.
+        open: begins a part file.
+        tables: reads a part back in tables of bounded size, with exactly the types of the schema.
+        has_types: whether the files hold the types of their columns; else readers need a card.
+    """
 
-    @property
-    def suffix(self) -> str:
-        """File name suffix, with its dot."""
-        ...
-
-    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> PartWriter:
-        """Begin a part file."""
-        ...
-
-    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Read a part back in tables of bounded size, with exactly the types of ``schema``."""
-        ...
+    name: str
+    suffix: str
+    open: Callable[[BinaryIO | io.BufferedIOBase, pa.Schema], PartWriter]
+    tables: Callable[[BinaryIO, pa.Schema], Iterator[pa.Table]]
+    has_types: bool = True
 
     def card(self, schema: pa.Schema) -> bytes | None:
-        """Files that readers need in addition to the parts (:mod:`pipeline.sinks.hub_card`); None without any."""
-        ...
+        """File with the types of the columns (:mod:`pipeline.sinks.dataset_card`); None if the parts hold them."""
+        return None if self.has_types else card_of(schema, f"data-*/*{self.suffix}")
 
 
 class HashedFile(io.BufferedIOBase):
@@ -92,14 +92,10 @@ def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """
     there = dict(zip(table.column_names, table.columns, strict=True))
     arrays = [
-        _cast(there[field.name], field.type) if field.name in there else _nulls(table.num_rows, field)
+        _cast(there[field.name], field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
     return pa.table(arrays, schema=schema)
-
-
-def _nulls(rows: int, field: pa.Field) -> pa.Array:
-    return pa.nulls(rows, field.type)
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError
-from pipeline.sinks.dataset_card import card_of
 from pipeline.sinks.json_values import from_json_values, to_json_values
 from pipeline.sinks.part_format import PartFormat, cast_table
 
@@ -22,26 +21,6 @@ _ROW_GROUP_BYTES = 64 * 2**20
 _BATCH_BYTES = 4 * 2**20
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", unify_dictionaries=True)
 _BATCH_ROWS = 4096
-
-
-class ParquetFormat:
-    """The default format of published parts."""
-
-    name = "parquet"
-    suffix = ".parquet"
-
-    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> _ParquetPart:
-        """Begin a part file."""
-        return _ParquetPart(file, schema)
-
-    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
-        """One table per batch of a row group."""
-        with pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches():
-                yield cast_table(pa.Table.from_batches([batch]), schema)
-
-    def card(self, schema: pa.Schema) -> None:
-        """None: the parts hold their schema."""
 
 
 class _BufferedPart:
@@ -80,26 +59,11 @@ class _ParquetPart(_BufferedPart):
         self._writer.close()
 
 
-class IpcFormat:
-    """Arrow IPC files, zstd."""
-
-    name = "ipc"
-    suffix = ".arrow"
-
-    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> _IpcPart:
-        """Begin a part file."""
-        return _IpcPart(file, schema)
-
-    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
-        """One table per batch."""
-        with pa.ipc.open_file(pa.PythonFile(file, mode="r")) as reader:
-            for i in range(reader.num_record_batches):
-                batch = reader.get_batch(i)
-                batch.validate(full=True)  # a damaged offset ends in an error that Python cannot name
-                yield cast_table(pa.Table.from_batches([batch]), schema)
-
-    def card(self, schema: pa.Schema) -> None:
-        """None: the parts hold their schema."""
+def _parquet_tables(file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
+    """One table per batch of a row group."""
+    with pq.ParquetFile(file) as parquet:
+        for batch in parquet.iter_batches():
+            yield cast_table(pa.Table.from_batches([batch]), schema)
 
 
 class _IpcPart(_BufferedPart):
@@ -118,37 +82,32 @@ class _IpcPart(_BufferedPart):
         self._writer.close()
 
 
+def _ipc_tables(file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
+    """One table per batch."""
+    with pa.ipc.open_file(pa.PythonFile(file, mode="r")) as reader:
+        for i in range(reader.num_record_batches):
+            batch = reader.get_batch(i)
+            batch.validate(full=True)  # a damaged offset ends in an error that Python cannot name
+            yield cast_table(pa.Table.from_batches([batch]), schema)
+
+
 def _has_dictionary(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return True
     return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
-class JsonlFormat:
-    """JSON Lines."""
-
-    name = "jsonl"
-    suffix = ".jsonl"
-
-    def open(self, file: BinaryIO | io.BufferedIOBase, schema: pa.Schema) -> _JsonlPart:
-        """Begin a part file."""
-        return _JsonlPart(file, schema)
-
-    def tables(self, file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
-        """One table per few thousand rows; one empty table if there are no rows."""
-        lines = iter(file)
+def _json_tables(file: BinaryIO, schema: pa.Schema) -> Iterator[pa.Table]:
+    """One table per few thousand rows; one empty table if there are no rows."""
+    lines = iter(file)
+    held = list(islice(lines, _BATCH_ROWS))
+    while True:
+        rows = [json.loads(line) for line in held]
+        columns = [from_json_values([_cell(row, field) for row in rows], field.type) for field in schema]
+        yield pa.table(columns, schema=schema)
         held = list(islice(lines, _BATCH_ROWS))
-        while True:
-            rows = [json.loads(line) for line in held]
-            columns = [from_json_values([_cell(row, field) for row in rows], field.type) for field in schema]
-            yield pa.table(columns, schema=schema)
-            held = list(islice(lines, _BATCH_ROWS))
-            if not held:
-                return
-
-    def card(self, schema: pa.Schema) -> bytes:
-        """The types of the columns."""
-        return card_of(schema, f"data-*/*{self.suffix}")
+        if not held:
+            return
 
 
 def _cell(row: Mapping[str, Any], field: pa.Field) -> Any:
@@ -173,8 +132,13 @@ class _JsonlPart:
 
 
 FORMATS: Mapping[str, PartFormat] = {
-    format.name: format for format in (ParquetFormat(), IpcFormat(), JsonlFormat())
-}  # fmt: skip
+    format.name: format
+    for format in (
+        PartFormat(name="parquet", suffix=".parquet", open=_ParquetPart, tables=_parquet_tables),
+        PartFormat(name="ipc", suffix=".arrow", open=_IpcPart, tables=_ipc_tables),
+        PartFormat(name="jsonl", suffix=".jsonl", open=_JsonlPart, tables=_json_tables, has_types=False),
+    )
+}
 """Name in ``RunConfig.output_format`` -> format."""
 _MOST_LEVELS = 60
 """Units are staged in Arrow's own format, which holds rows of 63 levels (and empty tables of twice as many)."""

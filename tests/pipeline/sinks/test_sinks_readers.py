@@ -20,7 +20,7 @@ from pipeline.commands.read import read
 from pipeline.commands.run import run_on
 from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
-from pipeline.sinks.registry import IpcFormat
+from pipeline.sinks import FORMATS
 from pipeline.storage.open import open_storage
 from pipeline.types import Totals
 from testing.pipeline.fakes import InlineExecutor
@@ -124,7 +124,7 @@ def test_arrow_parts_are_feather(tmp_path: Path, qwen3_folder: Path, expected: l
     assert keys(got.to_pylist()) == keys(expected)
     parts = sorted((tmp_path / "out").glob("data-*/*"))
     assert len(parts) > 1
-    assert {part.suffix for part in parts} == {IpcFormat.suffix}
+    assert {part.suffix for part in parts} == {FORMATS["ipc"].suffix}
     tables = [pa.ipc.open_file(part).read_all() for part in parts]
     assert keys(pa.concat_tables(tables).to_pylist()) == keys(expected)
     assert [n for part in parts for n in pd.read_feather(part)["row_id"]] == [row["row_id"] for row in expected]
@@ -159,7 +159,7 @@ def test_dictionaries_that_differ_between_units_become_one_in_an_arrow_part(tmp_
     assert got.schema.field("word").type == words.type
     assert got["word"].to_pylist() == words.to_pylist()
     with (tmp_path / "x.arrow").open("wb") as file:
-        part = IpcFormat().open(file, table.schema)
+        part = FORMATS["ipc"].open(file, table.schema)
         for i in range(0, 20, 3):
             piece = table.slice(i, 3)
             fresh = pa.array(piece["word"].to_pylist()).dictionary_encode()
