@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 from pipeline.cluster.metrics import LABELS, METRICS, ActorSource, DriverSource, Metric
 from pipeline.config import RunConfig
@@ -45,12 +45,8 @@ _MOST = 200
 """Characters of a label's value."""
 
 
-class Instrument(Protocol):
-    """Takes values of one metric."""
-
-    def __call__(self, value: float, labels: Mapping[str, str]) -> None:
-        """Add ``value`` to a counter, set a gauge to it, or observe it in a histogram."""
-        ...
+Instrument = Callable[[float, Mapping[str, str]], None]
+"""Takes values of one metric, with labels: adds to a counter, sets a gauge, or observes in a histogram."""
 
 
 class Reporter:

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline import layout
 from pipeline.codec import redact
 from pipeline.commands.filter_source import dropped_by_reason
-from pipeline.commands.run_report import facts_of, published_aggregate, put_traces, trace_note
+from pipeline.commands.run_report import aggregated, facts_of, published_aggregate, put_traces, trace_note
 from pipeline.commands.trace_output import trace_output
 from pipeline.commit.committed_rows import ROWS, committed_tables
 from pipeline.commit.index import Index
@@ -20,7 +20,6 @@ from pipeline.commit.ledger import read_ledger
 from pipeline.commit.manifest import Manifest, index_publication
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, OutputError, SinkError
-from pipeline.reporting.aggregate import Aggregate, Aggregator
 from pipeline.reporting.comparison import Comparison, compared
 from pipeline.reporting.facts import Facts
 from pipeline.reporting.page import render
@@ -155,7 +154,7 @@ def gather(storage: Storage) -> Facts:
     if is_published:
         aggregate, _ = published_aggregate(storage, manifest, state)
     else:
-        aggregate = _committed_aggregate(storage, state)
+        aggregate = aggregated(committed_tables(storage, ROWS, state, state.schema), state)
         notes.append("Not all of the committed rows are published yet; the charts are about all that are committed.")
     return facts_of(storage, state, totals, aggregate, notes)
 
@@ -175,11 +174,3 @@ def _facts_of_filtered(storage: Storage, state: RunState, manifest: Manifest) ->
         complete=done,
         dropped=sum(dropped.values()),
     )
-
-
-def _committed_aggregate(storage: Storage, state: RunState) -> Aggregate:
-    """Of all committed rows, which are read for it."""
-    aggregator = Aggregator(state.fingerprint["column_prefix"])
-    for table in committed_tables(storage, ROWS, state, state.schema):
-        aggregator.add(table)
-    return aggregator.result()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+
+import pyarrow as pa
 
 from pipeline import layout
 from pipeline.codec import redact
-from pipeline.commit.committed_rows import PublishedPart, published_rows
+from pipeline.commit.committed_rows import published_rows
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest
@@ -227,7 +229,6 @@ def published_aggregate(
     Raises:
         DamagedError: a part that has to be read cannot be.
     """
-    prefix: str = state.fingerprint["column_prefix"]
     total, unread = Aggregate(), 0
     for publication in manifest.publications:
         known = load_aggregates(storage, [(part.sha256, part.rows) for part in publication.parts])
@@ -235,13 +236,14 @@ def published_aggregate(
             if own is None and not read:
                 unread += 1
                 continue
-            total = total.merged_with(_read(part, prefix) if own is None else own)
+            total = total.merged_with(aggregated(part.tables(), state) if own is None else own)
     return total, unread
 
 
-def _read(part: PublishedPart, prefix: str) -> Aggregate:
-    aggregator = Aggregator(prefix)
-    for table in part.tables():
+def aggregated(tables: Iterable[pa.Table], state: RunState) -> Aggregate:
+    """Of rows of an output."""
+    aggregator = Aggregator(state.fingerprint["column_prefix"])
+    for table in tables:
         aggregator.add(table)
     return aggregator.result()
 
