@@ -20,13 +20,13 @@ def _asked(name: str) -> Any:
     return ask
 
 
-def _told(name: str) -> Any:
+def _sent(name: str) -> Any:
     """The method of this name, which does not block; Ray keeps the order of one process's calls."""
 
-    def tell(bisection: RemoteBisection, *args: Any) -> None:
+    def send(bisection: RemoteBisection, *args: Any) -> None:
         getattr(bisection.handle, name).remote(*args)
 
-    return tell
+    return send
 
 
 class RemoteBisection:
@@ -41,10 +41,10 @@ class RemoteBisection:
     begin_step = _asked("begin_step")  # recorded before the step: this process may die in it
     is_suspect = _asked("is_suspect")
     lose_step = _asked("lose_step")
-    finish_step = _told("finish_step")
-    finish_unit = _told("finish_unit")
-    abandon_unit = _told("abandon_unit")
-    reach = _told("reach")
+    finish_step = _sent("finish_step")
+    finish_unit = _sent("finish_unit")
+    abandon_unit = _sent("abandon_unit")
+    reach = _sent("reach")
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
