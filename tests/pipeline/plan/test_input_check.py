@@ -187,7 +187,7 @@ class RemovesAtTheEnd(InlineExecutor):
 
 
 def test_verify_reads_again_what_the_prompts_came_from(job: BigJob, capsys: pytest.CaptureFixture[str]) -> None:
-    """No column of the input is in the output; the prompt that was edited is found all the same."""
+    """No column of the input is in the output; the edited prompt is found."""
     job.run()
     argv = [job.config.output, "--input", job.config.input]
     assert jobs.verify.main(argv) == 0
