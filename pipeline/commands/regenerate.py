@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commands.drawn_rows import Drawn
-from pipeline.commands.report import load_sessions
+from pipeline.commands.run_report import load_sessions
 from pipeline.commands.verify_parts import Findings
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import seal
