@@ -19,7 +19,8 @@ import pipeline
 from pipeline import layout
 from pipeline.codec import RequestError
 from pipeline.commands.read import read
-from pipeline.commands.report import gather, load_sessions, report
+from pipeline.commands.report import gather, report
+from pipeline.commands.run_report import load_sessions
 from pipeline.errors import ConfigError, LeaseLostError, OutputError
 from pipeline.reporting.histogram import Labels
 from pipeline.reporting.page import render
@@ -113,7 +114,7 @@ def test_whatever_goes_wrong_with_a_report_the_run_is_done(
         raise RuntimeError("no page today")
 
     job = make_job()
-    monkeypatch.setattr("pipeline.commands.report.render", fails)
+    monkeypatch.setattr("pipeline.commands.run_report.render", fails)
     assert job.run().total.rows == 22
     assert "the report could not be written" in caplog.text
     assert not job.storage.exists(layout.REPORT_PAGE)
