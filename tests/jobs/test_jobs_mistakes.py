@@ -247,7 +247,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, qwen3_folder: Path) -> Iter
         patch.setattr(lease, "_SETTLE_SECONDS", 0.0)
         patch.setattr(retry, "_FIRST_WAIT_SECONDS", 0.0)
         patch.setattr(RayExecutor, "run_units", start)
-        patch.setattr(RayExecutor, "prepare", start)
         make_folder(root, qwen3_folder)
         yield root
 
@@ -316,9 +315,7 @@ def test_an_object_store_is_asked(
 
 
 @pytest.mark.parametrize("options", ONLY_RUNS)
-def test_a_run_refuses(options: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    # All ids have to be read for theirs, and the actors start meanwhile.
-    monkeypatch.setattr(RayExecutor, "prepare", lambda executor, job: None)
+def test_a_run_refuses(options: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = answer(generate.main, f"{GOOD} {options}", capsys)
     assert code == 2, printed
     check_words(printed, ONLY_RUNS[options])

@@ -162,8 +162,8 @@ def test_failed_rows_of_a_unit_may_be_corrected_one_at_a_time(tmp_path: Path, qw
     ("change", "message"),
     [
         (lambda row: {**row, "row_id": "a.jsonl:0"}, r"'a\.jsonl:0'\] are not ids of failed rows.* in its file"),
-        (lambda row: {"prompt": "x", "note": "y"}, r"lacks the columns \['row_id'\]"),
-        (lambda row: {"row_id": row["row_id"], "prompt": "x"}, r"lacks the columns \['note'\]"),
+        (lambda row: {"prompt": "x", "note": "y"}, r"needs the columns \['row_id'\] too"),
+        (lambda row: {"row_id": row["row_id"], "prompt": "x"}, r"needs the columns \['note'\] too"),
         (lambda row: {**row, "row_id": None}, r"corrected row 0 has row_id=None"),
     ],
 )
