@@ -171,11 +171,11 @@ class LLM:
                 self.engine.add(request)
                 added.append(request.request_id)
             unfinished = set(added)
-            with progress_bar(len(requests), use_tqdm) as bar:
+            with progress_bar(len(requests), use_tqdm) as advance:
                 while unfinished:
                     left = len(unfinished)
                     unfinished -= self._step()
-                    bar.update(left - len(unfinished))
+                    advance(left - len(unfinished))
         except BaseException:
             for request_id in added:
                 self._forget(request_id)
@@ -270,14 +270,14 @@ class LLM:
         try:
             for key, sequence in enumerate(sequences):
                 scorer.add(key, sequence.tokens, sequence.scored)
-            with progress_bar(len(sequences), use_tqdm) as bar:
+            with progress_bar(len(sequences), use_tqdm) as advance:
                 while scorer.has_work():
                     done = scorer.step()
                     if done is None:  # the pages are held by streams that were begun
                         self._step()
                     for one in done or ():
                         scores[one.key] = score_of(sequences[one.key], one)
-                    bar.update(len(done or ()))
+                    advance(len(done or ()))
         finally:
             scorer.clear()
         return [scores[key] for key in range(len(sequences))]

@@ -68,7 +68,7 @@ def test_a_terminal_shows_every_stage_and_figure_in_one_place(interrupted: Termi
         assert f"● {stage}" in seen, "each stage is the present one at some time"
     assert re.search("compiling", seen), "which may take less than a moment"
     frame = "\n".join(interrupted.frame)  # type: ignore[attr-defined]
-    for figure in ("tokens/s", "rows/s", "tokens/forward", "KV in use", "actors 1 ready", "ends in", "failed"):
+    for figure in ("tokens/s", "rows/s", "tokens/forward", "KV in use", "actors 1 of 1 ready", "ends in", "failed"):
         assert figure in frame
     assert frame.count("tokens/forward") == 1, "drawn again where it was, also after the terminal was made narrower"
     assert re.search(rf"rows [\d,]+ of {ROWS:,}", frame)

@@ -55,8 +55,10 @@ def start_together(count: int, cache: Path, folder: Path, model: Path) -> list[t
     return [(each["said"], each["taken"]) for each in found]
 
 
-def measured(said: list[str]) -> bool:
-    return any(line.startswith("measured ") for line in said)
+def keeps_a_measurement(said: list[str]) -> bool:
+    """Whether the process measured, and kept it: on a busy machine the next one measures again."""
+    busy = any("the next start measures again" in line for line in said)
+    return any(line.startswith("measured ") for line in said) and not busy
 
 
 def test_one_of_the_actors_that_start_together_measures_the_step_costs(tmp_path: Path, qwen3_folder: Path) -> None:
@@ -64,7 +66,8 @@ def test_one_of_the_actors_that_start_together_measures_the_step_costs(tmp_path:
     kept = kernel_folder()
     shutil.copytree(kept, cache / kept.name)
     found = start_together(2, cache, tmp_path, qwen3_folder)
-    assert sum(measured(said) for said, _ in found) == 1
+    assert sum(keeps_a_measurement(said) for said, _ in found) <= 1
+    assert any(line.startswith("measured ") for said, _ in found for line in said)
     stages = {"torch imported", "model fetched", "model loaded", "kernels ready", "step costs known"}
     assert set(found[0][1]) >= {*stages, "draft kernels ready"}
 
@@ -108,7 +111,8 @@ def kernels(cache: Path) -> set[str]:
 def test_one_of_the_actors_that_start_together_compiles_the_kernels(tmp_path: Path, qwen3_folder: Path) -> None:
     found = start_together(3, tmp_path / "cache", tmp_path, qwen3_folder)
     assert sum(any("compiling the kernels" in line for line in said) for said, _ in found) == 1
-    assert sum(measured(said) for said, _ in found) == 1
+    assert sum(keeps_a_measurement(said) for said, _ in found) <= 1
+    assert any(line.startswith("measured ") for said, _ in found for line in said)
     again = start_together(2, tmp_path / "cache", tmp_path, qwen3_folder)
     assert not any("compiling" in line for said, _ in again for line in said)
     before = kernels(tmp_path / "cache")
