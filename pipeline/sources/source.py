@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,7 @@ _MANY, _FEW = 16, 4
 _MOST_FAULTS = 5
 _SHOWN = 400
 """Characters of an error of Arrow in a message."""
+_LOG = logging.getLogger(__name__)
 NO_ROWS = "it has no rows, so there is nothing to generate for. Give an input of one row at least."
 
 _T = TypeVar("_T")
@@ -141,6 +143,12 @@ class FileSource:
         self.files: tuple[SourceFile, ...] = tuple(files)
         self.file_schema: pa.Schema = schema
         self._partitions = Partitions.of(self.files, schema.names)
+        named = {name for file in self.files for name, _ in file.partitions}
+        for name in sorted(named.intersection(schema.names)):
+            _LOG.warning(
+                "column %r: the files have it, and folders %s=... name it too. The files' values count, and it is null "
+                "in files without it. Rename the folders to keep both.", name, name,
+            )  # fmt: skip
         self.schema: pa.Schema = pa.schema([*schema, *self._partitions.fields], metadata=schema.metadata)
         self.options = dict(options)
 

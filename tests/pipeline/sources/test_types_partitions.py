@@ -124,3 +124,14 @@ def test_of_a_name_that_files_have_too_theirs_counts_and_the_last_of_two_equal_o
     folder.mkdir(parents=True)
     (folder / "x=y.parquet").write_bytes(parquet(ROWS))
     assert rows_of(opened(str(tmp_path / "in"), tmp_path)) == [{"prompt": p, "k": 2} for p in "abc"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_folder_whose_name_some_files_have_as_a_column_is_named(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "in" / "k=6").mkdir(parents=True)
+    (tmp_path / "in" / "k=6" / f"a.{kind}").write_bytes(WRITERS[kind](ROWS))
+    (tmp_path / "in" / f"b.{kind}").write_bytes(WRITERS[kind](ROWS.append_column("k", pa.array([1, 2, 3]))))
+    assert opened(str(tmp_path / "in"), tmp_path).schema.names == ["prompt", "k"]
+    assert "column 'k': the files have it, and folders k=... name it too" in caplog.text
