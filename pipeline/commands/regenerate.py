@@ -146,12 +146,9 @@ def regenerate(state: RunState, config: RunConfig, source: Source, storage: Stor
 
 
 def _shuffled(job: Job, engine: EngineLike, prepared: Sequence[pa.Table]) -> pa.Table:
-    """The rows generated at once, in another order; they come back in their own."""
+    """The rows generated at once, in another order."""
     order = np.random.default_rng().permutation(len(prepared))
-    out = _generated(job, engine, pa.concat_tables([prepared[number] for number in order]))
-    first = out[f"{job.config.column_prefix}sample_index"].to_numpy() == 0
-    place = order[np.cumsum(first) - 1]
-    return out.take(pa.array(np.argsort(place, kind="stable")))
+    return _generated(job, engine, pa.concat_tables([prepared[number] for number in order]))
 
 
 def _generated(job: Job, engine: EngineLike, table: pa.Table) -> pa.Table:
@@ -160,22 +157,27 @@ def _generated(job: Job, engine: EngineLike, table: pa.Table) -> pa.Table:
 
 
 def _differences(published: pa.Table, found: pa.Table, prefix: str, way: str) -> list[str]:
-    """A line for each generation that is another one."""
-    if published.num_rows != found.num_rows:
-        return [f"generated again {way}: {found.num_rows} samples in the place of {published.num_rows}"]
+    """A line for each generation that is another one, or is missing because its row fails now."""
     names = [prefix + name for name in _COMPARED if prefix + name in published.column_names]
-    ours, theirs = (row_digests(table.cast(published.schema), names) for table in (published, found))
+    keys = [f"{prefix}row_id", f"{prefix}sample_index"]
+    found = found.cast(published.schema)
+    places = {key: place for place, key in enumerate(zip(*(found[name].to_pylist() for name in keys), strict=True))}
+    ours, theirs = (row_digests(table, names) for table in (published, found))
     size = len(ours) // max(1, published.num_rows)
     lines = []
-    for row in range(published.num_rows):
-        if ours[row * size : (row + 1) * size] != theirs[row * size : (row + 1) * size]:
-            before, now = (
-                {name.removeprefix(prefix): table[name][row].as_py() for name in names} for table in (published, found)
-            )
-            where = f"row {published[f'{prefix}row_id'][row].as_py()!r}"
-            number = published[f"{prefix}sample_index"][row].as_py()
-            sample = f", sample {number}" if number else ""
-            lines.append(f"{where}{sample}, generated again {way}: {_first_difference(before, now)}")
+    for row, key in enumerate(zip(*(published[name].to_pylist() for name in keys), strict=True)):
+        place = places.get(key)
+        if place is not None and ours[row * size : (row + 1) * size] == theirs[place * size : (place + 1) * size]:
+            continue
+        where = f"row {key[0]!r}" + (f", sample {key[1]}" if key[1] else "") + f", generated again {way}"
+        if place is None:
+            lines.append(f"{where}: it is missing, as the row fails now")
+            continue
+        before, now = (
+            {name.removeprefix(prefix): table[name][at].as_py() for name in names}
+            for table, at in ((published, row), (found, place))
+        )
+        lines.append(f"{where}: {_first_difference(before, now)}")
     return lines
 
 
