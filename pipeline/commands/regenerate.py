@@ -66,11 +66,16 @@ class Regeneration:
     model: str
     version: str = VERSION
 
+    @property
+    def drawn(self) -> str:
+        """The number of rows, in words."""
+        return f"{len(self.rows)} row{'s' * (len(self.rows) != 1)}"
+
     def describe(self) -> str:
         """A line for people."""
         ways = "; ".join(f"{way}: {count} of {self.samples} equal" for way, count in self.equal.items())
         out = f"; {self.left_out} others failed, or a retry did them" if self.left_out else ""
-        return f"{len(self.rows)} rows drawn at random{out}; {ways}"
+        return f"{self.drawn} drawn at random{out}; {ways}"
 
     def save(self, storage: Storage) -> str:
         """Write the record of it beside the output, and return its key."""

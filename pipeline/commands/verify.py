@@ -206,10 +206,7 @@ def _proved(state: RunState, *, against_source: bool, again: Regeneration | None
     if not against_source:
         return tuple(every)
     if again is not None and again.rows:
-        every.append(
-            f"{len(again.rows)} rows drawn at random were generated once more, alone and in another batch, and are "
-            "equal to the bit"
-        )
+        every.append(f"{again.drawn} drawn at random, generated once more alone and in another batch: equal to the bit")
     corrected = bool(state.apart or state.begun_digests)
     others = ", except failed rows that were corrected since," if corrected else ""
     return (
