@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ import ray
 
 from pipeline.cluster import session
 from pipeline.cluster.private_ray import answers, cluster_here, end_of_logs
-from pipeline.cluster.session import ensure_ray
+from pipeline.cluster.session import Found, ensure_ray
 from pipeline.errors import ResourceError
 from testing.repository import ROOT
 
@@ -76,12 +77,35 @@ if any("default_worker.py" in word for word in sys.orig_argv):
 """
 
 
+def finder_that_waits_for(path: Path) -> Callable[[Mapping[str, str]], Found]:
+    """The function of :func:`session.finder`, begun when there is a file of this path: no worker is quicker."""
+    find, name = session.finder(), str(path)
+
+    def wait_and_find(marks: Mapping[str, str]) -> Found:
+        import os
+        import time
+
+        while not os.path.exists(name):
+            time.sleep(0.02)
+        return find(marks)
+
+    return wait_and_find
+
+
 def test_a_worker_that_does_not_register_in_time_is_an_error_or_a_wait_that_is_reported(
-    cluster: None, monkeypatch: pytest.MonkeyPatch
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
+    registers = tmp_path / "registers"
+    find = finder_that_waits_for(registers)
+
+    def announce(line: str) -> None:
+        said.append(line)
+        registers.touch()
+
     monkeypatch.setattr(session, "_PROBE_SECONDS", 0.0)
-    monkeypatch.setattr(session.stages, "announce", said.append)
+    monkeypatch.setattr(session.stages, "announce", announce)
+    monkeypatch.setattr(session, "finder", lambda: find)
     with pytest.raises(ResourceError, match="no worker process of this Ray session registered in 0 s"):
         session.start_probe(private=True)()
     session.start_probe()()  # as on a cluster
