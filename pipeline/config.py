@@ -68,7 +68,7 @@ class RunConfig:
             parameters; "text" for text files, one prompt each; "rows" for any other table; "auto"
             recognises lines of that API where no setting names the prompts.
         model: a folder, an fsspec URL, a hub id, or ``"tiny"`` (shipped). A job has no default: empty is an error.
-        served_model_names: names that ``model`` in the bodies of an OpenAI batch may have, beside ``model`` above; "*"
+        served_model_names: names of ``model`` that the bodies of an OpenAI batch may have, in addition to its own; "*"
             is any.
         revision: of a hub id.
         generation_config: "auto" applies ``repetition_penalty`` and ``suppress_tokens`` of the model's
@@ -89,9 +89,9 @@ class RunConfig:
         chat: wrap each text prompt as a user message in the model's chat template.
         system_prompt: system message in front of each conversation that has none; implies the chat template.
         id_column: column of unique row ids (text or integers); None derives ids from file and row number.
-        sampling_columns: sampling parameter -> column with per-row values; null cells keep ``sampling``'s. That of
-            ``structured_outputs`` has JSON schemas, OpenAI's ``response_format``, or fields of ``StructuredOutputs``:
-            JSON text or structs.
+        sampling_columns: sampling parameter -> column with per-row values; null cells keep the value of ``sampling``.
+            The column of ``structured_outputs`` has JSON schemas, OpenAI's ``response_format``, or fields of
+            ``StructuredOutputs``: JSON text or structs.
         parse: name of a column -> :class:`~pipeline.settings.parsing.Parse`: a value read from each text, such as a
             score (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none. With
             ``sampling.structured_outputs.json``, and no schemas of rows' own, there is a column ``parsed`` by itself.
@@ -107,7 +107,7 @@ class RunConfig:
         limit: read this many rows at most.
         mode: "resume" continues or starts; "error_if_exists" only starts; "new" discards the output there.
         actors: generate actors, each with an engine, a model and a KV pool of its own: a number, or a range
-            (:class:`~pipeline.settings.pools.ActorRange`, in YAML ``{min: 1, max: 64}``)that follows the work.
+            (:class:`~pipeline.settings.pools.ActorRange`, in YAML ``{min: 1, max: 64}``) that follows the work.
         gpus_per_actor: "auto" is 1 where the cluster has GPUs or an ``accelerator_type`` is given, else 0. Below 1,
             actors share a GPU, and ``engine.gpu_memory_utilization`` is of an actor's part of it.
         cpus_per_actor: Ray CPUs reserved per actor; "auto" leaves a quarter of the cluster to other tasks.
@@ -119,15 +119,15 @@ class RunConfig:
         num_threads: torch threads per actor; None is the cluster's CPUs over actors, at least 1.
         device, dtype: of the model, or "auto".
         unit_rows: input rows per unit; None sizes units by expected tokens.
-        units_in_flight: units an actor works on at once; None keeps about 8 times the engine's slots busy.
+        units_in_flight: units an actor works on at once; None takes units of about 8 times as many rows as the engine
+            has slots.
         target_part_bytes: published files are closed when they reach about this size.
-        max_engine_deaths: times that a generate actor may be lost in a row without any unit being done
-            meanwhile, before the job stops.
-        drain_seconds: an actor that has to go (machine drained, spot notice, SIGTERM) takes no new unit, has so long to
-            finish its units, and hands back the rest.
+        max_engine_deaths: the job stops after this many deaths of generate actors in a row without a finished unit.
+        drain_seconds: an actor that has to go (machine drained, spot notice, SIGTERM) takes no new unit, has this time
+            to finish its units, and hands back the rest.
         stop_seconds: time for units in flight once the run is asked to stop (SIGTERM, Ctrl-C); "auto" fits
             in the time that ``ray job stop`` waits: 1.5 of 3 s, or more where RAY_JOB_STOP_WAIT_TIME_S says so.
-        max_row_deaths: a row that was alone in its process as often when the process died is quarantined.
+        max_row_deaths: a row is quarantined after its process died this many times while the row ran alone.
         max_failed_fraction: stop once a larger share of the rows done (at least 100) has failed; 1 never stops.
         retry_failed: do the failed rows of the output again; those that succeed take their place.
         repair: check every published file, and generate the rows of those that are damaged or missing again.
@@ -135,13 +135,13 @@ class RunConfig:
         report_traces: rows of the report that are decoded once more, step by step, for its player; 0 leaves it out.
         price_per_hour: of one accelerator (of one CPU where actors reserve no accelerator), in any currency, for the
             cost in the summary.
-        expect_autoscaling: do not insist that the cluster has the resources already.
+        expect_autoscaling: start although the cluster lacks resources, because it will grow.
         output_format: of the published files: "parquet", "ipc" (Arrow, Feather version 2) or "jsonl".
         dataset_options: keyword arguments of ``datasets.load_dataset``; ``input`` is the data set's name then;
             ``split`` alone also chooses from a folder of datasets saved to disk.
         storage_options: keyword arguments for the file systems of input, output and model, where they are URLs.
             Secrets in them, as in ``dataset_options``, by reference: ``{"env": "NAME"}`` or ``{"file": "/path"}``.
-        input_storage_options, output_storage_options: in place of ``storage_options`` where those need others.
+        input_storage_options, output_storage_options: in place of ``storage_options`` for input or output.
 
     Raises:
         ConfigError: a value is out of range, or two contradict each other.

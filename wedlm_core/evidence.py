@@ -31,7 +31,7 @@ class Evidence:
         draft_agreement: share of verified drafts that the next-token head agreed with; None where none was verified.
         repeated_ngrams: share of its runs of four tokens that had occurred in it before; 0 below four tokens.
         longest_repeat: tokens of its longest stretch that repeats tokens from before in it; 0 below four.
-        truncated: whether it ended for want of tokens, not by itself.
+        truncated: whether it was cut at ``max_tokens``.
         script: writing system of most letters of its text, by the first word of their Unicode names (``LATIN``,
             ``CYRILLIC``, ``CJK``, ...); None without letters.
         script_share: share of its letters in that script; None without letters.

@@ -75,7 +75,7 @@ class SamplingParams:
 
     Attributes:
         max_tokens: tokens to generate at most; 0 gives an empty generation.
-        min_tokens: no stop token is chosen, and no stop string ends the text, before so many tokens.
+        min_tokens: no stop token is chosen, and no stop string ends the text, before this number of tokens.
         temperature: 0 is greedy (argmax); otherwise logits are divided by it, then min-p, top-k, top-p; from 1e-6
             to 1e6.
         top_p: smallest set of tokens whose probability reaches this, in (0, 1].
@@ -84,11 +84,11 @@ class SamplingParams:
         repetition_penalty: logits of tokens in the prompt or the output are divided by it where positive, else
             multiplied; above 1 discourages. From 1e-3 to 1e3.
         presence_penalty: taken from the logit of each token that the output has, in [-2, 2].
-        frequency_penalty: taken from a token's logit as often as the output has it, in [-2, 2].
+        frequency_penalty: taken from a token's logit once for each time that the output has the token, in [-2, 2].
         logit_bias: token id -> number to add to its logit, from -100 to 100; kept as sorted pairs.
         suppress_tokens: token ids that are never chosen.
-        bad_words: texts that are not generated: the token that would complete one is never chosen. Not for
-            strategies that do not verify, as the penalties: they choose a token before those in front of it.
+        bad_words: texts that are not generated: the token that would complete one is never chosen. Only for strategies
+            that verify, like the penalties.
         seed: seed of the counter-based noise; None derives one from the engine's seed and the request.
         stop: strings that end the text at their first occurrence; not part of ``text``.
         stop_token_ids: token ids that end the generation; kept in ``token_ids``.

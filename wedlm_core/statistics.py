@@ -206,22 +206,21 @@ def gain_of(autoregressive_seconds: float, decode_seconds: float) -> float | Non
 
 @dataclass(frozen=True, kw_only=True)
 class CommitStats:
-    """How one generation came to be; counts are of this sequence alone, never of its batch.
+    """Decoding statistics of one generation; counts are of its sequence alone.
 
     Attributes:
         generated_tokens: N_gen, the tokens in ``token_ids``.
-        decode_forwards: forwards that could commit a token of this sequence. Forwards that only read its prompt are
-            none. One that reads the prompt's last token counts where the strategy takes the first token from it
+        decode_forwards: forwards that could commit a token of this sequence. Forwards that only read its prompt do not
+            count. One that reads the prompt's last token counts where the strategy takes the first token from it
             (``autoregressive``, ``verified``, ``streaming``).
-        rows_forwarded: N_fwd, token rows of the sequence that gave tokens in these forwards, or that they computed
-            again: the last token, drafts, masks.
+        rows_forwarded: N_fwd, token rows of the sequence in these forwards: last tokens, drafts, masks.
         commit_histogram: entry i is the number of decode forwards that committed i tokens.
         mean_entropy, max_entropy: nats, over the emitted tokens, of the distribution each was taken from
             (at fill for masks; at verification for ``verified``); None when nothing was generated.
         out_of_order_fills: emitted tokens that were filled while a position before them was still a mask.
         mean_logprob: mean log-probability (nats) of the emitted tokens under the next-token head; None
             where the strategy does not compute it.
-        worst_logprob: the lowest of these log-probabilities; None likewise.
+        worst_logprob: the lowest of these log-probabilities, or None.
         draft_agreement: share of the masks' verified drafts that equalled the next-token head's choice; None where
             none was verified.
         mask_drafts, mask_drafts_accepted: rows of drafts that masks had proposed, and those that became output.

@@ -76,8 +76,8 @@ class Generation:
         finish_reason: see :class:`FinishReason`.
         error: message when ``finish_reason`` is ``error``, else None.
         logprobs: nats per token when asked for, else None.
-        top_logprobs: where ``logprobs=k`` asked for them, for each token the k most likely ones there, as pairs of
-            token id and nats, most likely first; one alone where ``structured_outputs`` forces it; else None.
+        top_logprobs: with ``logprobs=k``, for each token the k most likely tokens at its place, as pairs of token id
+            and nats, the most likely first; a token that ``structured_outputs`` forces stands alone. Else None.
         prompt_token_ids: ids of the prompt.
         prompt: its text, where ``LLM`` was given text or a chat.
         trace: one mapping per decode forward when ``EngineConfig(trace=True)``, else None.

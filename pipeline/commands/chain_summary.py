@@ -37,7 +37,7 @@ class ChainSummary:
 
     @property
     def all_failed(self) -> bool:
-        """Whether the first stage has rows and all failed, or a later one."""
+        """Whether a stage has rows and all of them failed."""
         return any(own.total.all_failed for own in self.stages.values())
 
     def table(

@@ -25,11 +25,11 @@ class EtlConfig:
         run: the settings of generation. ``input`` is a folder or URL prefix.
         partition_key: name of the ``key=value`` folders that ``since``, ``until`` and ``backfill`` are about.
         since, until: partitions to look at, as text (or an integer or a date, which become text); both bounds belong to
-            the range, None is none.
+            the range; None is no bound.
         backfill: first and last partition of a range to look at in place of ``since`` and ``until``.
         on_changed: for processed files that have another content now, or are gone: "error" ends
             the run, "reprocess" replaces or removes their rows, "ignore" leaves the rows of the old content.
-        settle_seconds: files younger than this may still be being written; they are left for a later run.
+        settle_seconds: files younger than this are left for a later run, because a writer may not have finished them.
         max_files: files that are processed and published at once; a run with more does them in rounds, so that its
             memory does not grow with them.
         wait: seconds to wait for another run of this table to end; None does not wait, ``math.inf`` has no limit.

@@ -75,7 +75,7 @@ def export(
         output: the folder or URL of a run over an OpenAI batch.
         to: file or URL of the answered requests.
         format: "openai-batch".
-        errors_to: file or URL of the failed requests; None puts it beside ``to``, with ``_errors`` in its name. It is
+        errors_to: file or URL of the failed requests; None puts it next to ``to``, with ``_errors`` in its name. It is
             written even if it is empty.
         model: where the model is now, if not where the run had it; needed for log-probabilities only, whose tokens have
             texts.
@@ -83,7 +83,7 @@ def export(
         to_storage_options: keyword arguments of the file system of ``to``; None takes ``storage_options``.
 
     Raises:
-        ConfigError: a name that is none of a file, or a format that is not known.
+        ConfigError: the name is not one of a file, or the format is not known.
         OutputError: nothing is published there, or the run was over plain rows.
         DamagedError: a published file is missing or not as it was published.
     """

@@ -46,7 +46,7 @@ class FilterResult:
 
     Attributes:
         output: the folder or URL of the rows that were kept.
-        source: of the output that they are of.
+        source: the output that they come from.
         rows: how many were read.
         dropped: how many were dropped, by reason; each row has one.
         publications: folders of the output that hold published parts.
@@ -146,9 +146,9 @@ def filter(
 ) -> FilterResult:
     """Write the rows of an output that are worth keeping to a new one, with a note of each that is dropped.
 
-    The new output has the rows in their order, all their columns, and a column that tells score and rank. It becomes
-    visible at once, has checksums, and records its source's publications and its settings. Called again with the same
-    arguments, it does nothing if it is done, else it begins again: the rest of a killed call is removed first. Failed
+    The new output has the rows in their order, all their columns, and a column of score and rank. It becomes visible at
+    once, has checksums, and records its source's publications and its settings. Called again with the same arguments,
+    it does nothing if it had finished. Otherwise it removes the remains of the killed call and begins again. Failed
     rows are dropped always; they stand in the dead letters of ``output``.
 
     Args:
@@ -159,14 +159,14 @@ def filter(
         by: columns whose values form groups.
         dedup: whether, and how, to drop near-duplicates.
         outliers: whether, and how, to drop outliers.
-        selection_column: name of the column that tells score and rank.
+        selection_column: name of the column of score and rank.
         mode: "resume"; "new" discards the content of ``to``; "error_if_exists" only starts.
         target_part_bytes: published files are closed when they reach about this size.
         storage_options: keyword arguments of the file system of ``output``, and of ``to`` unless it has its own.
         output_storage_options: of ``to``.
 
     Raises:
-        ConfigError: a value is out of range; a column is not there (the nearest names are told).
+        ConfigError: a value is out of range; a column is not there (the message has the nearest names).
         ResourceError: a library is not installed; the message names it.
         OutputError: nothing is published in ``output``, or ``to`` is of another kind or has other tables.
         FingerprintError: ``to`` was made of other publications, or with other settings; each difference is named.

@@ -74,10 +74,10 @@ class OutputTable:
 
     @property
     def dataset(self) -> Dataset:
-        """A lazy Ray dataset over the published files, in the Ray session that there is.
+        """A lazy Ray dataset over the published files, in the running Ray session.
 
         Raises:
-            ResourceError: there is none; none is started for reading.
+            ResourceError: no session runs; reading starts none.
             OutputError: rows that are not published.
         """
         if self.parts is None:

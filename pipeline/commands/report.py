@@ -38,13 +38,13 @@ def report(
     model: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write the report of an output: a page that needs nothing beside it.
+    """Write the report of an output: one HTML file that loads nothing else.
 
     Args:
-        output: the folder or URL of a run; one that was interrupted or goes on at the moment too.
+        output: the folder or URL of a run, also of one that was interrupted or still runs.
         to: a local file; None writes it to ``__wedlm/report.html`` of the output.
-        model: the model that made the output, wherever it is now: some rows are decoded once more with it, in this
-            process, for the player; all rows are read for it. None shows the rows that the last run decoded once more.
+        model: the model that made the output, for the player: this process reads all rows and decodes some of them once
+            more. None shows the rows that the last run decoded again.
         storage_options: keyword arguments of the URL's file system.
 
     Returns:

@@ -82,8 +82,8 @@ def run(
     everything is done.
 
     In the main thread, SIGTERM and Ctrl-C stop it: no new unit is begun, those in flight get ``stop_seconds``, and
-    finished units are committed; then the signal has its usual effect (Ctrl-C raises KeyboardInterrupt). A second one
-    has it at once.
+    finished units are committed; then the signal has its usual effect (Ctrl-C raises KeyboardInterrupt). A second
+    signal has it at once.
 
     Args:
         dataset: the input, see :class:`~pipeline.config.RunConfig`.

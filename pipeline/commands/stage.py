@@ -39,7 +39,7 @@ class Stage:
     """A step of a Ray Data pipeline: ``stage(dataset)`` is a dataset with the result columns.
 
     Attributes:
-        config: settings; ``input`` and ``output`` mean nothing.
+        config: settings; ``input`` and ``output`` are not used.
         batch_rows: rows that an actor is given at once.
         batches_in_flight: batches that an actor answers at once.
     """

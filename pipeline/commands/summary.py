@@ -199,7 +199,7 @@ class RunSummary:
     corrected_rows: bool = False
 
     def following(self, earlier: RunSummary) -> RunSummary:
-        """The summary of a call that has done ``earlier`` first. Resources count over the whole call anyway."""
+        """Add the rows and seconds of ``earlier``, a summary of the same call."""
         return replace(
             self,
             session=earlier.session.merged_with(self.session),
@@ -346,9 +346,9 @@ class RunResult:
 
     @property
     def dataset(self) -> Dataset:
-        """The published rows as a lazy Ray dataset, in the Ray session that there is.
+        """The published rows as a lazy Ray dataset, in the running Ray session.
 
         Raises:
-            ResourceError: there is none; none is started for reading.
+            ResourceError: no session runs; reading starts none.
         """
         return self.rows.dataset

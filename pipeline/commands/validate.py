@@ -92,9 +92,9 @@ class Validation:
 def validate(config: RunConfig) -> Validation:
     """Check source, columns, template, prompts, parameters, model, sink, an earlier run's settings, and resources.
 
-    A run refuses the same: both call :mod:`pipeline.commands.run_checks`.
-    Loads no model, starts no Ray (it asks a session that there is) and generates nothing. Whether ids of ``id_column``
-    are unique, and those of corrected rows are of failed rows, is left to the run.
+    A run refuses the same: both call :mod:`pipeline.commands.run_checks`. Loads no model, starts no Ray (it asks a
+    session that there is) and generates nothing. Only a run checks that ids of ``id_column`` are unique, and that ids
+    of corrected rows are those of failed rows.
     """
     problems: list[str] = []
 

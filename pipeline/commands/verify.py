@@ -96,12 +96,12 @@ def verify(
     Of an output of :func:`pipeline.filter`, checksums and counts are checked. With ``input``, the source of the filter,
     each row there has to be kept unchanged and in order, or noted as dropped.
 
-    Checked are: each published file is there, of the recorded size and SHA-256, with the schema of the run, and no
-    other files lie beside; each committed unit is published once, with the attempt, the rows, the order and the
-    checksum of the data columns that the ledger has; row ids follow from the source's file and row numbers, and
-    samples are numbered from 0; dead letters are the failed rows, in order. With ``input`` also: each unit of the
-    input is there, in input order, the passed-through columns (and ids from a column) equal the input's, and all
-    columns of its rows, prompts among them, have the checksum of the input at their generation.
+    Checked are: each published file is there, of the recorded size and SHA-256, with the schema of the run, and there
+    are no other files; each committed unit is published once, with the attempt, the rows, the order and the checksum of
+    the data columns that the ledger has; row ids follow from the source's file and row numbers, and samples are
+    numbered from 0; dead letters are the failed rows, in order. With ``input`` also: each unit of the input is there,
+    in input order, the passed-through columns (and ids from a column) equal the input's, and all columns of its rows,
+    prompts among them, have the checksum of the input at their generation.
 
     Args:
         output: the folder or URL of a run.

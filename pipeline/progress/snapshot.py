@@ -86,7 +86,7 @@ class Progress:
         return self.session.completion_tokens / self.seconds if self.seconds > 0 else 0.0
 
     def merged_with(self, other: Progress) -> Progress:
-        """Both together: the seconds are those of the one that had more."""
+        """The sum of both; ``seconds`` is the larger one."""
         return Progress(
             total_rows=self.total_rows + other.total_rows, done=self.done.merged_with(other.done),
             session=self.session.merged_with(other.session), seconds=max(self.seconds, other.seconds),

@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Is shown snapshots of a run, in one thread at a time. Its exception is logged, and it is not asked again."""
+    """Receives snapshots of a run, in one thread at a time. Its first exception is logged and ends them."""
 
     def update(self, snapshot: Snapshot) -> None:
         """The run at this moment. It should return within a few milliseconds: the next observer waits."""

@@ -27,8 +27,8 @@ class DedupConfig:
         columns: of text; their values are compared as one text.
         threshold: least similarity, above 0 and at most 1.
         ngram: words in a row; a shorter text is compared as a whole.
-        permutations: length of the MinHash signature that finds candidates. Every candidate is then compared
-            exactly, so more permutations find more, and never drop more wrongly.
+        permutations: length of the MinHash signature that finds candidates. Every candidate is then compared exactly,
+            so more permutations find more near-duplicates and drop no other row.
     """
 
     columns: Sequence[str] = ("text",)
@@ -59,11 +59,10 @@ class OutlierConfig:
     """Which rows are unlike the others.
 
     Attributes:
-        length: drop rows whose number of tokens is further from the median than this many deviations; both of its
-            logarithm, the deviation being 1.4826 times the median distance from the median (and at least 0.1). None
-            leaves lengths alone.
-        script_share: drop rows in whose text most letters are of a script (see ``evidence.script``) that a smaller
-            share of the rows is in. None leaves scripts alone.
+        length: drop rows whose logarithm of tokens is more than this many deviations from the median. A deviation is
+            1.4826 times the median distance from the median, at least 0.1. None keeps all lengths.
+        script_share: drop rows whose script (``evidence.script``) is that of a smaller share of the rows. None keeps
+            all scripts.
     """
 
     length: float | None = 4.0
@@ -89,13 +88,13 @@ class FilterConfig:
         keep: an SQL expression over the row's columns, ``"best 50%"``, ``"best 1000"``, or ``"best 1 per row"`` (of the
             samples of an input row; in a chain, of a row of the chain's input); each of the last three may go on
             ``"... where EXPRESSION"``. None keeps all.
-        score: of rows, higher is better: a name of :data:`pipeline.selection.score.SCORES`, or an SQL expression that
-            gives a number; higher is better, null the worst. Equals are ranked by row id, then sample. None is
-            "confidence" for ``best N per row``, else "mean_entropy".
+        score: a name of :data:`pipeline.selection.score.SCORES`, or an SQL expression that gives a number; higher is
+            better, null is the worst. Equals are ranked by row id, then sample. None is "confidence" for ``best N per
+            row``, else "mean_entropy".
         by: columns; shares and numbers of ``keep`` are then of each group with equal values.
         dedup: drop near-duplicates: True, a threshold, or a :class:`DedupConfig`.
         outliers: drop outliers: True, or an :class:`OutlierConfig`.
-        selection_column: name of the column that tells score and rank of the rows that are kept.
+        selection_column: name of the column with score and rank of the kept rows.
     """
 
     keep: str | None = None

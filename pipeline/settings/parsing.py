@@ -108,8 +108,8 @@ class Parse:
     Attributes:
         pattern: regular expression (RE2's syntax, whose time is linear in the text). Its first match counts: its one
             group, or all of it without a group.
-        choices: the one that comes first in the text, as words of their own, in upper or lower case; as it is
-            written here.
+        choices: the choice that comes first in the text, as words of its own, in upper or lower case; the value is
+            spelled as here.
         type: of the column: "string", "int64" or "float64". Text that cannot be read as this type is null.
         json: the whole text is JSON: of this schema (a mapping, its JSON text, a pydantic model class, or ``{"file":
             path}``), whose values become columns of Arrow's types (docs/guides/structured-output.md); or True, for
@@ -193,7 +193,7 @@ class Parse:
 
         Args:
             texts: the texts.
-            finish_reasons: how each of them ended; of JSON that was cut there is no value. None: all are whole.
+            finish_reasons: how each text ended; JSON that was cut has no value. None: no text was cut.
         """
         if self.json is not None:
             read = [value for value, _ in self._read_json(texts, finish_reasons)]
@@ -206,7 +206,7 @@ class Parse:
         )
 
     def faults(self, texts: pa.Array, finish_reasons: Sequence[str | None]) -> Counter[str]:
-        """How many of the texts have no value of JSON, or not all of it, by the reasons of :data:`UNPARSED`."""
+        """Counts of the texts without a whole JSON value, by the reasons of :data:`UNPARSED`."""
         if self.json is None:
             return Counter()
         return Counter(reason for _, reason in self._read_json(texts, finish_reasons) if reason is not None)

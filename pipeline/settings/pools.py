@@ -50,9 +50,9 @@ class ActorRange:
     """A number of generate actors that follows the work.
 
     Attributes:
-        min: as many stay while there is work, even if they have none; 0 keeps none.
-        max: more are never asked for.
-        idle_seconds: an actor above ``min`` that has had no unit for so long is ended.
+        min: actors that stay while the run has work, even if they are idle.
+        max: most actors that are requested.
+        idle_seconds: an actor above ``min`` is ended after this time without a unit.
 
     Raises:
         ConfigError: a value is out of range.

@@ -137,10 +137,9 @@ class EngineConfig:
             of several engines on one device must add up to less than 1.
         kv_cache_dtype: "auto" stores keys and values in the model's dtype, but in bfloat16 where a float32 model has
             its weights in "int8" or "int4" (:meth:`kv_numbers`). "bfloat16" rounds those of a float32 model to two
-            bytes, in half the memory; attention computes in float32 all the same. "float32" keeps them as they were
-            computed on a CPU. "int8", on CPUs, rounds each key and value of a KV head at a scale of its own: a byte a
-            number, and four. "fp8_e4m3" takes one byte each. The loss of quality of each is measured
-            (``benchmarks/results``).
+            bytes, in half the memory; attention still computes in float32. "float32" keeps them as they were computed
+            on a CPU. "int8", on CPUs, takes one byte a number, and four bytes for the scale of each key and value of a
+            KV head. "fp8_e4m3" takes one byte each. The loss of quality of each is measured (``benchmarks/results``).
         weight_dtype: "auto" keeps the weights as loaded. "int8" rounds weights and the rows that they are multiplied
             with to 8 bits (:mod:`wedlm_core.model.int8`): a quarter of float32's memory, faster products whose sums
             are exact. "int4", on GPUs, keeps the weights of the layers in 4 bits and expands them to 8 when they
@@ -166,9 +165,8 @@ class EngineConfig:
         streaming: the switches of the ``streaming`` strategy, or a mapping of its fields.
         history_drafts: draft the continuations of the same tokens in earlier text of the sequence, or of finished rows,
             for ``verified`` decoding with ``window_size="auto"``: any draft is safe there, so no output depends on it.
-            "auto" is true if ``trace`` is false. Where forwards overlap they are tried in long jobs only, as each
-            forward waits for the outcome of the one before it meanwhile; true turns ``overlap="auto"`` off, and tries
-            them at once.
+            "auto" is true if ``trace`` is false. Where forwards overlap, only long jobs try them, because each forward
+            then waits for the outcome of the one before; true turns ``overlap="auto"`` off and tries them at once.
         history_bytes: memory for the texts that are drafted from, in bytes.
         overlap: launch a forward before the results of the previous one are known, so that the host works while the
             device computes. "auto" is true on CUDA if the attention backend plans on the device and ``trace`` is

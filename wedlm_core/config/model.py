@@ -193,7 +193,7 @@ class ModelConfig:
         """Check that the layers can be kept in a ``weight_dtype`` of :class:`EngineConfig`.
 
         Raises:
-            ConfigError: a layer has more inputs than 32 bits hold the sum of, or they cannot be grouped.
+            ConfigError: the sum over a layer's inputs may exceed 32 bits, or the inputs cannot be grouped.
         """
         if weight_dtype not in EXACT_WEIGHT_DTYPES:
             return
