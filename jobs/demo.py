@@ -35,7 +35,7 @@ PROMPTS = Path(__file__).parent / "data" / "demo_prompts.parquet"
 
 
 def regime_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """One line per entropy regime: rows, tokens per decode forward, exact answers where there is one."""
+    """One line per entropy regime: rows, tokens per decode forward, exact answers, where the prompt has an answer."""
     lines = []
     for regime in ("low", "medium", "high"):
         part = [row for row in rows if row["regime"] == regime]

@@ -359,7 +359,7 @@ class RunConfig:
         return build(cls, raw, root=cls)
 
     def runs_of_pools(self) -> dict[str, RunConfig]:
-        """Name of each pool -> the run as its actors see it: a run of one pool. Without ``pools`` there is one, "".
+        """Name of each pool -> the run as its actors see it: a run of one pool. Without ``pools`` it is one run, "".
 
         Raises:
             ConfigError: a value of a pool does not fit the run.

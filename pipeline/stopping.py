@@ -62,7 +62,7 @@ class Stop:
 
     @property
     def seconds_left(self) -> float:
-        """How long units in flight may still go on; infinite as long as nobody asked."""
+        """How long units in flight may still go on; infinite until the run is asked to stop."""
         return math.inf if self._asked is None else max(0.0, self._asked + self.seconds - time.monotonic())
 
     @property

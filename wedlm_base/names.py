@@ -102,7 +102,7 @@ def refuse_hidden(*packages: str) -> None:
         if (place := hidden_by(package, in_workers=False)) is not None:
             raise ImportError(
                 f"{place} hides our package {package!r} here. Use the command `wedlm-batch`, or in Python "
-                f"`import wedlm_batch as wb`, which find ours beside it; or rename it, or work in another folder."
+                f"`import wedlm_batch as wb`, which find ours as well; or rename it, or work in another folder."
             )
 
 

@@ -1,4 +1,4 @@
-"""Loads our packages under a private namespace, beside modules of the user's with the same names.
+"""Loads our packages under a private namespace, next to modules of the user's with the same names.
 
 The files are the installed ones, and their compiled code is the cached one. Only the meaning of ``import pipeline`` in
 them is changed: each module gets builtins of its own, whose ``__import__`` looks for our packages in the namespace. So

@@ -20,7 +20,7 @@ def available_memory() -> int | None:
 
 
 def pool_bytes(free: int | None) -> int:
-    """Bytes that a KV pool on a CPU may take by default, of so many that are free (None: nobody knows)."""
+    """Bytes that a KV pool on a CPU may take by default, of this number of free bytes (None: unknown)."""
     return _LEAST_BYTES if free is None else max(_LEAST_BYTES, int(_SHARE * free))
 
 

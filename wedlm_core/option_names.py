@@ -24,7 +24,7 @@ SAMPLING_NAMES: Mapping[str, str] = {
     "allowed_token_ids": "Keep the others out with logit_bias or bad_words",
     "skip_special_tokens": _PLAIN_TEXT,
     "spaces_between_special_tokens": _PLAIN_TEXT,
-    "detokenize": "There is always text, and token_ids beside it",
+    "detokenize": "There is always text, with token_ids",
     "include_stop_str_in_output": "token_ids ends with the token that completed the stop string",
     "truncate_prompt_tokens": "Cut the prompt before, or set on_long_prompt of a pipeline run",
     "logits_processors": "Use logit_bias, bad_words, min_tokens or the penalties",

@@ -38,12 +38,12 @@ class PlainTokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the end-of-sequence token, if there is one."""
+        """Id of the end-of-sequence token, or None."""
         return self._id("eos_token")
 
     @property
     def mask_token_id(self) -> int | None:
-        """Id of the mask token, if there is one."""
+        """Id of the mask token, or None."""
         return self._id("mask_token")
 
     def __len__(self) -> int:

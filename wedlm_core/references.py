@@ -120,7 +120,7 @@ def _content(path: str, place: str) -> str:
     """The text of a file without the line end after it."""
     try:
         if Path(path).exists() and not Path(path).is_dir() and not Path(path).is_file():
-            raise ValueError("no regular file")  # to wait for a pipe, or read from it once, helps nobody
+            raise ValueError("no regular file")  # waiting for a pipe, or reading it once, does not help
         with Path(path).open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:

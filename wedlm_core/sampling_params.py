@@ -37,7 +37,7 @@ _LONGEST_STOP = 4096
 _LONGEST_WORD = 256
 _MOST_TOPS = 100  # most likely tokens that are reported with each token
 _MOST_BIAS = 100.0
-_TEMPERATURES = (1e-6, 1e6)  # float32 logits divided by these are neither infinite nor all alike
+_TEMPERATURES = (1e-6, 1e6)  # float32 logits divided by these are neither infinite nor all equal
 _PENALTIES = (1e-3, 1e3)  # logits times these are still told apart
 _MOST_NATS = 1e6
 

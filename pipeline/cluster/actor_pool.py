@@ -249,7 +249,7 @@ class ActorPool:
 
     def trace(self, actor: int, rows: pa.Table) -> Any:
         """A reference to the result of :meth:`GenerateActor.trace`."""
-        # Not retried: nobody needs it enough to start a process again.
+        # Not retried: it is not worth the start of a process.
         return self.actors[actor].trace.options(concurrency_group="control", max_task_retries=0).remote(rows)
 
     def drop(self, given: Assignment) -> None:

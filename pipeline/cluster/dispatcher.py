@@ -38,7 +38,7 @@ _BACKUP_GAIN = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """``actor`` is to run ``unit_id``. ``execution``: 0 if nobody else runs it, else a backup's number, 1 or more."""
+    """``actor`` is to run ``unit_id``. ``execution``: 0 if no other actor runs it, else a backup's number, from 1."""
 
     unit_id: str
     actor: int
@@ -87,7 +87,7 @@ class _Actor:
 
     @property
     def newest_alone(self) -> _Unit | None:
-        """The newest of its units that nobody else runs."""
+        """The newest of its units that no other actor runs."""
         return next((unit for unit in reversed(self.units.values()) if len(unit.runs) == 1), None)
 
 
@@ -289,7 +289,7 @@ class Dispatcher:
         return None
 
     def _two_slowest(self, now: float) -> list[tuple[float, int]]:
-        """Seconds left, and which actor: of those with a unit that nobody else runs."""
+        """Seconds left, and which actor: of those with a unit that no other actor runs."""
 
         def candidates() -> Iterator[tuple[float, int]]:
             for name, actor in self._actors.items():

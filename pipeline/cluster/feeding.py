@@ -144,7 +144,7 @@ class _Loop:
 
     @property
     def is_over(self) -> bool:
-        """Whether all is done, or nobody wants it any more.
+        """Whether all is done, or the run has stopped.
 
         A run that was asked to stop is over once it has no units in flight, or these have had their time.
         """

@@ -26,7 +26,7 @@ class NodeTable:
     Attributes:
         alive: nodes that are there, those that are being drained among them.
         dead: nodes that are gone.
-        draining: node -> until when it will be there, seconds since 1970; ``inf`` where nobody said.
+        draining: node -> until when it will be there, seconds since 1970; ``inf`` if unknown.
         expected: those that are gone whose end was announced.
     """
 
@@ -55,7 +55,7 @@ class NodeTable:
         return "there" if node in self.alive else "lost"
 
     def seconds_left(self, node: str, now: float | None = None) -> float:
-        """How long a draining node will be there; ``inf`` where nobody said, or where it is not being drained."""
+        """How long a draining node will be there; ``inf`` if unknown, or if it is not draining."""
         return self.draining.get(node, math.inf) - (time.time() if now is None else now)
 
 
@@ -155,7 +155,7 @@ class NodeWatch:
         self._thread.join(_CLOSE_SECONDS)
 
     def listen(self, listener: Callable[[NodeTable], None]) -> Callable[[], None]:
-        """Call ``listener`` with the table now, if there is one, and with each one that differs, in the watch's thread.
+        """Call ``listener`` with the present table, if any, and with each different one, in the watch's thread.
 
         Returns:
             A function that ends this.

@@ -79,7 +79,7 @@ class EngineLoads:
             self._retire(self._last.pop(actor))
 
     def total(self) -> Load | None:
-        """The sums; None if nobody ever answered."""
+        """The sums; None if no actor ever answered."""
         answers = list(self._last.values())
         if not answers and not self._before:
             return None
@@ -129,7 +129,7 @@ class PoolState:
             return ExecutorState(actors=actors, phase=self._phase, load=self._loads.total())
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking."""
         with self._lock:
             self._closed = True
 

@@ -27,7 +27,7 @@ Reserved = Callable[[], tuple[float, float]]
 """CPUs and GPUs that generate actors reserve, at the moment."""
 
 TASK_CPUS = 0.25
-"""CPUs that a prefetch task reserves; small, so that tasks fit beside the actors on a small machine."""
+"""CPUs that a prefetch task reserves; small, so that tasks and actors fit on a small machine."""
 _TASKS_AT_ONCE = 64
 _UNITS_AT_ONCE = 65_536
 """A task that reads a compressed file has as many."""

@@ -176,7 +176,7 @@ def _fit(
         left: free resources after earlier pools; those of this pool are subtracted.
         units: see :func:`fit_pools`.
         private: see :func:`fit_pools`.
-        others: actors of other runs beside these.
+        others: actors of other runs, in addition to these.
     """
     given, cap = run.actors, max(1, units) if units is not None else sys.maxsize
     ranged = isinstance(given, ActorRange)

@@ -21,7 +21,7 @@ _OF_FIRST = (
     "chat_template_kwargs_column", "id_column", "sampling_columns", "columns", "column_prefix", "limit", "parse",
     "system_prompt", "chat", "input_format", "served_model_names",
 )  # fmt: skip
-"""Settings about the input's columns and prompts. Beside ``stages`` they are the first stage's."""
+"""Settings about the input's columns and prompts. Next to ``stages`` they are the first stage's."""
 _OF_ALL = (
     "input", "output", "mode", "repair", "retry_failed", "unit_rows", "stop_seconds", "drain_seconds",
     "max_engine_deaths", "max_row_deaths", "price_per_hour", "expect_autoscaling", "dataset_options", "storage_options",

@@ -48,7 +48,7 @@ class Flow:
         return sum(self._open)
 
     def end(self) -> None:
-        """No more units will be due, or nobody wants them any more."""
+        """No more units will be due, or the chain has stopped."""
         for later in self._later:
             later.end()
 

@@ -1,7 +1,7 @@
 """``verify --regenerate``: generates published rows once more and compares them to the bit.
 
 Rows are drawn at random. Each is generated in one batch with all the others, in another order, and once more alone. A
-difference is a problem of the verification, with its row, its first other token and what may have caused it.
+difference is a problem of the verification, with its row, its first other token and the likely causes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Regeneration:
         samples: generations that were compared in each way.
         equal: way -> generations that were equal to the bit.
         differences: one line for each that was not.
-        causes: what may have caused them; empty if there are none.
+        causes: the likely causes; empty if there are none.
         model: its name and digest now.
         version: of this package.
     """
@@ -78,7 +78,7 @@ class Regeneration:
         return f"{self.drawn} drawn at random{out}; {ways}"
 
     def save(self, storage: Storage) -> str:
-        """Write the record of it beside the output, and return its key."""
+        """Write the record of it into the state of the output, and return its key."""
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         key = f"{layout.AUDITS}/{stamp}-{uuid.uuid4().hex[:8]}.json"
         storage.put(key, seal(asdict(self)))
@@ -199,7 +199,7 @@ def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _causes(state: RunState, config: RunConfig, storage: Storage, digest: str) -> tuple[str, ...]:
-    """What may have caused differences, the surest first."""
+    """Likely causes of differences, the surest first."""
     _, recorded = _recorded_model(state)
     if digest != recorded:
         folder = resolved_model(config).folder

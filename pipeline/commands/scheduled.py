@@ -196,7 +196,7 @@ class ScheduledRun:
 
 
 def check_scheduled(state: RunState | None, storage: Storage) -> None:
-    """Check that the run in an output, if there is one, is one of scheduled runs.
+    """Check that the run in an output, if any, is one of scheduled runs.
 
     Raises:
         OutputError: it is not.

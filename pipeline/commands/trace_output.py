@@ -69,7 +69,7 @@ def _job(storage: Storage, state: RunState, model: str, options: Mapping[str, An
     sampling = _under("sampling.", settings)
     engine = {name: value for name, value in _under("engine.", settings).items() if "." not in name}
     engine["streaming"] = _under("engine.streaming.", settings)
-    # A record has the number of most likely tokens beside the flag that asks for any.
+    # A record has the flag, and the number of most likely tokens.
     sampling["logprobs"] = sampling.pop("top_logprobs", 0) or sampling.get("logprobs", False)
     try:
         config = RunConfig.from_mapping({

@@ -25,7 +25,7 @@ def input_faults(
 ) -> list[str]:
     """The faults of a unit's passed-through columns, and of its input; at most one of each kind.
 
-    Failed rows may have been corrected in the input since; the others are compared all the same.
+    Failed rows may have been corrected in the input since; the others are still compared.
 
     Args:
         table: the unit's output rows.

@@ -150,7 +150,7 @@ def check_bytes(storage: Storage, key: str, part: PartRecord, found: Findings) -
     if size != part.bytes or digest.hexdigest() != part.sha256:
         what = f"{size} bytes in the place of {part.bytes}" if size != part.bytes else "other bytes (SHA-256 differs)"
         found.problem(f"{key}: changed since it was published: {what}")
-        return False  # its rows are compared all the same, to tell which differ
+        return False  # its rows are still compared, to find those that differ
     return True
 
 

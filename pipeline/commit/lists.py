@@ -60,7 +60,7 @@ def read_list(
         part: its record.
         row: makes a row of its columns.
         take: is given the rows.
-        about: what the list is, for the error, and the remedy.
+        about: the name of the list, for the error, and the remedy.
 
     Raises:
         DamagedError: it is missing or damaged.

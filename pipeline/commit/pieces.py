@@ -1,4 +1,4 @@
-"""The parts of a publication: which units lie in which file. Plain logic; reads and writes nothing."""
+"""The parts of a publication, with the units of each file. Plain logic; reads and writes nothing."""
 
 from __future__ import annotations
 

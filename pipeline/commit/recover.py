@@ -10,7 +10,7 @@ are no obstacle.
 
 A writer of the old run, or the process that discards it, may sleep and wake up during the new run. It does no harm.
 Leases stay, so whatever it puts has an epoch from before the new run. If its mark was not put yet, a fence is in its
-place. And it removes nothing of the new run, which numbers its publications from a number that nobody has used.
+place. And it removes nothing of the new run, which numbers its publications from an unused number.
 """
 
 from __future__ import annotations

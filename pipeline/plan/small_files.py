@@ -163,7 +163,7 @@ def plan_key(files: Sequence[SourceFile], state: RunState, known: Mapping[str, F
 
 
 def _has_room(held: Sequence[Unit], unit: Unit, unit_rows: int) -> bool:
-    """Whether a further unit fits beside those in ``held``."""
+    """Whether a further unit fits in addition to those in ``held``."""
     every = [*held, unit]
     size = sum(own.rows.stop - own.rows.start for own in every)
     return sum(own.num_rows for own in every) <= unit_rows and size <= _MOST_BYTES and len(every) <= _MOST_FILES

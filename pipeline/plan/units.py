@@ -46,7 +46,7 @@ class LaterUnits:
             self._changed.notify()
 
     def end(self) -> None:
-        """No more units will arrive, or nobody wants them any more."""
+        """No more units will arrive, or the run has stopped."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -119,7 +119,7 @@ class Work:
     traced: bool = False
 
     def end(self) -> None:
-        """Nobody wants later units any more."""
+        """Later units are not wanted any more."""
         if self.later is not None:
             self.later.end()
 
@@ -194,7 +194,7 @@ def _reads_with(held: list[Unit], unit: Unit) -> bool:
     # Starting a task costs about as much as reading a few units; skipping a row costs as much as reading it.
     adjacent = last.index + 1 == unit.index and len(held) < _FEW_UNITS
     if last.rows.file != unit.rows.file or unit.more:
-        # Tasks over several files are for small ones: a file of several units is better read beside the next one.
+        # Tasks over several files are for small ones: a file of several units is read in parallel.
         return adjacent and _is_begun_by(last) and unit.rows.first_row == 0
     if unit.rows.group < 0:
         return len(held) < _MOST_UNITS_IN_ONE_PASS

@@ -20,7 +20,7 @@ _RECENT_SECONDS, _RECENT_UNITS = 20.0, 16
 
 @dataclass(kw_only=True)
 class _Sums:
-    """Time with a ready actor, and what was committed. ``exposure``: actor-seconds."""
+    """Time with a ready actor, and sums of the committed units. ``exposure``: actor-seconds."""
 
     seconds: float = 0.0
     exposure: float = 0.0

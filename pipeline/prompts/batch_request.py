@@ -142,7 +142,7 @@ def _max_tokens(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chat_logprobs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A flag, and a number of most likely tokens beside it."""
+    """A flag, and a number of most likely tokens."""
     wanted, tops = given.get("logprobs", False), given.get("top_logprobs", 0)
     if not isinstance(wanted, bool):
         raise RequestError(explain("body.logprobs", wanted, "true or false for a chat", "Use top_logprobs: 5."))

@@ -107,7 +107,7 @@ def smoothing_of(config: RunConfig, digest: str) -> str:
     It is "off" where the model is another one: any engine has another digest with that one.
 
     Raises:
-        ConfigError: it was a file that does not lie beside the weights.
+        ConfigError: it was a file outside of the folder of the weights.
     """
     model, _, own = digest.partition("+")
     folder = resolved_model(config).folder
@@ -257,7 +257,7 @@ class ModelMemory:
 
     @property
     def shortfall(self) -> str | None:
-        """Why the weights do not fit in this machine's memory, and which would; None if they do, or nobody knows."""
+        """Why the weights do not fit in this machine's memory, and which would; None if they do, or it is unknown."""
         if self.free is None or self.weights[self.numbers] * self.actors <= self.free:
             return None
         fitting = [name for name, value in self.weights.items() if value * self.actors <= self.free]

@@ -5,8 +5,8 @@ any other is kept and entered in the index. So each dropped row has a better row
 of likenesses drops a row that is unlike all kept rows. A row is missed if its signature shares no band with the
 signature of the row like it.
 
-The index holds the bands and the text of kept rows in the temporary database, about 30 bytes a band beside the text.
-Memory holds a fixed number of rows.
+The index holds the bands and the text of kept rows in the temporary database, about 30 bytes a band in addition to the
+text. Memory holds a fixed number of rows.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ SCORES: Mapping[str, Mapping[str, float]] = {
     "draft_agreement": {"draft_agreement": 1.0},
 }
 """Name of a score -> fields of ``evidence`` that are added up, each with its weight. A row's mean log-probability is of
-the order of a tenth of its worst, so the two count alike in ``confidence``."""
+the order of a tenth of its worst, so the two count equally in ``confidence``."""
 
 
 class Score:

@@ -168,7 +168,7 @@ class FileSource:
     def widen(self, table: pa.Schema) -> None:
         """Take the columns of ``table`` and their types, those that the files lack as null; others follow.
 
-        The types must be such that values of these files can have them.
+        Values of these files must fit the types.
         """
         own = [field for field in self.schema if field.name not in table.names]
         folders = {field.name for field in self._partitions.fields}

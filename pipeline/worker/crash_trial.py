@@ -10,7 +10,7 @@ Rows = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """How a unit is to be run this time.
+    """The way to run a unit this time.
 
     Attributes:
         concurrent_units: most units that may run in the process meanwhile, this one included; all of them limited too.

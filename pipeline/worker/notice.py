@@ -46,7 +46,7 @@ def spot_notice(place: str) -> str | None:
     try:
         with opener.open(request, timeout=_ANSWER_SECONDS) as answer:
             said = answer.read(_LONGEST).decode(errors="replace").strip() if answer.status == 200 else ""
-    except (OSError, ValueError):  # 404, or nobody answers
+    except (OSError, ValueError):  # 404, or no answer
         return None
     return None if said.lower() in _NO else said
 
@@ -65,7 +65,7 @@ class Notice:
     """Waits for a notice; the first one counts.
 
     Args:
-        place: for :func:`spot_notice`; None asks nobody.
+        place: for :func:`spot_notice`; None does not look.
         poll_seconds: between two looks at it.
     """
 

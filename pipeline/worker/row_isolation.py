@@ -84,7 +84,7 @@ class Gate:
 
     @contextmanager
     def enter(self, limit: int | None) -> Iterator[None]:
-        """Run the block beside any number of unlimited units (None), or with at most ``limit`` units, all limited."""
+        """Run the block with any number of unlimited units (None), or with at most ``limit`` units, all limited."""
         with self._change:
             if limit is None:
                 self._change.wait_for(lambda: not self._waiting and all(other is None for other in self._inside))

@@ -89,7 +89,7 @@ class Choice:
         )
 
     def put(self, place_N: Tensor | slice, other: Self) -> None:
-        """Write the rows of ``other`` to these places, different ones but for a place that no one reads."""
+        """Write the rows of ``other`` to these places, different ones but for a place that is never read."""
         for name in ("token_R", "entropy_R", "logprob_R"):
             getattr(self, name)[place_N] = getattr(other, name)
         if self.tops is not None and other.tops is not None:

@@ -55,7 +55,7 @@ def choose_gpu(
     splits: int | None = None,
     tile: int = _TILE,
 ) -> Choice:
-    """Choose one token per row; a row's result is bitwise the same beside any others, and nothing waits.
+    """Choose one token per row; a row's result is bitwise the same in any batch, and nothing waits.
 
     Args:
         logits_RV: float32, bfloat16 or float16 ``[R, V]``, rows contiguous; not changed.

@@ -120,7 +120,7 @@ class RowLayout:
 
     Attributes:
         order_SL: int64, window place at each physical row after the head.
-        id_SR: int64 token ids (head first where there is one).
+        id_SR: int64 token ids (the head, if any, first).
         offset_SR: int64, logical position minus ``context``.
         count_S: int64 rows in use.
         has_head_S: bool.

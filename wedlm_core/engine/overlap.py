@@ -195,7 +195,7 @@ class OverlapLoop:
         self._overlay(self._in_flight)
 
     def forget(self) -> None:
-        """Drop the forward in flight, if there is one: no sequence of it still lives."""
+        """Drop the forward in flight, if any: no sequence of it still lives."""
         self._in_flight = self._before = None
 
     @property

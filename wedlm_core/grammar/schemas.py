@@ -39,7 +39,7 @@ def check_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     checker = _Checker(References(schema))
     made, whole = canonical(schema, checker.references, checker.check), Place(schema)
     whole.require(has_finite_value(made), "$ref", "every value of a part would contain itself, so that no output could "
-                  'end', 'Leave the field out of "required", or allow null beside it.',
+                  'end', 'Leave the field out of "required", or allow null too.',
                   value=checker.first_reference)  # fmt: skip
     fault = limit_fault(made)
     if fault is not None:

@@ -69,7 +69,7 @@ def opened(
 
 
 def files_by_tensor(folder: Path) -> dict[str, Path]:
-    """``{tensor name: file}``, from the index if there is one, else from the single file.
+    """``{tensor name: file}``, from the index if the folder has one, else from the single file.
 
     Raises:
         WeightsError: there are no weights, or files of the index are absent or outside of the folder.

@@ -11,7 +11,7 @@ from wedlm_core.model.checkpoint import opened
 SAMPLE = Path(__file__).parent / "smoothing_sample.jsonl"
 """The shipped sample: a JSON string a line."""
 SMOOTHING_FILE = "smoothing.safetensors"
-"""The file beside the weights that ``smoothing="model"`` names."""
+"""The file next to the weights that ``smoothing="model"`` names."""
 REMEDY = 'Make it with "wedlm-batch smooth", or use "sample".'
 """The remedy for a missing or unreadable file."""
 

@@ -72,7 +72,7 @@ class Scratch:
             self._connection.execute(sql, params).close()
 
     def one(self, sql: str, params: Sequence[Any] = ()) -> tuple[Any, ...] | None:
-        """The first tuple of a query, if there is one."""
+        """The first tuple of a query, or None."""
         with self._lock:
             found: tuple[Any, ...] | None = self._connection.execute(sql, params).fetchone()
             return found

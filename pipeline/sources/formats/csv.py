@@ -69,7 +69,7 @@ class CsvSource(TextSource):
         return cls(files, {name: kind or "text" for name, kind in kinds.items()}, options, headers)
 
     def want(self, wanted: Wanted) -> None:
-        """Read columns of texts for sampling as text: a cell ``5`` is the stop string "5", beside whatever others."""
+        """Read columns of texts for sampling as text: a cell ``5`` is the stop string "5", whatever the others are."""
         super().want(wanted)
         self.wanted = replace(wanted, params=())  # all cells are text, which parameters are read from
         self._read_as_text(wanted.texts.intersection(self.schema.names))

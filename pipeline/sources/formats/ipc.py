@@ -119,7 +119,7 @@ def _starts(sizes: Iterator[int]) -> tuple[int, ...]:
 
 
 def _narrowest(schema: pa.Schema) -> int:
-    """The column that is cheapest to read: one of numbers, where there is one."""
+    """The column that is cheapest to read, of numbers if possible."""
     widths = [_width(field.type) for field in schema]
     return widths.index(min(widths))
 

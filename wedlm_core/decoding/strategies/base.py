@@ -144,7 +144,7 @@ class Decoding(ABC):
         return (np.minimum(after_D, np.maximum(left_D, 0)) if self.clips else after_D) + self.head
 
     def wanted_rows(self, refills: Refills, rows_D: IntArray) -> IntArray:
-        """Upper bound of the rows of this forward that need logits: the masks, and the head's where there is one."""
+        """Upper bound of the rows of this forward that need logits: the masks, and the head's if it exists."""
         return np.minimum(rows_D, refills.widest_D + self.head)
 
 

@@ -296,7 +296,7 @@ class _Windows:
         self.is_drafted_G = np.zeros(len(slots_G), dtype=np.bool_)
 
     def draft(self, g: int, constraint: Constraint, offered: Proposals) -> None:
-        """Draft the window of a sequence: what its grammar forces or allows of ``offered``, and masks after that."""
+        """Draft the window of a sequence: tokens that its grammar forces, or allows of ``offered``, then masks."""
         most = self._most[g]
         drafts = constraint.draft(offered, most=most)
         lead = len(drafts.tokens)

@@ -97,7 +97,7 @@ class Constraint:
         return tuple(place - lead for place, state in enumerate(self.drafts.states) if state == UNKNOWN)
 
     def move(self, begin: int, end: int) -> bool:
-        """Take the matcher along drafts from one state to another, counted likewise; False if it is in an error."""
+        """Move the matcher along drafts between two states, counted as in :attr:`unknown`; False after an error."""
         if end > begin:
             lead = len(self._ahead)
             self.matcher.consume_tokens(self.drafts.tokens[lead + begin : lead + end])

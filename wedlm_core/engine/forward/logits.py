@@ -187,7 +187,7 @@ class Chooser:
     ) -> Iterator[tuple[slice, Choice]]:
         """Chunks of the picks, and the tokens chosen on them."""
         stages = _Stages.of(state, slots_S)
-        allowed = None  # asked for when the first logits are there: until then it is computed beside the model
+        allowed = None  # asked for when the first logits are there: until then it is computed while the model runs
         for number, (part, own) in enumerate(picks.parts(self._chunk)):
             slot_R, position_R = picks.slot_R[part], picks.position_R[part]
             logits_LV, place_L = self._logits(hidden_TD, picks, part, own)

@@ -28,7 +28,7 @@ class Sequence:
         pages: its KV pages; None while it has none.
         stops: watcher of stop strings, if there are any.
         bad_words: token ids of each text that must not be generated.
-        grammar: that its output obeys, if there is one.
+        grammar: that its output obeys, if any.
         constraint: its place in its grammar, if a matcher decides the allowed tokens.
         error: why it failed, where another reason is known than logits that are no numbers.
         finish: set when the sequence has ended.
