@@ -37,8 +37,9 @@ _Make = Callable[[nn.Linear], ExactLinear]
 class Fp8Linear(nn.Module):
     """``x W^T + b`` with W and the rows of x in float8_e4m3fn, W with one scale per output, x with one per row.
 
-    Tensor cores of compute capability 9.0 multiply them directly (``torch._scaled_mm``). Elsewhere the same rounded
-    numbers are converted and multiplied, which is slower, so quality measured on a CPU holds for a GPU too.
+    Tensor cores of compute capability 9.0 multiply them directly, by ``torch.nn.functional.scaled_mm``. Elsewhere the
+    same rounded numbers are converted and multiplied, which is slower, so quality measured on a CPU holds for a GPU
+    too.
 
     Args:
         linear: the layer to quantise. Its bias is kept, its weight is copied.
@@ -70,12 +71,14 @@ class Fp8Linear(nn.Module):
 
     def _product(self, byte_RI: Tensor, scale_R1: Tensor, dtype: torch.dtype) -> Tensor:
         if self._on_tensor_cores:
-            return torch._scaled_mm(
+            return F.scaled_mm(
                 byte_RI,
                 self.weight.t(),
-                scale_a=scale_R1,
-                scale_b=self.scale_O[None, :],
-                out_dtype=torch.bfloat16,  # the only output dtype that scaling by row supports everywhere
+                scale_R1,
+                F.ScalingType.RowWise,
+                self.scale_O[None, :],
+                F.ScalingType.RowWise,
+                output_dtype=torch.bfloat16,  # the only one that scaling by row supports everywhere
                 use_fast_accum=False,  # sums in full float32, as on other devices
             )
         return F.linear(byte_RI.to(dtype), self.weight.to(dtype)) * (scale_R1 * self.scale_O)
@@ -109,7 +112,7 @@ def round_in_one_pass(x_RI: Tensor) -> tuple[Tensor, Tensor]:
 
 def _has_row_scaled_products(weight_OI: Tensor) -> bool:
     """Whether the device multiplies 8-bit floats with a scale per row and per output."""
-    if weight_OI.device.type != "cuda" or not hasattr(torch, "_scaled_mm"):
+    if weight_OI.device.type != "cuda":
         return False
     whole = weight_OI.shape[0] % 16 == 0 and weight_OI.shape[1] % 16 == 0
     return whole and torch.cuda.get_device_capability(weight_OI.device) >= (9, 0)
