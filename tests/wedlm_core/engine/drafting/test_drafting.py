@@ -61,6 +61,19 @@ def test_drafting_that_knows_of_padding_and_jumps_gains_by_it(
     assert knowing >= gain * before
 
 
+@pytest.mark.parametrize("acceptance", [0.855, 0.67, 0.24])
+def test_windows_of_eight_sequences_stop_before_a_jump_of_the_cost(acceptance: float) -> None:
+    """Seven masks make 120 rows; nine make 152, beyond the jump at 136, and a tenth slower or more."""
+    scenario = Scenario(batch=8, context=1024, acceptance=(acceptance,))
+    rates = {
+        window: simulate(scenario, FixedWindow(window), forwards=400, warm_up=100, cost=JUMPS).rate
+        for window in (3, 5, 7, 9)
+    }
+    planned = simulate(scenario, Planned(JUMPS), forwards=1200, warm_up=300, cost=JUMPS).rate
+    assert planned >= 0.97 * max(rates.values())
+    assert rates[9] <= 0.9 * rates[7]
+
+
 ROWS_COST = StepCost.linear(fixed=0.45e-3, per_row=17e-6, floor_rows=8)
 """A small model on a CPU."""
 
