@@ -40,7 +40,7 @@ TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "pipeline": (
         "The pipeline: overhead, start, scale",
-        ("pipeline", "scaling", "driver", "large-ledger", "loading", "s3", "run-settings"),
+        ("pipeline", "scaling", "driver", "large-ledger", "loading", "s3", "run-settings", "job-order"),
     ),
     "faults": ("Kills, damage, lost nodes", ("chaos", "cluster")),
 }

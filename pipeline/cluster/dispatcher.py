@@ -1,8 +1,9 @@
 """Decides which actor runs which unit next. Plain logic; knows no Ray.
 
-Actors pull: the next unit goes to the actor that holds the smallest share of the units it may hold. Among the
-prefetched units the dispatcher picks the one that saves this actor's prefix cache the most tokens, and avoids units
-whose prefixes another actor has cached. A unit can be overtaken by later ones only a bounded number of times.
+Actors pull: the next unit goes to the actor that holds the smallest share of the units it may hold. Prefetched units
+with long rows go first, so that the last units are short ones. Among the first of them the dispatcher picks the one
+that saves this actor's prefix cache the most tokens, and avoids units whose prefixes another actor has cached. A unit
+can be overtaken by later ones only a bounded number of times.
 
 A decision costs the same for ten actors and for thousands. It looks at a bounded number of waiting units: the oldest,
 and those that begin like the actor's last unit. Actors stand in a heap.
@@ -21,10 +22,11 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.cluster.waiting_units import WaitingUnits
+from pipeline.worker.lengths import Kind, Lengths, Sums
 
 _KNOWN_PREFIXES = 1 << 16
 """Prefixes whose actor is remembered; the least recently used are forgotten."""
@@ -59,6 +61,7 @@ class _Unit:
 
     unit_id: str
     histogram: Mapping[int, int]
+    kinds: Sequence[Kind]
     runs: dict[int, _Run] = field(default_factory=dict)
 
 
@@ -103,6 +106,7 @@ class Dispatcher:
         self._held = held
         self._units: dict[str, _Unit] = {}
         self._waiting = WaitingUnits(max_overtakes)
+        self._lengths = Lengths()
         self._actors: dict[int, _Actor] = {}
         self._numbers = itertools.count()
         self._shares: list[tuple[float, int, int]] = []
@@ -168,19 +172,28 @@ class Dispatcher:
         self._waiting.forget(actor)
         return [unit.unit_id for unit in back]
 
-    def offer(self, unit_id: str, histogram: Mapping[int, int], *, first: bool = False) -> None:
+    def learn(self, lengths: Sums) -> None:
+        """Rows of an actor have finished: what it has learned from them."""
+        self._lengths.add(lengths)
+        if self._lengths.order_is_due():
+            self._waiting.sort(lambda unit_id: self._lengths.size(self._units[unit_id].kinds))
+
+    def offer(
+        self, unit_id: str, histogram: Mapping[int, int], kinds: Sequence[Kind] = (), *, first: bool = False
+    ) -> None:  # fmt: skip
         """Add a unit.
 
         Args:
             unit_id: the unit.
             histogram: prefix -> tokens of the unit's prompts that a cache with this prefix saves.
+            kinds: of its rows.
             first: before all waiting units, since a chain goes on with begun units before it begins more.
         """
-        self._units[unit_id] = _Unit(unit_id=unit_id, histogram=histogram)
+        self._units[unit_id] = _Unit(unit_id=unit_id, histogram=histogram, kinds=kinds)
         if first:
             self._waiting.put_first(unit_id, histogram)
         else:
-            self._waiting.put(unit_id, histogram)
+            self._waiting.put(unit_id, histogram, self._lengths.size(kinds))
 
     def end_input(self) -> None:
         """No more units will be offered."""

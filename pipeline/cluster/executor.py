@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import threading
 import time
@@ -46,8 +45,6 @@ _END_SECONDS = 10.0
 """How long the end of a session waits for the threads of a run."""
 _SMALL_PART = 64
 """Units of a part that is written by the driver if it is the only one: a task's process takes longer to start."""
-_ROWS_PER_SLOT = 3
-"""Rows in an actor's units per engine slot. More than 1, as finished rows wait for the rest of their unit."""
 
 
 class Executor(Protocol):
@@ -156,9 +153,8 @@ class RayExecutor:
         """The records of the units, as they are done; the actors are killed at the end."""
         import ray
 
-        most = sum(own.actors for own in pool.resources.values())
         runs = job.config.runs_of_pools()
-        held = {name: units_per_actor(run, work.unit_rows, work.units, most) for name, run in runs.items()}
+        held = {name: run.resolved_units_in_flight(work.unit_rows) for name, run in runs.items()}
         units = [prefetch_units(job, work.tasks, partial(_reserved, pool), pool.bisection)]
         if work.later is not None:
             units.append(prefetch_later(job, work.later, pool.bisection))
@@ -244,27 +240,6 @@ def _write_part(job: PartJob) -> PartRecord | PartDamage:
     """:func:`write_part` as a task, whose errors Ray writes to its logs."""
     with masked_errors():
         return write_part(job)
-
-
-def units_per_actor(config: RunConfig, unit_rows: int, units: int, actors: int | None = None) -> int:
-    """Units that an actor may hold at once.
-
-    A single actor holds enough units to keep its engine full through the longest rows. Several actors each hold at most
-    a sixteenth of their share of the units (but enough to fill the engine), so that fast actors take over from slow
-    ones.
-
-    Args:
-        config: the run, as the actor's pool sees it.
-        unit_rows: rows of a unit.
-        units: of all actors.
-        actors: at most, of all pools; None: the number in ``config``.
-    """
-    actors = config.most_actors if actors is None else actors
-    wanted = config.resolved_units_in_flight(unit_rows)
-    if actors == 1 or config.units_in_flight is not None:
-        return wanted
-    fill = 1 + math.ceil(_ROWS_PER_SLOT * config.engine.max_num_seqs / (unit_rows * config.sampling.n))
-    return min(wanted, max(fill, units // (16 * actors)))
 
 
 def _reserved(pool: ActorPool) -> tuple[float, float]:

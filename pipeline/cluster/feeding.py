@@ -23,11 +23,14 @@ from pipeline.cluster.prefetch import PreparedUnit, UnitRead, UnitReader
 from pipeline.stopping import Stop
 from pipeline.types import CommitRecord
 from pipeline.worker.crash_bisection import QUARANTINED
+from pipeline.worker.lengths import Sums
 
 _POLL_SECONDS = 0.2
 """Longest wait for an event. A slow actor and a request to stop cause none, so both are looked at this often."""
 _MIN_PREFETCHED = 8
 """Prefetched units per actor, at least: with fewer the dispatcher has too few to choose a matching prefix from."""
+_PREFETCHED = 4
+"""Prefetched units per unit that an actor holds: with fewer, the longest rows are found too late to end with others."""
 _END_SECONDS = 10.0
 """How long a job that ends early waits for its prefetch thread."""
 _STOP_SECONDS = 0.2
@@ -36,10 +39,10 @@ _STOP_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class _Result:
-    """A call came back with the commit record of its unit; None if it was declined or dropped."""
+    """A call came back with the commit record of its unit and lengths of rows; None if it was declined or dropped."""
 
     given: Assignment
-    record: str | None
+    answer: tuple[str, Sums] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,16 @@ class _Silence:
 
 _Event = tuple[int, Sign] | _Result | _Failed | NodeTable | UnitRead
 """A pair: an actor and its sign."""
+
+
+def most_held(units: int) -> int:
+    """Units that an actor is given when it works on ``units`` at once: a quarter more, so that the next is there."""
+    return units + max(1, units // 4)
+
+
+def prefetched(units: int) -> int:
+    """Units that wait for each actor when actors work on ``units`` at once."""
+    return max(_MIN_PREFETCHED, _PREFETCHED * units)
 
 
 def generate(
@@ -123,9 +136,8 @@ class _Loop:
         drain_seconds: float,
     ) -> None:
         self._pool, self._stop, self._left = pool, stop, count
-        # A quarter more are queued on the actor, so that the next unit starts as soon as one finishes.
-        most = {name: own + max(1, own // 4) for name, own in held.items()}
-        self._each = max(_MIN_PREFETCHED, *held.values())
+        most = {name: most_held(own) for name, own in held.items()}
+        self._each = prefetched(max(held.values()))
         actors = sum(own.actors for own in pool.resources.values())
         self._dispatcher = Dispatcher(held=max(most.values()), max_overtakes=actors * self._each)
         pool.metrics.dispatcher = self._dispatcher
@@ -218,9 +230,9 @@ class _Loop:
             if not self._reading:
                 self._dispatcher.end_input()
             return
-        unit = event.prepared.unit
-        self._prepared[unit.unit_id], self._fresh[unit.unit_id] = event.prepared, event.reader
-        self._dispatcher.offer(unit.unit_id, event.prepared.histogram, first=unit.stage > 0)
+        prepared, unit = event.prepared, event.prepared.unit
+        self._prepared[unit.unit_id], self._fresh[unit.unit_id] = prepared, event.reader
+        self._dispatcher.offer(unit.unit_id, prepared.histogram, prepared.kinds, first=unit.stage > 0)
 
     # --- units out --------------------------------------------------------------------------------------
 
@@ -236,9 +248,11 @@ class _Loop:
     def _settle(self, result: _Result, now: float) -> Iterator[CommitRecord]:
         """Record a result: if it is the first of its unit, drop the other execution and yield the commit record."""
         given = result.given
-        if result.record is None:
+        if result.answer is None:
             self._dispatcher.decline(given.unit_id, given.actor)
             return
+        text, lengths = result.answer
+        self._dispatcher.learn(lengths)
         losers = self._dispatcher.done(given.unit_id, given.actor, now)
         if losers is None:
             return
@@ -246,7 +260,7 @@ class _Loop:
         for loser in losers:
             self._pool.drop(loser)
         self._left -= 1
-        record = CommitRecord.from_json(result.record)
+        record = CommitRecord.from_json(text)
         self._report_quarantine(record)
         yield record
 
@@ -295,5 +309,5 @@ class _Loop:
         reference.future().add_done_callback(put)
 
 
-def _result(given: Assignment, record: str | None) -> _Event:
-    return _Result(given=given, record=record)
+def _result(given: Assignment, answer: tuple[str, Sums] | None) -> _Event:
+    return _Result(given=given, answer=answer)

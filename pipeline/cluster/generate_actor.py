@@ -27,6 +27,7 @@ from pipeline.storage.protocol import Storage
 from pipeline.types import Unit
 from pipeline.worker.engine_thread import DroppedError, EngineThread
 from pipeline.worker.forks import Forks
+from pipeline.worker.lengths import Sums
 from pipeline.worker.load_engine import EngineLoader, keep_what_is_there, load_for_any_row
 from pipeline.worker.notice import SIGTERM, Notice
 from pipeline.worker.row_isolation import BisectionLike
@@ -129,7 +130,7 @@ class GenerateActor:
         """How full the engine is, and its counters; None if it does not say. Costs some microseconds."""
         return engine_load(self._engine.snapshot(), self._process)
 
-    def run(self, label: str, execution: int, block: pa.Table) -> str | None:
+    def run(self, label: str, execution: int, block: pa.Table) -> tuple[str, Sums] | None:
         """Run a unit.
 
         Args:
@@ -138,14 +139,16 @@ class GenerateActor:
             block: the unit's envelope.
 
         Returns:
-            The commit record of the staged unit, as JSON; None if it was declined or dropped.
+            The commit record of the staged unit, as JSON, and the lengths of rows that finished since the last call
+            ended; None if the unit was declined or dropped.
         """
         unit = Unit.from_json(label)
         if execution and self._bisection.is_suspect(unit.unit_id):
             return None
         try:
             with masked_errors():
-                return self._workers[unit.stage].run(unit, unpack(block), execution).to_json()
+                record = self._workers[unit.stage].run(unit, unpack(block), execution)
+                return record.to_json(), self._engine.lengths.take_news()
         except DroppedError:
             return None
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.cluster.prepare_task import prepare_units, read_histogram
+from pipeline.cluster.prepare_task import prepare_units, read_hints
 from pipeline.plan.job import Job
 from pipeline.plan.units import LaterUnits, ReadTask
 from pipeline.types import Unit
+from pipeline.worker.lengths import Kind
 from pipeline.worker.row_isolation import BisectionLike
 
 Reserved = Callable[[], tuple[float, float]]
@@ -37,11 +38,17 @@ _FEW_TASKS, _FEW_UNITS = 4, 256
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedUnit:
-    """A unit whose envelope is in Ray's object store. ``histogram``: see :mod:`pipeline.cluster.prepare_task`."""
+    """A unit whose envelope is in Ray's object store.
+
+    Attributes:
+        histogram: see :func:`pipeline.cluster.prepare_task.prefix_histogram`.
+        kinds: of its rows; where it has very many, those with the largest limits.
+    """
 
     unit: Unit
     block: Any
     histogram: Mapping[int, int]
+    kinds: Sequence[Kind]
 
 
 def prefetch_units(
@@ -95,9 +102,9 @@ def _prepared(units: Sequence[Unit], blocks: Iterator[Any]) -> Iterator[Prepared
     import ray
 
     for unit in units:
-        # Two blocks for each unit, in order: its prefix histogram, then its envelope.
-        histogram = read_histogram(ray.get(next(blocks)))
-        yield PreparedUnit(unit=unit, block=next(blocks), histogram=histogram)
+        # Two blocks for each unit, in order: its hints, then its envelope.
+        histogram, kinds = read_hints(ray.get(next(blocks)))
+        yield PreparedUnit(unit=unit, block=next(blocks), histogram=histogram, kinds=kinds)
 
 
 def _blocks_of_few(job: Job, tasks: list[ReadTask], bisection: BisectionLike) -> Iterator[Any]:
@@ -123,7 +130,7 @@ def _blocks(job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: Bise
 
     cpus, gpus = reserved()
     context = DataContext.get_current().copy()
-    # Ray closes a block as soon as it holds a row, so each histogram and each envelope is a block of its own.
+    # Ray closes a block as soon as it holds a row, so the hints and each envelope are a block of its own.
     context.target_max_block_size = 1
     context.enable_progress_bars = False
     context.print_on_execution_start = False

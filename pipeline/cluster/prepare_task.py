@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.cluster.node_watch import own_node
-from pipeline.codec import Failure, masked_errors
+from pipeline.codec import Failure, SamplingParams, masked_errors
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import Job
 from pipeline.plan.units import read_units
-from pipeline.prompts.tokenize import PROMPT_IDS, failed_table, prepare_rows, prepare_table
+from pipeline.prompts.row_faults import row_params
+from pipeline.prompts.tokenize import PARAMS, PROMPT_IDS, failed_table, prepare_rows, prepare_table
 from pipeline.types import Unit
 from pipeline.worker.crash_bisection import QUARANTINED
+from pipeline.worker.lengths import OPENING, Kind, kind_of, longest_kinds
 from pipeline.worker.row_isolation import BisectionLike, RowIsolation
 
 _MAX_ENTRIES = 48
@@ -46,7 +49,7 @@ def prefix_histogram(prompts: Iterable[Sequence[int]], page: int) -> Mapping[int
 
 
 def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> Iterator[pa.Table]:
-    """Two blocks for each unit, in order: the prefix histogram of its prompts, and its envelope.
+    """Two blocks for each unit, in order: hints for the dispatcher, and its envelope.
 
     Raises:
         EngineDiedError: more processes than allowed died in a row while they prepared these units.
@@ -60,11 +63,11 @@ def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> 
         )
     # Isolation runs row by row, which is slow; it is only used after a process has died on these units.
     isolation = RowIsolation(bisection, process, alone=True) if verdict.deaths else None
-    prepare = None if isolation is None else partial(_prepare_isolated, isolation)
+    prepare = None if isolation is None else functools.partial(_prepare_isolated, isolation)
     with masked_errors():  # Ray writes them to its logs
         for unit, table in zip(units, read_units(job.source, units), strict=True):
             prepared = prepare_table(table, unit, job, prepare)
-            yield _histogram_block(prepared, job)
+            yield _hints_block(prepared, job)
             yield pack(prepared)
     if isolation is not None:
         # Only now: a process that takes the place of this one prepares all of the units again.
@@ -109,20 +112,35 @@ def _place(unit: Unit, job: Job) -> str:
     return f"{job.source.files[unit.rows.file].path} at row {unit.rows.first_row}"
 
 
-def _histogram_block(prepared: pa.Table, job: Job) -> pa.Table:
-    """A block for :func:`read_histogram`; empty with one actor, as the dispatcher then has no choice."""
+def _hints_block(prepared: pa.Table, job: Job) -> pa.Table:
+    """A block for :func:`read_hints`. The histogram is empty with one actor, as the dispatcher then has no choice."""
     config = job.config
     histogram: Mapping[int, int] = {}
     if config.most_actors > 1 and config.engine.prefix_caching:
         prompts = (ids for ids in prepared[PROMPT_IDS].to_pylist() if ids)
         histogram = prefix_histogram(prompts, config.engine.page_size)
-    columns = {"prefix": list(histogram), "tokens": list(histogram.values())}
-    return pa.table({name: pa.array([values], pa.list_(pa.int64())) for name, values in columns.items()})
+    kinds = [(*kind.names, kind.least, kind.most) for kind in longest_kinds(_kinds(prepared, job), _MAX_ENTRIES)]
+    integers = pa.list_(pa.int64())
+    return pa.table({
+        "prefixes": pa.array([list(histogram.items())], pa.list_(integers)),
+        "kinds": pa.array([kinds], pa.list_(integers)),
+    })  # fmt: skip
 
 
-def read_histogram(block: pa.Table) -> dict[int, int]:
-    """A unit's prefix histogram (prefix -> tokens) from its block."""
-    return dict(zip(block["prefix"][0].as_py(), block["tokens"][0].as_py(), strict=True))
+def _kinds(prepared: pa.Table, job: Job) -> Iterator[Kind]:
+    """The kind of each row that is generated."""
+    params_of = functools.lru_cache(maxsize=256)(functools.partial(row_params, job.config))
+    prompts = prepared[PROMPT_IDS]
+    openings, lengths = pc.list_slice(prompts, 0, OPENING), pc.list_value_length(prompts)
+    for opening, length, given in zip(*(c.to_pylist() for c in (openings, lengths, prepared[PARAMS])), strict=True):
+        if length and isinstance(params := params_of(given), SamplingParams):
+            yield kind_of(opening, length, params)
+
+
+def read_hints(block: pa.Table) -> tuple[dict[int, int], list[Kind]]:
+    """A unit's prefix histogram (prefix -> tokens), and the kinds of its rows, from its block."""
+    kinds = block["kinds"][0].as_py()
+    return dict(block["prefixes"][0].as_py()), [Kind(tuple(names), least, most) for *names, least, most in kinds]
 
 
 def seal(table: pa.Table) -> pa.Buffer:

@@ -1,18 +1,20 @@
 """The units that wait for an actor, and which of them goes to whom. Plain logic; knows no Ray.
 
-An actor gets the unit that fits its prefix cache best. With thousands of actors, thousands of units wait; so only some
-are compared: the oldest ones, and the oldest of those that begin like the actor's last units.
+Units with long rows go first: a unit of the next size class counts as older, by a bounded number of units. Of the
+first ones an actor gets the unit that fits its prefix cache best. With thousands of actors, thousands of units wait; so
+only some are compared: the first ones, and the oldest of those that begin like the actor's last units.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-OLDEST = 32
-"""Units that are compared for their age."""
+FIRST = 32
+"""Units that are compared for their place in the queue."""
 _ALIKE = 32
 """Most prefixes of an actor's last units that are used to look up units."""
 _INDEXED = 8
@@ -21,25 +23,31 @@ _INDEXED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
-    """A unit: how many units had been given when it came, and how many waited before it."""
+    """A unit: its place, how many units had been given when it got that, and how many waited before it.
+
+    The smallest place goes first: whether the unit was not put first, its number less the units that it may go ahead
+    of, and its number.
+    """
 
     histogram: Mapping[int, int]
+    place: tuple[bool, int, int]
     given: int
     before: int
-    age: int
-    """Smaller is older; a unit that was put first is older than all others."""
 
 
 class WaitingUnits:
-    """A queue whose order is bent for the sake of prefix caches.
+    """A queue whose order is bent for long rows, and for the sake of prefix caches.
 
     Args:
-        max_overtakes: a unit that later ones overtook so often goes next.
+        max_overtakes: the first unit goes next if others overtook it so often. A unit goes ahead of so many older ones
+            that are a size class smaller.
     """
 
     def __init__(self, max_overtakes: int) -> None:
         self._max_overtakes = max_overtakes
-        self._units: OrderedDict[str, _Waiting] = OrderedDict()
+        self._units: dict[str, _Waiting] = {}
+        self._places: list[tuple[tuple[bool, int, int], str]] = []
+        """All units, sorted."""
         self._alike: dict[int, OrderedDict[str, None]] = {}
         """Prefix -> the waiting units that have it, oldest first."""
         self._last: dict[int, deque[int]] = {}
@@ -50,49 +58,53 @@ class WaitingUnits:
     def __len__(self) -> int:
         return len(self._units)
 
-    def put(self, unit_id: str, histogram: Mapping[int, int]) -> None:
-        """Add a unit after all others. ``histogram``: see :meth:`Dispatcher.offer`."""
+    def put(self, unit_id: str, histogram: Mapping[int, int], size: int = 0) -> None:
+        """Add a unit after all others of its size class. ``histogram``: see :meth:`Dispatcher.offer`."""
         self._newest += 1
-        self._units[unit_id] = _Waiting(
-            histogram=histogram, given=self._given, before=len(self._units), age=self._newest
-        )  # fmt: skip
+        self._place(unit_id, histogram, (True, self._newest - self._max_overtakes * size, self._newest), self._given)
         for prefix in _indexed(histogram):
             self._alike.setdefault(prefix, OrderedDict())[unit_id] = None
 
     def put_first(self, unit_id: str, histogram: Mapping[int, int]) -> None:
         """Put a unit in front of all others; it goes next, whatever its prefixes are."""
         self._oldest -= 1
-        self._units[unit_id] = _Waiting(
-            histogram=histogram, given=self._given - self._max_overtakes, before=0, age=self._oldest
-        )  # fmt: skip
-        self._units.move_to_end(unit_id, last=False)
+        self._place(unit_id, histogram, (False, self._oldest, self._oldest), self._given - self._max_overtakes)
         for prefix in _indexed(histogram):
             self._alike.setdefault(prefix, OrderedDict())[unit_id] = None
             self._alike[prefix].move_to_end(unit_id, last=False)
+
+    def sort(self, size: Callable[[str], int]) -> None:
+        """Renew the size classes of all units but those that were put first."""
+        units, self._units, self._places = self._units, {}, []
+        for unit_id, unit in units.items():
+            later, _, number = unit.place
+            place = (later, number - self._max_overtakes * size(unit_id), number) if later else unit.place
+            self._place(unit_id, unit.histogram, place, self._given if later else unit.given)
 
     def remove(self, unit_id: str) -> None:
         """Take a certain unit out, if it is here."""
         unit = self._units.pop(unit_id, None)
         if unit is None:
             return
+        del self._places[bisect_left(self._places, (unit.place, unit_id))]
         for prefix in _indexed(unit.histogram):
             del self._alike[prefix][unit_id]
             if not self._alike[prefix]:
                 del self._alike[prefix]
 
     def take(self, actor: int, fit: Callable[[Mapping[int, int], int], int]) -> str:
-        """Take out the unit for an actor: the best fit of those compared, the oldest of equals.
+        """Take out the unit for an actor: the best fit of those compared, the first of equals.
 
         Args:
             actor: who gets it.
             fit: of a unit's histogram for an actor; larger is better.
         """
-        first, head = next(iter(self._units.items()))
-        best = first
+        units = self._units
+        best = self._places[0][1]
+        head = units[best]
         if self._given - head.given - head.before < self._max_overtakes:
-            units = self._units
-            best = max(self._compared(actor), key=lambda name: (fit(units[name].histogram, actor), -units[name].age))
-        histogram = self._units[best].histogram
+            best = min(self._compared(actor), key=lambda name: (-fit(units[name].histogram, actor), units[name].place))
+        histogram = units[best].histogram
         self.remove(best)
         self._given += 1
         self._last.setdefault(actor, deque(maxlen=_ALIKE)).extend(_indexed(histogram))
@@ -104,7 +116,13 @@ class WaitingUnits:
 
     def _compared(self, actor: int) -> set[str]:
         alike = (self._alike.get(prefix) for prefix in self._last.get(actor, ()))
-        return {*islice(self._units, OLDEST), *(next(iter(units)) for units in alike if units)}
+        first = (unit_id for _, unit_id in self._places[:FIRST])
+        return {*first, *(next(iter(units)) for units in alike if units)}
+
+    def _place(self, unit_id: str, histogram: Mapping[int, int], place: tuple[bool, int, int], given: int) -> None:
+        before = bisect_left(self._places, (place, unit_id))
+        self._units[unit_id] = _Waiting(histogram=histogram, place=place, given=given, before=before)
+        self._places.insert(before, (place, unit_id))
 
 
 def _indexed(histogram: Mapping[int, int]) -> list[int]:

@@ -1,52 +1,66 @@
 """Runs one engine in its own thread: many threads submit units, whose requests are batched continuously.
 
-Between two steps the thread tops up the engine's queue, with requests that share a prefix next to each other, and
-resolves a unit's future when its last sample is done. No unit waits for another: there is no batch barrier. Knows no
-Ray and no Arrow.
+Between two steps the thread tops up the engine's queue, the longest requests first and those that share a prefix next
+to each other, and resolves a unit's future when its last sample is done. No unit waits for another: there is no batch
+barrier. Knows no Ray and no Arrow.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from pipeline.codec import Failure, Generation, Request
+from pipeline.worker.lengths import OPENING, Kind, Lengths, kind_of
+
+_Entry = tuple[int, Sequence[int], int, Kind, Request]
+"""Of a request: its window, its prompt, its number, its kind, and itself."""
 
 
-class PrefixQueue:
-    """A queue that hands out requests with a common prefix one after the other.
+class RequestQueue:
+    """A queue that hands out long requests first, and those with a common prefix one after the other.
 
-    It sorts the oldest ``window`` requests by token ids and hands all of them out before it sorts the next ones. So a
-    shared prefix is still in the engine's cache when the next row needs it, and no request is overtaken by more than
-    ``window - 1`` later ones. The tokens that a row generates do not depend on the order.
+    Requests arrive in windows. A request that is expected to be twice as long counts as one of the window before, so it
+    is overtaken by later ones of a few windows at most. Within a window, requests of one size are sorted by token ids:
+    a shared prefix is still in the engine's cache when the next row needs it. The tokens that a row generates do not
+    depend on the order.
 
     Args:
-        window: requests that are sorted at once, 1 or more; 1 is first in, first out.
+        window: requests, 1 or more; 1 is first in, first out among requests of one size.
+        lengths: the lengths that are expected.
     """
 
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self._incoming: deque[Request] = deque()
-        self._ordered: deque[Request] = deque()
+    def __init__(self, window: int, lengths: Lengths) -> None:
+        self._window, self._lengths = window, lengths
+        self._numbers = itertools.count()
+        self._heap: list[_Entry] = []
 
     def __len__(self) -> int:
-        return len(self._incoming) + len(self._ordered)
+        return len(self._heap)
 
     def put(self, request: Request) -> None:
         """Add a request."""
-        self._incoming.append(request)
+        prompt = request.prompt_token_ids
+        kind = kind_of(prompt[:OPENING], len(prompt), request.params)
+        heapq.heappush(self._heap, self._entry(next(self._numbers), kind, request))
 
-    def pop(self) -> Request:
-        """Remove and return the next request; raises IndexError if the queue is empty."""
-        if not self._ordered:
-            window = [self._incoming.popleft() for _ in range(min(self._window, len(self._incoming)))]
-            self._ordered.extend(sorted(window, key=lambda request: request.prompt_token_ids))
-        return self._ordered.popleft()
+    def pop(self) -> tuple[Request, Kind]:
+        """Remove and return the next request, with its kind; raises IndexError if the queue is empty."""
+        if self._lengths.order_is_due():
+            self._heap = [self._entry(number, kind, request) for _, _, number, kind, request in self._heap]
+            heapq.heapify(self._heap)
+        *_, kind, request = heapq.heappop(self._heap)
+        return request, kind
+
+    def _entry(self, number: int, kind: Kind, request: Request) -> _Entry:
+        window = number // self._window - self._lengths.size([kind])
+        return window, request.prompt_token_ids, number, kind, request
 
 
 _DEFAULT_SLOTS = 64
@@ -108,12 +122,15 @@ class EngineThread:
     Args:
         engine: see :class:`EngineLike`.
         slots: sequences that the engine runs at once. The engine gets half as many requests again, so that a slot that
-            becomes free is filled in the same step. Other requests wait in a :class:`PrefixQueue` with a window of
-            twice the slots.
+            becomes free is filled in the same step. Other requests wait in a :class:`RequestQueue` with a window
+            of twice the slots.
         on_fatal: called in the engine's thread with the exception that ``step`` raised. An engine that failed in the
             middle of a forward is never used again. ``on_fatal`` is called before any future is resolved, as it may end
             the process, and then no unit must have been reported as failed. If it returns, all waiting and later units
             get the exception.
+
+    Attributes:
+        lengths: learned from the requests that finish.
     """
 
     def __init__(
@@ -125,12 +142,13 @@ class EngineThread:
     ) -> None:
         self._engine = engine
         self._max_engine_requests = slots + max(1, slots // 2)
-        self._queue = PrefixQueue(2 * slots)
+        self.lengths = Lengths()
+        self._queue = RequestQueue(2 * slots, self.lengths)
         self._on_fatal = on_fatal
         self._inbox: queue.SimpleQueue[_Submission | _Drop | _Task | None] = queue.SimpleQueue()
         self._tasks: list[_Task] = []
         self._waiting: dict[str, _Submission] = {}
-        self._running: set[str] = set()
+        self._running: dict[str, Kind] = {}
         self._fatal: BaseException | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -197,7 +215,7 @@ class EngineThread:
                 self._feed()
                 if self._engine.has_work():
                     for generation in self._engine.step():
-                        self._running.remove(generation.request_id)
+                        self.lengths.learn(self._running.pop(generation.request_id), len(generation.token_ids))
                         self._waiting.pop(generation.request_id).settle(generation.request_id, generation)
             for task in self._tasks:
                 task.future.set_exception(DroppedError())
@@ -227,7 +245,7 @@ class EngineThread:
     def _feed(self) -> None:
         """Top up the engine's requests from the queue."""
         while len(self._queue) and len(self._running) < self._max_engine_requests:
-            request = self._queue.pop()
+            request, kind = self._queue.pop()
             if request.request_id not in self._waiting:
                 continue  # cancelled
             try:
@@ -235,7 +253,7 @@ class EngineThread:
             except Exception as error:  # a bad request is its row's failure, whatever it raised
                 self._waiting.pop(request.request_id).settle(request.request_id, Failure.of(error))
             else:
-                self._running.add(request.request_id)
+                self._running[request.request_id] = kind
 
     def _cancel(self, future: Future[Outcome]) -> None:
         """Abort the running requests of a submission; :meth:`_feed` skips the waiting ones."""
@@ -243,7 +261,7 @@ class EngineThread:
         for request_id in cancelled:
             del self._waiting[request_id]
             if request_id in self._running:
-                self._running.remove(request_id)
+                del self._running[request_id]
                 self._engine.abort(request_id)
         if cancelled:
             future.set_exception(DroppedError())

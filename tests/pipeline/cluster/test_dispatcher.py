@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
-from pipeline.cluster.executor import units_per_actor
 from pipeline.cluster.prepare_task import prefix_histogram
 from pipeline.codec import EngineConfig
 from pipeline.config import RunConfig
+from testing.pipeline.simulated_job import JobTimes, SimulatedJob, SimulatedRow
 
 # --- any order of events --------------------------------------------------------------------------
 
@@ -195,69 +194,26 @@ def test_units_that_begin_alike_meet_on_one_actor_and_all_actors_work() -> None:
 # --- actors of different speed --------------------------------------------------------------------
 
 
-@dataclass
-class _Actor:
-    """A model of an engine: ``slots`` rows run at once, each for its length divided by the actor's speed."""
-
-    slots: int
-    speed: float
-    seconds_full: float = 0.0
-    units: dict[str, list[float]] = field(default_factory=dict)
-
-    def advance(self, seconds: float) -> list[str]:
-        """The units that are done then."""
-        rows = [(unit, i) for unit in self.units.values() for i, left in enumerate(unit) if left > 0][: self.slots]
-        self.seconds_full += seconds * len(rows) / self.slots
-        for unit, i in rows:
-            unit[i] -= seconds * self.speed
-        done = [name for name, unit in self.units.items() if all(left <= 0 for left in unit)]
-        for name in done:
-            del self.units[name]
-        return done
-
-
-def simulated(config: RunConfig, units: Sequence[Sequence[float]], speeds: Sequence[float]) -> tuple[float, float]:
-    """Seconds until the last unit is done, and the share of that time with the fastest actor full."""
-    dispatcher = Dispatcher(held=units_per_actor(config, len(units[0]), len(units)), max_overtakes=8)
-    actors = [_Actor(config.engine.max_num_seqs, speed) for speed in speeds]
-    for name in range(len(actors)):
-        dispatcher.join(name, 0.0)
-    waiting: Mapping[str, Sequence[float]] = {str(i): unit for i, unit in enumerate(units)}
-    left, now, step = iter(waiting), 0.0, 0.25
-    while not dispatcher.finished:
-        while dispatcher.waiting < 8:
-            if (name := next(left, None)) is None:
-                dispatcher.end_input()
-                break
-            dispatcher.offer(name, {})
-        while (given := dispatcher.next(now)) is not None:
-            actors[given.actor].units[given.unit_id] = list(waiting[given.unit_id])
-        now += step
-        for name, actor in enumerate(actors):
-            for unit_id in actor.advance(step):
-                for late in dispatcher.done(unit_id, name, now) or []:
-                    actors[late.actor].units.pop(late.unit_id, None)
-        assert now < 100_000
-    return now, max(actors, key=lambda actor: actor.speed).seconds_full / now
+def simulated(units: Sequence[Sequence[float]], speeds: Sequence[float]) -> JobTimes:
+    """A job whose rows have these lengths in seconds, of which the dispatcher knows nothing."""
+    config = RunConfig(input="-", output="-", actors=len(speeds), engine=EngineConfig(max_num_seqs=16))
+    rows = [[SimulatedRow(tokens=length) for length in unit] for unit in units]
+    return SimulatedJob(config, rows, speeds, ordered=False).run()
 
 
 @pytest.mark.parametrize("speeds", [(1.0, 1.0), (1.0, 0.25), (1.0, 1.0, 1.0, 0.2), (1.0, 1.0, 0.02), (1.0, 1.0, 0.0)])
 def test_a_slow_actor_or_one_that_hangs_does_not_hold_up_the_end(speeds: tuple[float, ...]) -> None:
     draw = random.Random(0)
     units = [[draw.expovariate(1 / 10) + 1 for _ in range(8)] for _ in range(600)]
-    config = RunConfig(input="-", output="-", actors=len(speeds), engine=EngineConfig(max_num_seqs=16))
     ideal = sum(map(sum, units)) / (16 * sum(speeds))
     longest = max(map(max, units))
-    seconds, full = simulated(config, units, speeds)
-    assert seconds < 1.06 * ideal + longest
-    assert full > 0.85
+    assert simulated(units, speeds).seconds < 1.06 * ideal + longest
 
 
 def test_one_actor_is_full_to_the_end_whatever_its_rows_are() -> None:
     draw = random.Random(1)
     units = [[draw.paretovariate(1.5) for _ in range(8)] for _ in range(400)]
-    config = RunConfig(input="-", output="-", engine=EngineConfig(max_num_seqs=16))
     ideal = sum(map(sum, units)) / 16
-    seconds, full = simulated(config, units, (1.0,))
-    assert seconds < 1.1 * ideal + max(map(max, units))
-    assert full > 0.8
+    times = simulated(units, (1.0,))
+    assert times.seconds < 1.1 * ideal + max(map(max, units))
+    assert times.utilisation > 0.8

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cluster.waiting_units import OLDEST, WaitingUnits
+from pipeline.cluster.waiting_units import FIRST, WaitingUnits
 
 _HISTOGRAMS = st.dictionaries(st.integers(0, 5), st.integers(1, 9), max_size=3)
 
@@ -51,7 +52,7 @@ def test_while_few_wait_it_decides_as_if_all_were_compared(data: st.DataObject, 
     owners: dict[int, int] = {}
     taken: dict[str, Mapping[int, int]] = {}
     for number in range(data.draw(st.integers(0, 60))):
-        choices = ["put"] * (len(slow.units) < OLDEST) + ["take"] * bool(slow.units)
+        choices = ["put"] * (len(slow.units) < FIRST) + ["take"] * bool(slow.units)
         what = data.draw(st.sampled_from(choices))
         if what == "put":
             histogram = data.draw(_HISTOGRAMS)
@@ -75,6 +76,37 @@ def test_what_is_put_first_goes_first_in_that_order(back: list[int]) -> None:
         queue.put_first(str(number), {2: 5})
     order = [queue.take(0, lambda histogram, actor: 9 * (1 in histogram)) for _ in range(len(queue))]
     assert order == [*map(str, back), *map(str, range(10, 20))]
+
+
+@given(data=st.data(), sizes=st.lists(st.integers(0, 4), max_size=40), limit=st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_units_with_long_rows_go_first_and_none_is_overtaken_for_ever(
+    data: st.DataObject, sizes: list[int], limit: int
+) -> None:  # fmt: skip
+    queue, held, order = WaitingUnits(limit), set[int](), list[int]()
+    overtaken: Counter[int] = Counter()
+    left = list(enumerate(sizes))
+    while left or held:
+        if left and (not held or data.draw(st.booleans())):
+            number, size = left.pop(0)
+            queue.put(str(number), {}, size)
+            held.add(number)
+            continue
+        own = int(queue.take(0, lambda histogram, actor: 0))
+        held.remove(own)
+        order.append(own)
+        overtaken.update(other for other in held if other < own)
+    assert sorted(order) == list(range(len(sizes)))
+    assert all(count <= limit * (1 + max(sizes) - sizes[number]) for number, count in overtaken.items())
+
+
+def test_new_sizes_renew_the_order_and_units_that_were_put_first_stay_there() -> None:
+    queue = WaitingUnits(100)
+    for number in range(5):
+        queue.put(str(number), {number: 5})
+    queue.put_first("back", {})
+    queue.sort(lambda unit_id: {"3": 2, "1": 1}.get(unit_id, 0))
+    assert [queue.take(0, lambda histogram, actor: 0) for _ in range(6)] == ["back", "3", "1", "0", "2", "4"]
 
 
 def test_a_unit_that_begins_alike_is_found_behind_any_number_of_others() -> None:

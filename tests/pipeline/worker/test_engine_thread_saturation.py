@@ -1,9 +1,10 @@
-"""The engine thread keeps its engine full, orders rows by prefix, and cancels work; draining an iterator."""
+"""The engine thread keeps its engine full, orders rows by length and prefix, cancels work; draining an iterator."""
 
 from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from pipeline.cluster.streams import drain
 from pipeline.codec import EngineConfig, Generation, Request, SamplingParams
-from pipeline.worker.engine_thread import DroppedError, EngineThread, PrefixQueue
+from pipeline.worker.engine_thread import DroppedError, EngineThread, RequestQueue
+from pipeline.worker.lengths import Lengths, kind_of
 from pipeline.worker.unit_worker import Runs
 from testing.pipeline.fakes import FakeEngine
 from wedlm_core import LLM
@@ -27,21 +29,50 @@ def request(number: int, *prompt: int, max_tokens: int = 4) -> Request:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-@given(prompts=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=40), window=st.integers(1, 12))
+_PROMPTS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=40)
+
+
+@given(prompts=_PROMPTS, window=st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_the_prefix_queue_returns_everything_sorts_each_window_and_starves_nobody(
-    prompts: list[list[int]], window: int
-) -> None:
-    prefix_queue = PrefixQueue(window)
+def test_requests_of_one_length_are_sorted_by_prompt_within_each_window(prompts: list[list[int]], window: int) -> None:
+    waiting = RequestQueue(window, Lengths())
     requests = [request(i, *prompt) for i, prompt in enumerate(prompts)]
     for one in requests:
-        prefix_queue.put(one)
-    order = [prefix_queue.pop() for _ in requests]
-    assert len(prefix_queue) == 0
+        waiting.put(one)
+    order = [waiting.pop()[0] for _ in requests]
+    assert len(waiting) == 0
     for first in range(0, len(requests), window):
         part = order[first : first + window]
         assert sorted(part, key=lambda r: int(r.request_id)) == requests[first : first + window]
         assert [r.prompt_token_ids for r in part] == sorted(r.prompt_token_ids for r in part)
+
+
+@given(data=st.data(), sizes=st.lists(st.integers(0, 6), max_size=60), window=st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_long_requests_go_first_and_no_request_waits_for_more_than_a_few_windows(
+    data: st.DataObject, sizes: list[int], window: int
+) -> None:
+    """Puts and pops in any order, and lengths that are learned meanwhile; every request comes out once."""
+    lengths = Lengths()
+    waiting, held, popped = RequestQueue(window, lengths), dict[int, int](), set[int]()
+    overtaken: Counter[int] = Counter()
+    left = list(enumerate(sizes))
+    while left or held:
+        if left and (not held or data.draw(st.booleans())):
+            number, size = left.pop(0)
+            waiting.put(request(number, 7, max_tokens=2**size))
+            held[number] = size
+            continue
+        own = int(waiting.pop()[0].request_id)
+        assert own not in popped
+        popped.add(own)
+        size = held.pop(own)
+        overtaken.update(other for other in held if other < own)
+        assert all(its <= size for other, its in held.items() if other // window <= own // window), "the longest first"
+        kind = kind_of((7,), 1, SamplingParams(max_tokens=64))
+        lengths.learn(kind, data.draw(st.integers(0, 64)))
+    assert popped == set(range(len(sizes)))
+    assert all(count < window * (max(sizes) - sizes[number] + 1) for number, count in overtaken.items())
 
 
 def test_an_engine_is_given_what_it_can_feed_on_and_no_more() -> None:
@@ -70,7 +101,7 @@ def test_rows_that_share_a_prefix_meet_in_the_cache_and_give_the_same_tokens(qwe
     tokens, cached = [], []
     for window in (1, 48):
         thread = EngineThread(LLM(str(qwen3_folder), config=engine_config).engine, slots=4)
-        thread._queue = PrefixQueue(window)
+        thread._queue = RequestQueue(window, thread.lengths)
         outcome = thread.submit(requests).result(timeout=120)
         thread.close()
         done = [outcome[r.request_id] for r in requests]
@@ -79,6 +110,31 @@ def test_rows_that_share_a_prefix_meet_in_the_cache_and_give_the_same_tokens(qwe
         cached.append(sum(g.stats.cached_prompt_tokens for g in done if isinstance(g, Generation)))
     assert tokens[0] == tokens[1]
     assert cached[1] > 2 * cached[0] + 500
+
+
+def test_rows_are_equal_to_the_bit_whichever_of_them_begin_first(qwen3_folder: Path) -> None:
+    """Rows of 1 to 48 tokens at temperature 1: the shortest first, then the longest first."""
+    draw = random.Random(5)
+    prompts = [[draw.randrange(10, 200) for _ in range(1 + i % 9)] for i in range(24)]
+    params = [SamplingParams(max_tokens=1 + 2 * i, ignore_eos=True, temperature=1.0, logprobs=2) for i in range(24)]
+    requests = [
+        Request(request_id=str(i), prompt_token_ids=tuple(prompt), params=own, seed=i)
+        for i, (prompt, own) in enumerate(zip(prompts, params, strict=True))
+    ]
+    found = []
+    for window in (1, 48):
+        thread = EngineThread(LLM(str(qwen3_folder), config=EngineConfig(max_num_seqs=4)).engine, slots=4)
+        thread._max_engine_requests = 4
+        thread._queue = RequestQueue(window, thread.lengths)
+        outcome = thread.submit(requests).result(timeout=120)
+        thread.close()
+        found.append(outcome)
+    first, second = ([outcome[r.request_id] for r in requests] for outcome in found)
+    assert list(found[0]) != list(found[1])
+    for a, b in zip(first, second, strict=True):
+        assert isinstance(a, Generation)
+        assert isinstance(b, Generation)
+        assert (a.token_ids, a.text, a.logprobs, a.evidence) == (b.token_ids, b.text, b.logprobs, b.evidence)
 
 
 # --- units not wanted any more ------------------------------------------------------------------

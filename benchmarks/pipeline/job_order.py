@@ -1,0 +1,179 @@
+"""How full the slots are, and how long the last 5% of rows take, with the longest rows first and in order of arrival.
+
+    python -m benchmarks.pipeline.job_order [--seeds 5] [--real-rows 0] [--rounds 3]
+
+Output lengths are log-normal with a sigma of 1. The first table is a simulation: the real dispatcher and queues, and
+engines of 64 slots that make a token a step in each slot. The second one, with ``--real-rows``, is measured: the
+shipped model, one actor with one thread, a ``max_tokens`` of its own in each row and ``ignore_eos``, in turns. Without
+an order, all rows have one size there and nothing else differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.common import positive, table, write_result
+from pipeline import layout
+from pipeline.cluster.executor import RayExecutor
+from pipeline.codec import EngineConfig, SamplingParams
+from pipeline.commands.run import run_on
+from pipeline.config import RunConfig
+from pipeline.plan.job import Job
+from pipeline.storage.open import open_storage
+from pipeline.worker.lengths import Lengths
+from pipeline.worker.load_engine import load_engine
+from testing.pipeline.simulated_job import JobTimes, SimulatedJob, cut, skewed_rows, without_hints
+
+_MEDIAN, _MOST = 100, 2048
+_JOBS = ((1, 4_000, 8), (1, 4_000, 32), (4, 16_000, 8), (4, 16_000, 32), (4, 3_000, 8))
+"""Actors, rows and rows of a unit."""
+_REAL_MEDIAN, _REAL_SLOTS = 48, 32
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Simulate, measure, write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=positive, default=5)
+    parser.add_argument("--real-rows", type=int, default=0)
+    parser.add_argument("--rounds", type=positive, default=3)
+    args = parser.parse_args(argv)
+    names = ("order", "slots in use", "seconds", "last 5% of rows", "of that in order of arrival")
+    parts = [
+        f"Simulated, {args.seeds} seeds. A second is a token of a slot; rows have {_MEDIAN} tokens in the median, "
+        f"at most {_MOST}. Known from limits: `max_tokens` with `ignore_eos`. Learned: a template, one of 20, decides "
+        "half of the variance.\n\n" + table(("actors", "rows", "rows of a unit", *names), _simulated(args.seeds))
+    ]  # fmt: skip
+    if args.real_rows:
+        parts.append(
+            f"Measured: the shipped model, {args.real_rows} rows, {_REAL_SLOTS} slots, one actor, {args.rounds} rounds "
+            f"in turns (medians); {_REAL_MEDIAN} tokens in the median.\n\n"
+            + table(names, _measured(args.real_rows, args.rounds))
+        )
+    command = f"python -m benchmarks.pipeline.job_order --seeds {args.seeds}"
+    command += f" --real-rows {args.real_rows} --rounds {args.rounds}" if args.real_rows else ""
+    write_result("job-order", "The longest rows first", command, "\n\n".join(parts), threads=1)
+
+
+def _line(order: str, full: float, seconds: float, last: float, before: float) -> tuple[str, ...]:
+    return order, f"{full:.1%}", f"{seconds:.4g}", f"{last:.3g}", f"{last / before:.2f}"
+
+
+# --- simulated --------------------------------------------------------------------------------------
+
+
+def _simulated(seeds: int) -> Iterator[tuple[str, ...]]:
+    for actors, count, unit_rows in _JOBS:
+        config = RunConfig(
+            input="-", output="-", actors=actors, unit_rows=unit_rows, engine=EngineConfig(max_num_seqs=64)
+        )
+
+        def run(seed: int, *, learned: bool, ordered: bool, config: RunConfig = config, count: int = count) -> JobTimes:
+            rows = skewed_rows(seed, count, median=_MEDIAN, most=_MOST, learned=learned)
+            units = cut(rows if ordered else without_hints(rows), config.resolved_unit_rows())
+            return SimulatedJob(config, units, [1.0] * config.most_actors, ordered=ordered).run()
+
+        for known in ("limits", "learned"):
+            before = 0.0
+            for order in ("arrival", f"longest first, {known}"):
+                some = [run(seed, learned=known == "learned", ordered=order != "arrival") for seed in range(seeds)]
+                full, seconds, last = (
+                    statistics.mean(getattr(times, name) for times in some)
+                    for name in ("utilisation", "seconds", "last_rows")
+                )
+                before = before or last
+                yield (str(actors), str(count), str(unit_rows), *_line(order, full, seconds, last, before))
+
+
+# --- measured ---------------------------------------------------------------------------------------
+
+
+def _of_one_size(lengths: Lengths, kinds: Any) -> int:
+    return 0
+
+
+def _load_logged(log: str, *, ordered: bool) -> Callable[[Job, int | None], Any]:
+    """A loader whose engine appends a line for each step to ``log``: its end, running requests, finished requests."""
+
+    def load(job: Job, num_threads: int | None) -> Any:
+        if not ordered:
+            Lengths.size = _of_one_size  # type: ignore[method-assign]
+        engine: Any = load_engine(job, num_threads)
+        step, file = engine.step, open(log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+
+        def logged() -> Any:
+            done = step()
+            file.write(json.dumps((time.monotonic(), engine.snapshot().running, len(done))) + "\n")
+            return done
+
+        engine.step = logged
+        return engine
+
+    return load
+
+
+@contextmanager
+def _sizes(*, ordered: bool) -> Iterator[None]:
+    """In this process the dispatcher knows sizes, or all are one."""
+    own = Lengths.size
+    try:
+        if not ordered:
+            Lengths.size = _of_one_size  # type: ignore[method-assign]
+        yield
+    finally:
+        Lengths.size = own  # type: ignore[method-assign]
+
+
+def _measured(count: int, rounds: int) -> Iterator[tuple[str, ...]]:
+    found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
+    with tempfile.TemporaryDirectory() as made:
+        draw = random.Random(1)
+        limits = [min(_MOST, max(1, round(_REAL_MEDIAN * draw.lognormvariate(0, 1)))) for _ in range(count)]
+        prompts = [f"Count from {i % 97} to {i % 97 + 10 + i % 33}." for i in range(count)]
+        pq.write_table(pa.table({"prompt": prompts, "limit": limits}), f"{made}/in.parquet")
+        for number in range(rounds):
+            for ordered in (False, True) if number % 2 else (True, False):
+                found[ordered].append(_one(Path(made), number, ordered=ordered))
+    before = statistics.median(last for _, _, last in found[False])
+    for ordered, name in ((False, "arrival"), (True, "longest first, limits")):
+        yield _line(name, *(statistics.median(values) for values in zip(*found[ordered], strict=True)), before)
+
+
+def _one(folder: Path, number: int, *, ordered: bool) -> tuple[float, float, float]:
+    """Share of slots in use, seconds, and seconds of the last 5% of rows, by the engine's log."""
+    name = f"{number}-{ordered}"
+    config = RunConfig(
+        input=f"{folder}/in.parquet", output=f"{folder}/{name}", model="tiny", actors=1, num_threads=1, report=False,
+        sampling=SamplingParams(ignore_eos=True, max_tokens=_MOST), sampling_columns={"max_tokens": "limit"},
+        engine=EngineConfig(max_num_seqs=_REAL_SLOTS, max_model_len=_MOST + 64),
+    )  # fmt: skip
+    log = folder / f"{name}.jsonl"
+    with _sizes(ordered=ordered):
+        executor = RayExecutor(config, _load_logged(str(log), ordered=ordered))
+        run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
+    steps = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    begin, end = steps[0][0], steps[-1][0]
+    busy = sum((b[0] - a[0]) * a[1] for a, b in itertools.pairwise(steps))
+    rows, done, most = sum(step[2] for step in steps), 0, end
+    for moment, _, finished in steps:
+        done += finished
+        if done >= 0.95 * rows:
+            most = moment
+            break
+    return busy / (_REAL_SLOTS * (end - begin)), end - begin, end - most
+
+
+if __name__ == "__main__":
+    main()
