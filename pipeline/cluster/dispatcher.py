@@ -5,8 +5,8 @@ with long rows go first, so that the last units are short ones. Among the first 
 that saves this actor's prefix cache the most tokens, and avoids units whose prefixes another actor has cached. A unit
 can be overtaken by later ones only a bounded number of times.
 
-A decision costs the same for ten actors and for thousands. It looks at a bounded number of waiting units: the oldest,
-and those that begin like the actor's last unit. Actors stand in a heap.
+A decision costs the same for ten actors and for thousands. It looks at a bounded number of waiting units: the first
+ones, and those that begin like the actor's last unit. Actors stand in a heap.
 
 Actors come and go. The units of one that leaves go back to the front of the queue, unless another actor runs them too;
 its results still count if they come before those of others.

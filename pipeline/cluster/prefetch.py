@@ -130,7 +130,7 @@ def _blocks(job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: Bise
 
     cpus, gpus = reserved()
     context = DataContext.get_current().copy()
-    # Ray closes a block as soon as it holds a row, so the hints and each envelope are a block of its own.
+    # Ray closes a block as soon as it holds a row, so the hints and the envelope of a unit are two.
     context.target_max_block_size = 1
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 FIRST = 32
@@ -61,7 +61,7 @@ class WaitingUnits:
     def put(self, unit_id: str, histogram: Mapping[int, int], size: int = 0) -> None:
         """Add a unit after all others of its size class. ``histogram``: see :meth:`Dispatcher.offer`."""
         self._newest += 1
-        self._place(unit_id, histogram, (True, self._newest - self._max_overtakes * size, self._newest), self._given)
+        self._place(unit_id, histogram, self._sized((True, 0, self._newest), size), self._given)
         for prefix in _indexed(histogram):
             self._alike.setdefault(prefix, OrderedDict())[unit_id] = None
 
@@ -75,11 +75,12 @@ class WaitingUnits:
 
     def sort(self, size: Callable[[str], int]) -> None:
         """Renew the size classes of all units but those that were put first."""
-        units, self._units, self._places = self._units, {}, []
-        for unit_id, unit in units.items():
-            later, _, number = unit.place
-            place = (later, number - self._max_overtakes * size(unit_id), number) if later else unit.place
-            self._place(unit_id, unit.histogram, place, self._given if later else unit.given)
+        units = self._units.items()
+        self._places = sorted((self._sized(unit.place, size(unit_id)), unit_id) for unit_id, unit in units)
+        for before, (place, unit_id) in enumerate(self._places):
+            unit = self._units[unit_id]
+            given = self._given if place[0] else unit.given
+            self._units[unit_id] = replace(unit, place=place, given=given, before=before)
 
     def remove(self, unit_id: str) -> None:
         """Take a certain unit out, if it is here."""
@@ -118,6 +119,11 @@ class WaitingUnits:
         alike = (self._alike.get(prefix) for prefix in self._last.get(actor, ()))
         first = (unit_id for _, unit_id in self._places[:FIRST])
         return {*first, *(next(iter(units)) for units in alike if units)}
+
+    def _sized(self, place: tuple[bool, int, int], size: int) -> tuple[bool, int, int]:
+        """The place of a unit that is of another size class now."""
+        later, _, number = place
+        return (later, number - self._max_overtakes * size, number) if later else place
 
     def _place(self, unit_id: str, histogram: Mapping[int, int], place: tuple[bool, int, int], given: int) -> None:
         before = bisect_left(self._places, (place, unit_id))
