@@ -11,7 +11,8 @@ import pytest
 
 from pipeline import layout
 from pipeline.cluster import prepare_task
-from pipeline.cluster.prepare_task import prepare_units, unpack
+from pipeline.cluster.prepare_task import prepare_units, read_hints, unpack
+from pipeline.codec import SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError
 from pipeline.plan.job import resolve_job
@@ -21,6 +22,7 @@ from pipeline.prompts.tokenize import prepare_rows
 from pipeline.sources import source_of
 from pipeline.storage.local import LocalStorage
 from pipeline.worker.crash_bisection import CrashBisection
+from pipeline.worker.lengths import kind_of
 
 
 class Died(BaseException):
@@ -75,3 +77,25 @@ def test_a_fault_of_the_kth_row_of_a_process_costs_no_row(prepare: Any) -> None:
 def test_where_every_first_row_kills_the_task_ends(prepare: Any) -> None:
     with pytest.raises(EngineDiedError, match="processes in a row died while they read"):
         prepare(1)
+
+
+def test_the_hints_of_a_unit_are_the_kinds_of_its_rows_that_an_engine_sees_too(
+    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row with a limit of its own, one without, and two that fail: one is invalid, one too long."""
+    limits = [3, None, -1, 700]
+    config = RunConfig(
+        input=[{"prompt_token_ids": [7, 8, i], "limit": limit} for i, limit in enumerate(limits)], output=str(tmp_path),
+        model=str(qwen3_folder), sampling_columns={"max_tokens": "limit"},
+        sampling=SamplingParams(max_tokens=20, ignore_eos=True),
+    )  # fmt: skip
+    storage = LocalStorage(config.output, layout.SCRATCH)
+    job = resolve_job(config, source_of(config, storage), storage)
+    monkeypatch.setattr(prepare_task, "own_node", lambda: "")
+    units = list(plan_units(job.sliced, 4, "f"))
+    histogram, kinds = read_hints(next(prepare_units(units, job, CrashBisection(2, max_engine_deaths=3))))
+    seen = [
+        kind_of((7, 8, i), 3, SamplingParams(max_tokens=tokens, ignore_eos=True)) for i, tokens in enumerate((3, 20))
+    ]  # fmt: skip
+    assert sorted(kinds) == sorted(seen)
+    assert not histogram, "with one actor the dispatcher has no choice"
