@@ -40,7 +40,7 @@ from testing.pipeline.simulated_job import JobTimes, SimulatedJob, cut, skewed_r
 _MEDIAN, _MOST = 100, 2048
 _JOBS = ((1, 4_000, 8), (1, 4_000, 32), (4, 16_000, 8), (4, 16_000, 32), (4, 3_000, 8))
 """Actors, rows and rows of a unit."""
-_REAL_MEDIAN, _REAL_SLOTS = 48, 32
+_REAL_MEDIAN, _REAL_MOST, _REAL_SLOTS = 48, 900, 32
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.real_rows:
         parts.append(
             f"Measured: the shipped model, {args.real_rows} rows, {_REAL_SLOTS} slots, one actor, {args.rounds} rounds "
-            f"in turns (medians); {_REAL_MEDIAN} tokens in the median.\n\n"
+            f"in turns (medians); {_REAL_MEDIAN} tokens in the median, at most {_REAL_MOST}.\n\n"
             + table(names, _measured(args.real_rows, args.rounds))
         )
     command = f"python -m benchmarks.pipeline.job_order --seeds {args.seeds}"
@@ -140,7 +140,7 @@ def _measured(count: int, rounds: int) -> Iterator[tuple[str, ...]]:
     found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
     with tempfile.TemporaryDirectory() as made:
         draw = random.Random(1)
-        limits = [min(_MOST, max(1, round(_REAL_MEDIAN * draw.lognormvariate(0, 1)))) for _ in range(count)]
+        limits = [min(_REAL_MOST, max(1, round(_REAL_MEDIAN * draw.lognormvariate(0, 1)))) for _ in range(count)]
         prompts = [f"Count from {i % 97} to {i % 97 + 10 + i % 33}." for i in range(count)]
         pq.write_table(pa.table({"prompt": prompts, "limit": limits}), f"{made}/in.parquet")
         for number in range(rounds):
@@ -156,8 +156,8 @@ def _one(folder: Path, number: int, *, ordered: bool) -> tuple[float, float, flo
     name = f"{number}-{ordered}"
     config = RunConfig(
         input=f"{folder}/in.parquet", output=f"{folder}/{name}", model="tiny", actors=1, num_threads=1, report=False,
-        sampling=SamplingParams(ignore_eos=True, max_tokens=_MOST), sampling_columns={"max_tokens": "limit"},
-        engine=EngineConfig(max_num_seqs=_REAL_SLOTS, max_model_len=_MOST + 64),
+        sampling=SamplingParams(ignore_eos=True, max_tokens=_REAL_MOST), sampling_columns={"max_tokens": "limit"},
+        engine=EngineConfig(max_num_seqs=_REAL_SLOTS),
     )  # fmt: skip
     log = folder / f"{name}.jsonl"
     with _sizes(ordered=ordered):

@@ -134,7 +134,7 @@ def test_rows_are_equal_to_the_bit_whichever_of_them_begin_first(qwen3_folder: P
     for a, b in zip(first, second, strict=True):
         assert isinstance(a, Generation)
         assert isinstance(b, Generation)
-        assert (a.token_ids, a.text, a.logprobs, a.evidence) == (b.token_ids, b.text, b.logprobs, b.evidence)
+        assert (a.token_ids, a.text, a.logprobs, a.top_logprobs) == (b.token_ids, b.text, b.logprobs, b.top_logprobs)
 
 
 # --- units not wanted any more ------------------------------------------------------------------
