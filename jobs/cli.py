@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 import yaml
 
-from jobs.config_options import OPTIONS, Option, as_yaml, read_yaml, warn_of_literals, yaml_fault
+from jobs.config_options import Option, as_yaml, read_yaml, warn_of_literals, yaml_fault
 from pipeline import ConfigError, PipelineError, RunConfig
 from pipeline.codec import WeDLMError, redact
 from pipeline.progress.figures import LINE_SECONDS
@@ -139,7 +139,7 @@ def _collected(args: argparse.Namespace, own: Collection[str]) -> tuple[RunConfi
 
 def _given(args: argparse.Namespace) -> list[tuple[Option, Any]]:
     """The options of the table that were given, each with its value."""
-    values = [(option, getattr(args, option.dest)) for group in OPTIONS.values() for option in group]
+    values = [(option, getattr(args, option.dest)) for group in args.groups.values() for option in group]
     return [(option, value) for option, value in values if value is not None]
 
 

@@ -167,8 +167,25 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
 """Heading in ``--help`` -> its options. The value in parentheses is the default."""
 
 
-def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """``--config``, ``--set``, ``--print-config``, and the options of :data:`OPTIONS`."""
+SCORE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    name: options for name, options in OPTIONS.items() if name != "decoding"
+} | {
+    "texts to score": (
+        _option("--choices", "task.choices", "Score each of these texts after every prompt.", nargs="+",
+                metavar="TEXT"),
+        _option("--choices-column", "task.choices_column", "Take each row's texts, a list, from this column.",
+                metavar="NAME"),
+        _option("--continuation-column", "task.continuation_column", "Take each row's one text from this column.",
+                metavar="NAME"),
+        _option("--with-end", "task.with_end", "Put the end-of-sequence token after each text.", **_FLAG),
+    ),
+}  # fmt: skip
+"""Those of the command ``score``."""
+
+
+def add_config_options(parser: argparse.ArgumentParser, groups: Mapping[str, tuple[Option, ...]] = OPTIONS) -> None:
+    """``--config``, ``--set``, ``--print-config``, and the options of ``groups``."""
+    parser.set_defaults(groups=groups)
     parser.add_argument("--config", type=parse_path, metavar="FILE", help="Read settings from this YAML file.")
     parser.add_argument(
         "--set",
@@ -181,7 +198,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-config", action="store_true", help="Print every setting as YAML for --config, and do nothing else."
     )
-    for heading, options in OPTIONS.items():
+    for heading, options in groups.items():
         group = parser.add_argument_group(heading)
         for option in options:
             group.add_argument(option.flag, dest=option.dest, help=option.help, **option.keywords)

@@ -41,6 +41,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate
     """Run the job; the exit status."""
     parser = Parser(prog, __doc__)
     add_config_options(parser)
+    add_run_options(parser)
+    return perform(parser.parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """``--preview``, ``--validate``, ``--estimate``, and the options of progress."""
     parser.add_argument(
         "--preview", type=int, metavar="ROWS", help="Generate the first rows in this process, and write nothing."
     )
@@ -48,23 +54,25 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.generate
     parser.add_argument("--estimate", type=int, nargs="?", const=64, metavar="ROWS",
                         help="Estimate tokens, time and cost from this many rows (64), and write nothing.")  # fmt: skip
     add_progress_options(parser)
-    return perform(parser.parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
 
 
-def perform(args: argparse.Namespace, prog: str = "", argv: Sequence[str] = ()) -> int:
+def perform(args: argparse.Namespace, prog: str = "", argv: Sequence[str] = (), *, scores: bool = False) -> int:
     """The configuration of the parsed options; the exit status.
 
     Args:
-        args: the options of :func:`jobs.config_options.add_config_options`, ``validate``, ``estimate``, ``preview``,
-            and those of :func:`jobs.cli.add_progress_options`.
+        args: the options of :func:`jobs.config_options.add_config_options` and :func:`add_run_options`.
         prog: the command as it was typed.
         argv: its options.
+        scores: whether the run needs a task.
     """
     signal.signal(signal.SIGTERM, stop)
     try:
         runs = not args.validate and args.estimate is None and args.preview is None
         shown = begin_showing(args, runs=runs)
         config = collect(args)
+        if scores and config.task is None:
+            options = "--choices, --choices-column or --continuation-column"
+            raise pipeline.ConfigError(f"task: the texts to score are not given. Use {options}.")
         if args.validate:
             return _validate(config)
         if args.estimate is not None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from pipeline.selection.settings import DedupConfig, FilterConfig, OutlierConfig
     from pipeline.settings.parsing import Parse
     from pipeline.settings.pools import ActorRange, PoolConfig
+    from pipeline.settings.scoring import Score
 
 if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
@@ -99,6 +100,7 @@ __all__ = [
     "RunResult",
     "RunSummary",
     "SamplingParams",
+    "Score",
     "SinkError",
     "Snapshot",
     "SourceError",
@@ -131,6 +133,7 @@ _HOME = {
     **dict.fromkeys(("EngineConfig", "SamplingParams", "StructuredOutputs"), "codec"),
     "RunConfig": "config",
     "Parse": "settings.parsing",
+    "Score": "settings.scoring",
     "chain": "commands.chain",
     "ChainConfig": "commands.chain_config",
     **dict.fromkeys(("ChainResult", "ChainSummary"), "commands.chain_summary"),

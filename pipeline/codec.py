@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import types
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +60,7 @@ __all__ = [
     "BoundedEnvironment",
     "BoundedTemplate",
     "CapacityError",
+    "Choice",
     "CoreConfigError",
     "EngineConfig",
     "Failure",
@@ -72,6 +74,7 @@ __all__ = [
     "TemplateLimitError",
     "TemplateSyntaxError",
     "WeDLMError",
+    "best_choice",
     "check_references",
     "dead_arrays",
     "explain",
@@ -100,6 +103,8 @@ __all__ = [
     "resolved",
     "sampled_stretches",
     "schema_at",
+    "scored_choices",
+    "scored_requests",
     "tokens_per_forward",
 ]
 
@@ -135,12 +140,48 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A text that was scored after a row's prompt; ``logprob``: of all its tokens together, in nats."""
+
+    label: str
+    probability: float
+    logprob: float
+    tokens: int
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of a token."""
+        return self.logprob / self.tokens
+
+
+def best_choice(choices: Sequence[Choice]) -> Choice:
+    """The most probable one, the first of equal ones."""
+    return max(choices, key=lambda own: own.logprob)
+
+
+def scored_choices(labels: Sequence[str], scored: Sequence[Generation]) -> tuple[Choice, ...]:
+    """The choices of a row with their probabilities: the softmax over their log-probabilities."""
+    sums = [math.fsum(one.logprobs or ()) for one in scored]
+    best = max(sums, default=0.0)
+    weights = [1.0 if value == best else math.exp(value - best) for value in sums]
+    total = math.fsum(weights)
+    return tuple(
+        Choice(label=label, probability=weight / total, logprob=value, tokens=len(one.token_ids))
+        for label, weight, value, one in zip(labels, weights, sums, scored, strict=True)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowResult:
-    """The result of one input row: its generations in sample order, or a failure (then no generations)."""
+    """The result of one input row: its generations in sample order, or a failure (then no generations).
+
+    ``choices``: texts that were scored after its prompt. Where nothing is generated, the best is its generation.
+    """
 
     row_id: str
     params: SamplingParams | None = None
     generations: tuple[Generation, ...] = ()
+    choices: tuple[Choice, ...] = ()
     failure: Failure | None = None
 
 
@@ -290,6 +331,17 @@ def make_requests(
     ]
 
 
+def scored_requests(
+    key: str, token_ids: Sequence[int], params: SamplingParams, continuations: Sequence[Sequence[int]]
+) -> list[Request]:
+    """The requests that score texts after the prompt of a row; arguments as of :func:`make_requests`."""
+    prompt = tuple(token_ids)
+    return [
+        Request(request_id=f"{key}/score{place}", prompt_token_ids=prompt, params=params, continuation=tuple(ids))
+        for place, ids in enumerate(continuations)
+    ]
+
+
 def output_arrays(
     rows: Sequence[RowResult], fields_: Sequence[pa.Field], prefix: str, model: str, retry: int | None = None
 ) -> list[pa.Array]:
@@ -313,6 +365,10 @@ def output_arrays(
         "retry": lambda: [retry] * len(owners),
         "strategy": lambda: [strategies[id(row.params)] for row in owners],
         "params_hash": lambda: [hashes[id(row.params)] for row in owners],
+        "label": lambda: [_of_best(row, "label") for row in owners],
+        "logprob": lambda: [_of_best(row, "logprob") for row in owners],
+        "mean_logprob": lambda: [_of_best(row, "mean_logprob") for row in owners],
+        "label_probabilities": lambda: [[asdict(own) for own in row.choices] or None for row in owners],
     }
     arrays = []
     for field_ in fields_:
@@ -325,6 +381,11 @@ def output_arrays(
             values = _VALUES[name](done) if name in _VALUES else _of_generations(name, done)
             arrays.append(pa.array(values, field_.type))
     return arrays
+
+
+def _of_best(row: RowResult, name: str) -> Any:
+    """An attribute of the most probable text that was scored; None where none was."""
+    return None if not row.choices else getattr(best_choice(row.choices), name)
 
 
 def _of_generations(name: str, done: Sequence[Generation | None]) -> list[Any]:

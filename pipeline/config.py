@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from pipeline.codec import (
     MASK,
     CoreConfigError,
@@ -41,6 +43,7 @@ from pipeline.settings.pools import (
     pool_config,
 )
 from pipeline.settings.pools import require as _require
+from pipeline.settings.scoring import Score, score_columns, task_of
 from pipeline.settings.template import check_template
 
 MODES = ("resume", "new", "error_if_exists")
@@ -92,6 +95,11 @@ class RunConfig:
         sampling_columns: sampling parameter -> column with per-row values; null cells keep the value of ``sampling``.
             The column of ``structured_outputs`` has JSON schemas, OpenAI's ``response_format``, or fields of
             ``StructuredOutputs``: JSON text or structs.
+        task: None generates; :class:`~pipeline.settings.scoring.Score` reads log-probabilities of given texts instead
+            (``{choices: ["yes", "no"]}``), and ``sampling`` then has ``logprobs`` at most.
+        label_probabilities: of outputs that are one of some choices (``sampling.structured_outputs``: ``choice``, or
+            JSON of a schema that is one ``enum``), write the column ``label_probabilities``: the model's probability
+            of each choice after the prompt. Null for a row whose own form is another one.
         parse: name of a column -> :class:`~pipeline.settings.parsing.Parse`: a value read from each text, such as a
             score (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none. With
             ``sampling.structured_outputs.json``, and no schemas of rows' own, there is a column ``parsed`` by itself.
@@ -168,6 +176,8 @@ class RunConfig:
     system_prompt: str | None = None
     id_column: str | None = None
     sampling_columns: Mapping[str, str] = field(default_factory=dict)
+    task: Score | None = None
+    label_probabilities: bool = False
     parse: Mapping[str, Parse] = field(default_factory=dict)
     on_long_prompt: Literal["fail", "truncate_left", "truncate_right"] = "fail"
     special_tokens_in_text: Literal["control", "text", "fail"] = "control"
@@ -220,6 +230,7 @@ class RunConfig:
                  given, "a mapping of names to values", "Write {enable_thinking: false}, or leave it out.")  # fmt: skip
         object.__setattr__(self, "chat_template_kwargs", dict(given))
         object.__setattr__(self, "parse", parse_settings(self.parse))
+        object.__setattr__(self, "task", task_of(self.task))
         for name in _OPTIONS:
             _check_options(name, getattr(self, name))
         self._check_kinds()
@@ -249,6 +260,7 @@ class RunConfig:
         self._check_actors()
         self._check_numbers()
         self._check_prompts()
+        self._check_task()
         _require(not (self.retry_failed and self.mode == "new"), "retry_failed", True,
                  "mode='new' discards the rows that failed", "Drop one of the two.")  # fmt: skip
         _require(not (self.repair and self.mode == "new"), "repair", True,
@@ -281,6 +293,11 @@ class RunConfig:
         return parsed_columns(self.parse, self.sampling.structure, per_row=per_row)
 
     @property
+    def score_columns(self) -> list[pa.Field]:
+        """The columns of log-probabilities of given texts."""
+        return score_columns(self.task, label_probabilities=self.label_probabilities)
+
+    @property
     def model_name(self) -> str:
         """The model as it is written into outputs and records: without credentials."""
         return redact_forms(self.model)
@@ -308,6 +325,17 @@ class RunConfig:
         _require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
         if self.prompt_template is not None:
             check_template(self.prompt_template)
+
+    def _check_task(self) -> None:
+        if self.task is None:
+            return
+        rule, remedy = "task=Score generates nothing", "Leave it out; sampling.logprobs=True is taken."
+        plain = replace(SamplingParams(), logprobs=self.sampling.logprobs is True)
+        differ = [f.name for f in fields(plain) if getattr(self.sampling, f.name) != getattr(plain, f.name)]
+        for name in differ:
+            _require(False, f"sampling.{name}", getattr(self.sampling, name), rule, remedy)
+        for name in ("sampling_columns", "label_probabilities"):
+            _require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
 
     def _check_actors(self) -> None:
         object.__setattr__(self, "actors", actor_range(self.actors))
@@ -403,7 +431,8 @@ class RunConfig:
         """Rows per unit: as set, else so many that a unit is at most about 8k tokens, between 8 and 512."""
         if self.unit_rows is not None:
             return self.unit_rows
-        tokens_per_row = max(1, self.sampling.max_tokens * self.sampling.n)
+        generated = self.sampling.max_tokens * self.sampling.n
+        tokens_per_row = max(1, generated if self.task is None else self.task.expected_tokens)
         return min(512, max(8, 8192 // tokens_per_row))
 
     def resolved_units_in_flight(self, unit_rows: int) -> int:
@@ -430,7 +459,7 @@ _COUNTS = {
 }  # fmt: skip
 """The least value, and the remedy of a smaller one."""
 _URLS = ("input", "output", "model")
-_FLAGS = ("chat", "include_token_ids", "retry_failed", "repair", "report", "expect_autoscaling")
+_FLAGS = ("chat", "label_probabilities", "include_token_ids", "retry_failed", "repair", "report", "expect_autoscaling")
 _TEXTS = ("revision", "prompt_column", "messages_column", "token_ids_column", "tools_column",
           "chat_template_kwargs_column", "system_prompt", "id_column", "column_prefix", "accelerator_type")  # fmt: skip
 _OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")

@@ -17,6 +17,7 @@ _OF_ENGINE = ("max_model_len", "max_window", "batch_invariant", "kv_cache_dtype"
 _LATER: Mapping[str, Any] = {
     "chat_template_kwargs": {}, "chat_template_kwargs_column": None, "served_model_names": (),
     "special_tokens_in_text": "control", "generation_config": "auto",
+    "label_probabilities": False,
 }  # fmt: skip
 """Settings that outputs of earlier versions lack, with their defaults: other values are recorded."""
 
@@ -51,6 +52,7 @@ def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
         **{name: value for name in _LATER if (value := getattr(config, name)) != _LATER[name]},
         **({} if config.input_format in ("auto", "rows") else {"input_format": config.input_format}),
         **({"parse": {name: parse.as_dict() for name, parse in config.parse.items()}} if config.parse else {}),
+        **({} if config.task is None else {"task": config.task.as_dict()}),
         "columns": None if config.columns is None else list(config.columns),
         "sampling_columns": dict(sorted(config.sampling_columns.items())),
     }

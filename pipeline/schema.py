@@ -84,6 +84,7 @@ def result_fields(
     logprobs: bool,
     top_logprobs: bool = False,
     prefix: str = "",
+    scores: Sequence[pa.Field] = (),
     parsed: Sequence[pa.Field] = (),
 ) -> list[pa.Field]:
     """The result columns of a run; the arguments say which of the optional columns are included."""
@@ -93,7 +94,7 @@ def result_fields(
         "top_logprobs": top_logprobs,
     }
     left_out = {name for name, wanted in optional.items() if not wanted}
-    every = (*(field for field in RESULT_FIELDS if field.name not in left_out), *parsed)
+    every = (*(field for field in RESULT_FIELDS if field.name not in left_out), *scores, *parsed)
     return [field.with_name(prefix + field.name) for field in every]
 
 
@@ -113,7 +114,8 @@ def dead_schema(columns: pa.Schema, prefix: str = "") -> pa.Schema:
 def check_collisions(columns: Sequence[str], prefix: str, parsed: Sequence[str] = ()) -> None:
     """Refuse input columns with the name of an output column, or of each other, whether in upper or lower case.
 
-    DuckDB, Spark and Delta Lake do not tell such names apart. ``parsed``: names of columns parsed of the text.
+    DuckDB, Spark and Delta Lake do not tell such names apart. ``parsed``: names of columns of scores, and of
+    values parsed of the text.
 
     Raises:
         ConfigError: names the columns and the remedy.

@@ -16,6 +16,7 @@ from wedlm_base.version import VERSION
 PROGRAM = "wedlm-batch"
 COMMANDS = {
     "generate": "run a job, or continue it",
+    "score": "read log-probabilities of given texts: choices, labels, continuations",
     "chain": "run several stages as one job: generate, judge and so on",
     "etl": "process the new files of a folder, and append their rows to a table; for schedulers",
     "validate": "check model, input and settings; generate nothing",
@@ -36,7 +37,7 @@ COMMANDS = {
 }
 """Sub-commands, each a module of ``jobs`` (with ``_`` for ``-``), with a line for ``--help``."""
 
-_RUNS = ("generate", "etl", "demo")
+_RUNS = ("generate", "score", "etl", "demo")
 """Sub-commands that may take long."""
 _SILENT = {"--quiet", "--help", "-h", "--version", "--print-config", "--print-plan"}
 """Options of these that print nothing but their own output."""

@@ -40,7 +40,7 @@ from wedlm_core.progress_bar import progress_bar
 from wedlm_core.redaction import redact_forms
 from wedlm_core.seeds import row_seed, sample_seed
 from wedlm_core.tokenizer import TextStream, Tokenizer
-from wedlm_core.types import Delta, Generation, Request, SamplingParams, Score
+from wedlm_core.types import Delta, Generation, Request, SamplingParams, ScoreOutput
 
 __all__ = ["LLM", "Prompt"]
 
@@ -244,7 +244,7 @@ class LLM:
         *,
         truncate: Literal["fail", "left"] = "fail",
         use_tqdm: bool | None = None,
-    ) -> list[Score]:
+    ) -> list[ScoreOutput]:
         """Log-probabilities of given tokens under the next-token head, in packed forwards.
 
         Equal beginnings are computed once, in whole pages (``EngineConfig.page_size``), so contexts may repeat.
@@ -266,7 +266,7 @@ class LLM:
         """
         limit = self.engine.max_model_len
         sequences = scorables_of(prompts, continuations, self.tokenizer, max_model_len=limit, truncate=truncate)
-        scorer, scores = self.engine.scorer(), dict[int, Score]()
+        scorer, scores = self.engine.scorer(), dict[int, ScoreOutput]()
         try:
             for key, sequence in enumerate(sequences):
                 scorer.add(key, sequence.tokens, sequence.scored)

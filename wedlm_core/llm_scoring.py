@@ -9,7 +9,7 @@ from wedlm_core.engine.scoring import Scored
 from wedlm_core.errors import RequestError, explain
 from wedlm_core.llm_inputs import list_of_prompts, tokenised
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.types import Score
+from wedlm_core.types import ScoreOutput
 
 TRUNCATE = ("fail", "left")
 _NOT_NUMBERS = explain(
@@ -68,10 +68,10 @@ def _fitted(context: tuple[int, ...], end: tuple[int, ...], max_model_len: int, 
     return Scorable(tokens=context + end, scored=len(end), truncated=max(0, over) if truncate == "left" else 0)
 
 
-def score_of(scorable: Scorable, scored: Scored) -> Score:
+def score_of(scorable: Scorable, scored: Scored) -> ScoreOutput:
     """The public result."""
     unsound = any(value != value for value in scored.logprobs)
-    return Score(
+    return ScoreOutput(
         token_ids=scorable.tokens[-scorable.scored :],
         logprobs=scored.logprobs,
         greedy=scored.greedy,

@@ -24,7 +24,7 @@ __all__ = [
     "Logprob",
     "Request",
     "SamplingParams",
-    "Score",
+    "ScoreOutput",
     "Strategy",
     "StructuredOutputs",
     "Timings",
@@ -49,6 +49,7 @@ class Request:
         params: sampling parameters; ``params.n`` is not expanded here (the caller makes n requests).
         seed: the seed of this sample's noise, in [0, 2**63).
         sample_index: which of the prompt's samples this is.
+        continuation: if not empty, nothing is generated: these tokens get log-probabilities, as in ``LLM.score``.
     """
 
     request_id: str
@@ -56,6 +57,7 @@ class Request:
     params: SamplingParams
     seed: int = 0
     sample_index: int = 0
+    continuation: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +183,7 @@ class Delta:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class ScoreOutput:
     """How likely the model finds given tokens after a context, under its next-token head.
 
     Attributes:

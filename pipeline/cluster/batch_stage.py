@@ -26,7 +26,7 @@ from pipeline.codec import masked_errors
 from pipeline.config import RunConfig
 from pipeline.errors import ResourceError
 from pipeline.plan.job import Job, resolve_job
-from pipeline.prompts.tokenize import FAILURE, PARAMS, PROMPT_IDS, ROW_ID, prepare_rows
+from pipeline.prompts.tokenize import CONTINUATIONS, FAILURE, PARAMS, PROMPT_IDS, ROW_ID, prepare_rows
 from pipeline.settings.pools import ActorRange
 from pipeline.storage.local import LocalStorage
 from pipeline.types import Slice, SourceFile, Unit
@@ -81,7 +81,8 @@ def content_ids(prepared: pa.Table) -> list[str]:
     The same wherever a batch begins and in whatever order batches come. Rows that ask the same have the same id, and so
     the same noise.
     """
-    columns = (prepared[name].to_pylist() for name in (PROMPT_IDS, PARAMS, FAILURE))
+    scored = [CONTINUATIONS] if prepared[CONTINUATIONS].null_count < prepared.num_rows else []
+    columns = (prepared[name].to_pylist() for name in (PROMPT_IDS, PARAMS, FAILURE, *scored))
     texts = (json.dumps(row) for row in zip(*columns, strict=True))
     return [hashlib.blake2b(text.encode(), digest_size=12).hexdigest() for text in texts]
 

@@ -19,6 +19,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_FIRST = (
     "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column",
     "chat_template_kwargs_column", "id_column", "sampling_columns", "columns", "column_prefix", "limit", "parse",
+    "task", "label_probabilities",
     "system_prompt", "chat", "input_format", "served_model_names",
 )  # fmt: skip
 """Settings about the input's columns and prompts. Next to ``stages`` they are the first stage's."""
@@ -186,11 +187,13 @@ def _run(base: RunConfig, own: Mapping[str, Any], name: str, number: int) -> Run
         default = RunConfig(input=None, output=base.output)
         values |= {field: getattr(default, field) for field in _OF_FIRST}
         values |= {"input": None, "column_prefix": f"{name}_", "id_column": STAGE_ID, "dataset_options": None}
+    if own.get("task") is not None:  # the others' sampling is not about it
+        values["sampling"] = SamplingParams()
     try:
         if isinstance(own.get("sampling"), Mapping):
             made = build(SamplingParams, own["sampling"], "sampling.", root=RunConfig)  # names the unknown part
             given = {name: getattr(made, name) for name in own["sampling"]}
-            own = {**own, "sampling": replace(base.sampling, **given)}
+            own = {**own, "sampling": replace(values["sampling"], **given)}
         if isinstance(own.get("engine"), Mapping):
             build(EngineConfig, own["engine"], "engine.", root=RunConfig)
             own = {**own, "engine": replace(base.engine, **own["engine"])}

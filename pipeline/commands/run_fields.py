@@ -12,6 +12,7 @@ from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.config import RunConfig
 from pipeline.settings.parsing import Parse
 from pipeline.settings.pools import ActorRange, PoolConfig
+from pipeline.settings.scoring import Score
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -41,6 +42,8 @@ class RunFields(TypedDict, total=False):
     system_prompt: str | None
     id_column: str | None
     sampling_columns: Mapping[str, str]
+    task: Score | Mapping[str, Any] | None
+    label_probabilities: bool
     parse: Mapping[str, Parse | Mapping[str, Any]]
     on_long_prompt: Literal["fail", "truncate_left", "truncate_right"]
     special_tokens_in_text: Literal["control", "text", "fail"]

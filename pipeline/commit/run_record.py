@@ -21,6 +21,7 @@ from pipeline.errors import DamagedError, FingerprintError, OutputError
 from pipeline.fingerprint import RETRY_SETTINGS
 from pipeline.schema import SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.settings.parsing import Parse, parsed_columns
+from pipeline.settings.scoring import score_columns, task_of
 from pipeline.storage.protocol import Storage
 
 _OTHER_VERSION = (
@@ -167,6 +168,9 @@ class RunState:
             logprobs=requests or bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
             top_logprobs=requests or bool(settings.get("sampling.top_logprobs")),
             prefix=settings["column_prefix"],
+            scores=score_columns(
+                task_of(settings.get("task")), label_probabilities=settings.get("label_probabilities", False)
+            ),
             parsed=[own.field(name) for name, own in parsed.items()],
         )
         return output_schema(self.columns, fields)

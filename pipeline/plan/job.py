@@ -135,6 +135,12 @@ class Job:
         """Names of the columns that are parsed of the text; the last ones of the output."""
         return [self.config.column_prefix + name for name in self.config.parsed]
 
+    @property
+    def own_columns(self) -> list[str]:
+        """Names of the columns of scores, and of those that are parsed of the text."""
+        scores = [self.config.column_prefix + field.name for field in self.config.score_columns]
+        return [*scores, *self.parsed_columns]
+
 
 def resolve_job(
     config: RunConfig,
@@ -171,7 +177,8 @@ def resolve_job(
     kept.sort(key=lambda field: first.index(field.name) if field.name in first else len(first))
     columns = pa.schema(kept, metadata=source.schema.metadata if leading is None else leading.metadata)
     parsed = config.parsed
-    check_collisions(columns.names, config.column_prefix, list(parsed))
+    scores = config.score_columns
+    check_collisions(columns.names, config.column_prefix, [*(field.name for field in scores), *parsed])
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
     requests = kind == "request"  # any of them may ask for all of it
@@ -180,6 +187,7 @@ def resolve_job(
         logprobs=requests or bool(config.sampling.logprobs) or per_row is not None,
         top_logprobs=requests or config.sampling.top_logprobs > 0 or counted,
         prefix=config.column_prefix,
+        scores=scores,
         parsed=[parse.field(name) for name, parse in parsed.items()],
     )
     schema = output_schema(columns, fields)
@@ -203,6 +211,8 @@ _IN_BODIES = (
     "chat",
     "system_prompt",
     "sampling_columns",
+    "task",
+    "label_probabilities",
 )
 
 

@@ -95,7 +95,7 @@ class StageBefore:
         keep = None if self.where is None else Where(self.where)
         rows = StageRows(
             job.storage, job.schema, len(job.columns), job.config.column_prefix, job.source.files,
-            extra=job.parsed_columns, several=self._several, keep=keep,
+            extra=job.own_columns, several=self._several, keep=keep,
         )  # fmt: skip
         if keep is not None:
             keep(rows.schema.empty_table())
@@ -105,7 +105,7 @@ class StageBefore:
     def carried(self) -> list[str]:
         """The columns that the next stage passes on, unless it is told which."""
         job = self.job
-        return carried_columns(job.schema, len(job.columns), job.config.column_prefix, job.parsed_columns)
+        return carried_columns(job.schema, len(job.columns), job.config.column_prefix, job.own_columns)
 
     @property
     def _several(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pipeline.codec import Failure, Request, SamplingParams, WeDLMError, params_
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job
 from pipeline.prompts.model_files import model_length, resolved_model
-from pipeline.prompts.tokenize import BLANK, FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
+from pipeline.prompts.tokenize import BLANK, CONTINUATIONS, FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
 from pipeline.types import PROMPT_COUNTS
 from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import Limits, check_request
@@ -39,21 +40,26 @@ def row_params(config: RunConfig, given: str | None) -> SamplingParams | Failure
 def row_faults(table: pa.Table, job: Job) -> list[Failure | None]:
     """For each row of a table of :func:`~pipeline.prompts.tokenize.prepare_table` why it would fail, or None."""
     limits = _limits(job.config)
-    names = (FAILURE_CLASS, FAILURE, PROMPT_IDS, PARAMS)
+    names = (FAILURE_CLASS, FAILURE, PROMPT_IDS, PARAMS, CONTINUATIONS)
     rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+    generates = job.config.task is None
     return [
-        _refused(ids, row_params(job.config, given), limits)
+        _refused(ids, row_params(job.config, given), [()] * generates + [tuple(own) for own in texts or ()], limits)
         if message is None
         else Failure(error_class=error_class, message=message)
-        for error_class, message, ids, given in rows
+        for error_class, message, ids, given, texts in rows
     ]
 
 
-def _refused(ids: list[int], params: SamplingParams | Failure, limits: Limits) -> Failure | None:
+def _refused(
+    ids: list[int], params: SamplingParams | Failure, continuations: Sequence[tuple[int, ...]], limits: Limits
+) -> Failure | None:
     if isinstance(params, Failure):
         return params
     try:
-        check_request(Request(request_id="", prompt_token_ids=tuple(ids), params=params), limits)
+        for own in continuations:
+            request = Request(request_id="", prompt_token_ids=tuple(ids), params=params, continuation=own)
+            check_request(request, limits)
     except WeDLMError as error:
         return Failure.of(error)
     return None

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pipeline.codec import Failure, RequestError, StructuredOutputs, WeDLMError, explain, read_json
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.prompts.continuations import check_continuations
 from pipeline.prompts.limited_process import ExceededError, LimitedProcess
 from pipeline.prompts.model_files import ResolvedModel, resolved_model
 from pipeline.prompts.prompt import no_value
@@ -98,10 +99,10 @@ def of_response_format(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def check_structure(config: RunConfig) -> None:
-    """Check that the form of all outputs of a run can be compiled for its model.
+    """Check that the form of all outputs of a run can be compiled for its model, and its texts to score encoded.
 
     Raises:
-        ConfigError: it cannot; or ``parsed`` could not be read after ``after``.
+        ConfigError: they cannot; or ``parsed`` could not be read after ``after``.
         WeightsError: the model or its tokenizer cannot be read.
     """
     if config.sampling.structure is not None:
@@ -110,6 +111,7 @@ def check_structure(config: RunConfig) -> None:
             GrammarCompiler(*arguments).check(config.sampling.structure)
         except WeDLMError as error:
             raise ConfigError(f"sampling.{error}") from error
+    check_continuations(config)
     for name, parse in config.parsed.items():
         if parse.after is not None and not config.include_token_ids and special_token(config, parse.after) is not None:
             rule = f"{parse.after!r} is a special token, which text leaves out, so {name} needs token_ids to find it"

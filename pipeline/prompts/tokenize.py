@@ -16,6 +16,7 @@ from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, load_place
 from pipeline.prompts.batch_request import row_request
+from pipeline.prompts.continuations import Continuations, continuations_of
 from pipeline.prompts.limited_process import UnstartedError
 from pipeline.prompts.model_files import check_same_model, model_length, resolved_model
 from pipeline.prompts.prompt import (
@@ -54,6 +55,8 @@ FAILURE_CLASS = "__wedlm_failure_class"
 FAILURE = "__wedlm_failure"
 RAW_TEXT = "__wedlm_raw_text"
 BLANK = "__wedlm_blank"
+LABELS = "__wedlm_labels"
+CONTINUATIONS = "__wedlm_continuations"
 INPUT_SHA256 = b"wedlm.input_sha256"
 REDONE = b"wedlm.redone"
 ROW_DIGESTS = b"wedlm.row_digests"
@@ -66,6 +69,8 @@ _PREPARED = (
     pa.field(FAILURE, pa.string()),
     pa.field(RAW_TEXT, pa.string()),
     pa.field(BLANK, pa.bool_()),
+    pa.field(LABELS, pa.list_(pa.string())),
+    pa.field(CONTINUATIONS, pa.list_(pa.list_(pa.int32()))),
 )
 
 
@@ -149,10 +154,10 @@ def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> 
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
     prompts, given = _asked(table, job)
     blank = [isinstance(prompt, PromptText) and prompt.blank for prompt in prompts]
-    _encode_all(prompts, given, table, job)
+    scored = _encode_all(prompts, given, table, job)
     for i, fault in grammar_faults(given, job.config).items():
         prompts[i] = prompts[i] if isinstance(prompts[i], Failure) else fault
-    return _prepared(table, rows, unit, job, prompts, given, blank)
+    return _prepared(table, rows, unit, job, prompts, given, blank, scored)
 
 
 def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
@@ -165,13 +170,20 @@ def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Par
     return prompts, given
 
 
-def _encode_all(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, job: Job) -> None:
-    """Replace texts by their token ids, and prompts that cannot be generated for by their failures."""
+def _encode_all(
+    prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, job: Job
+) -> list[Continuations | None]:
+    """Replace texts by their token ids, and prompts that cannot be generated for by their failures.
+
+    Returns:
+        For each row the texts to score after its prompt.
+    """
     for i, fault in enumerate(_hidden(table, BAD)):
         if fault is not None:
             prompts[i] = Failure(error_class="SourceError", message=fault)
-    tokenizer, max_tokens = resolved_model(job.config).tokenizer, _max_tokens(given, job)
     check_same_model(job.config, job.model_digest)
+    scored = _scored(prompts, given, table, job)
+    tokenizer, max_tokens = resolved_model(job.config).tokenizer, _max_tokens(given, scored, job)
     _refuse_long(prompts, max_tokens, job.config, tokenizer)
     plain = [isinstance(prompt, str) and not (isinstance(prompt, PromptText) and prompt.chat) for prompt in prompts]
     _encode_marked(prompts, tokenizer, job.config)
@@ -180,6 +192,17 @@ def _encode_all(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Tabl
         if plain[i] and isinstance(ids, list):
             prompts[i] = tokenizer.as_prompt(ids)
     _fit(prompts, max_tokens, job.config)
+    return scored
+
+
+def _scored(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, job: Job) -> list[Continuations | None]:
+    """For each row the texts to score after its prompt; a row with a bad one is failed."""
+    scored: list[Continuations | None] = []
+    for i, found in enumerate(continuations_of(table, given, job)):
+        if isinstance(found, Failure):
+            prompts[i] = prompts[i] if isinstance(prompts[i], Failure) else found
+        scored.append(None if isinstance(found, Failure) else found)
+    return scored
 
 
 def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, failure: Failure) -> pa.Table:
@@ -204,7 +227,9 @@ def _prepared(
     prompts: Sequence[_Prompt],
     given: Sequence[_Params],
     blank: Sequence[bool] | None = None,
+    scored: Sequence[Continuations | None] | None = None,
 ) -> pa.Table:
+    scored = scored or [None] * len(prompts)
     failures = [prompt if isinstance(prompt, Failure) else None for prompt in prompts]
     made = (
         _row_ids(table, unit, job, rows),
@@ -217,6 +242,8 @@ def _prepared(
             own and isinstance(prompt, list)
             for own, prompt in zip(blank or [False] * len(prompts), prompts, strict=True)
         ],
+        [None if own is None else own.labels for own in scored],
+        [None if own is None else own.token_ids for own in scored],
     )
     prepared = [pa.array(column, f.type) for column, f in zip(made, _PREPARED, strict=True)]
     kept = [table[name] for name in job.columns.names]
@@ -278,11 +305,15 @@ def _check_json(name: str, cells: list[Any], asked: list[_Prompt]) -> None:
             cells[i] = None
 
 
-def _max_tokens(given: Sequence[_Params], job: Job) -> list[int]:
-    """For each row its ``max_tokens``; the run's if its own is invalid, which is reported elsewhere."""
-    base = job.config.sampling.max_tokens
+def _max_tokens(given: Sequence[_Params], scored: Sequence[Continuations | None], job: Job) -> list[int]:
+    """For each row the tokens that follow its prompt at most: its ``max_tokens``, or the longest text to score.
+
+    The run's ``max_tokens`` if its own is invalid, which is reported elsewhere.
+    """
+    base = 0 if job.config.task is not None else job.config.sampling.max_tokens
     own = [None if params is None else params.get("max_tokens") for params in given]
-    return [int(v) if isinstance(v, (int, float)) and 0 <= v < math.inf else base for v in own]
+    most = [int(v) if isinstance(v, (int, float)) and 0 <= v < math.inf else base for v in own]
+    return [max(v, 0 if texts is None else texts.places) for v, texts in zip(most, scored, strict=True)]
 
 
 def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
@@ -403,8 +434,9 @@ def _fit(prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig) -
 
 
 def _too_long(prompt: object, max_tokens: int, length: int, config: RunConfig) -> RequestError:
-    remedy = "Shorten the prompt, lower max_tokens, or set on_long_prompt."
+    rest = "max_tokens" if config.task is None else "text to score"
+    remedy = f"Shorten the prompt, {'lower' if config.task is None else 'or the'} {rest}, or set on_long_prompt."
     if config.on_long_prompt != "fail":
-        remedy = "No prompt fits with this max_tokens. Lower it."
+        remedy = f"No prompt fits with this {rest}. Make it smaller."
     rule = f"at most {length} tokens together, the model's length"
-    return RequestError(explain("prompt + max_tokens", f"{prompt} + {max_tokens}", rule, remedy))
+    return RequestError(explain(f"prompt + {rest}", f"{prompt} + {max_tokens}", rule, remedy))

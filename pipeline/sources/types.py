@@ -295,6 +295,8 @@ def columns_named_by(config: RunConfig) -> list[tuple[str, str]]:
     own = [(setting, getattr(config, setting)) for setting in (*_PLACES, *_OTHERS)]
     named = [(setting, name) for setting, name in own if name is not None]
     named += [(f"sampling_columns.{k}", v) for k, v in config.sampling_columns.items()]
+    if config.task is not None and config.task.column is not None:
+        named.append(("task", config.task.column))
     return named + [("columns", name) for name in config.columns or ()]
 
 

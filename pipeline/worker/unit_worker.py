@@ -22,9 +22,11 @@ from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import kept_rows, load_place, merge_letters, merge_retried
 from pipeline.prompts.row_faults import prompt_counts, row_params
 from pipeline.prompts.tokenize import (
+    CONTINUATIONS,
     FAILURE,
     FAILURE_CLASS,
     INPUT_SHA256,
+    LABELS,
     PARAMS,
     PROMPT_IDS,
     REDONE,
@@ -180,7 +182,8 @@ class UnitWorker:
     ) -> list[RowResult]:  # fmt: skip
         rows, requests = self._requests(run, table)
         outcome = self._runs.wait(run, lambda: submit([r for own in requests for r in own]))
-        return [_verdict(row, own, outcome) for row, own in zip(rows, requests, strict=True)]
+        parts = zip(rows, requests, table[LABELS].to_pylist(), strict=True)
+        return [_verdict(row, own, labels or (), outcome) for row, own, labels in parts]
 
     def _requests(self, run: str, table: pa.Table) -> tuple[list[RowResult], list[list[Request]]]:
         """For each row its id and parameters (or failure), and its requests (none for a failed row)."""
@@ -190,9 +193,9 @@ class UnitWorker:
         params_of = functools.lru_cache(maxsize=256)(lambda given: row_params(config, given))
         rows: list[RowResult] = []
         requests: list[list[Request]] = []
-        names = (ROW_ID, PARAMS, FAILURE_CLASS, FAILURE)
+        names = (ROW_ID, PARAMS, FAILURE_CLASS, FAILURE, CONTINUATIONS)
         cells = zip(*(table[name].to_pylist() for name in names), _token_ids(table[PROMPT_IDS]), strict=True)
-        for i, (row_id, given, failure_class, message, ids) in enumerate(cells):
+        for i, (row_id, given, failure_class, message, texts, ids) in enumerate(cells):
             own: list[Request] = []
             params = params_of(given) if message is None else None
             if params is None:
@@ -201,7 +204,9 @@ class UnitWorker:
                 row = RowResult(row_id=row_id, failure=params)
             else:
                 row = RowResult(row_id=row_id, params=params)
-                own = codec.make_requests(f"{call}/{i}", row_id, ids, params, config.seed)
+                if config.task is None:
+                    own = codec.make_requests(f"{call}/{i}", row_id, ids, params, config.seed)
+                own += codec.scored_requests(f"{call}/{i}", ids, params, texts or ())
             rows.append(row)
             requests.append(own)
         return rows, requests
@@ -274,8 +279,15 @@ def _quarantined(deaths: int) -> Failure:
     )
 
 
-def _verdict(row: RowResult, requests: Sequence[Request], outcome: Outcome) -> RowResult:
-    """A row succeeds if all its samples do; otherwise it fails as a whole, with the first failed sample's reason."""
+def _verdict(row: RowResult, requests: Sequence[Request], labels: Sequence[str], outcome: Outcome) -> RowResult:
+    """A row succeeds if all its requests do; otherwise it fails as a whole, with the first failed one's reason.
+
+    Args:
+        row: its id and parameters, or its failure.
+        requests: its samples, then one for each text to score.
+        labels: these texts.
+        outcome: of the requests.
+    """
     if row.failure is not None:
         return row
     generations = []
@@ -287,7 +299,12 @@ def _verdict(row: RowResult, requests: Sequence[Request], outcome: Outcome) -> R
             failure = Failure(error_class="GenerationError", message=result.error or "the engine gave no reason")
             return RowResult(row_id=row.row_id, params=row.params, failure=failure)
         generations.append(result)
-    return RowResult(row_id=row.row_id, params=row.params, generations=tuple(generations))
+    samples, scored = generations[: len(requests) - len(labels)], generations[len(requests) - len(labels) :]
+    choices = codec.scored_choices(labels, scored)
+    if not samples:
+        best = choices.index(codec.best_choice(choices))
+        samples = [replace(scored[best], text=labels[best])]
+    return RowResult(row_id=row.row_id, params=row.params, generations=tuple(samples), choices=choices)
 
 
 def preview_table(job: Job, engine: EngineLike, unit: Unit, table: pa.Table) -> pa.Table:

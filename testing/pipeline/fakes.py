@@ -72,6 +72,11 @@ class FakeEngine:
 
     @staticmethod
     def _finish(request: Request) -> Generation:
+        if request.continuation:
+            ids = request.continuation
+            logprobs = tuple(-((sum(request.prompt_token_ids) + 7 * token) % 89) / 89 for token in ids)
+            return Generation(request_id=request.request_id, token_ids=ids, logprobs=logprobs,
+                              prompt_tokens=len(request.prompt_token_ids), finish_reason=FinishReason.STOP)  # fmt: skip
         count = min(request.params.max_tokens, 1 + request.seed % 4)
         ids = tuple((request.seed + sum(request.prompt_token_ids) + i) % 97 for i in range(count))
         return Generation(

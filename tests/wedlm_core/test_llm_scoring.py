@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
-import transformers  # whose models are imported when they are first used
-from safetensors.torch import load_file
 
-import wedlm_core
+from testing.engine.reference_scores import expected
 from wedlm_core import LLM, SamplingParams
 from wedlm_core.errors import RequestError
 
-TINY = Path(wedlm_core.__file__).parent / "tiny"
 CONTEXTS = ["Count from 3 to 9.", "What is 47 + 25?", "Solve 3x + 4 = 25.", "Write a short story about a fox. " * 12]
 ENDS = [" 3, 4, 5", "72", "\nAnswer: 7", "Once upon a time a fox lived.", "banana"]
 
@@ -24,27 +19,6 @@ ENDS = [" 3, 4, 5", "72", "\nAnswer: 7", "Once upon a time a fox lived.", "banan
 @cache
 def ours() -> LLM:
     return LLM("tiny")
-
-
-@cache
-def theirs() -> torch.nn.Module:
-    raw = json.loads((TINY / "config.json").read_text())
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim",
-             "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "attention_bias", "rope_parameters",
-             "tie_word_embeddings")  # fmt: skip
-    config = transformers.Qwen3Config(**{name: raw[name] for name in names})
-    model = transformers.Qwen3ForCausalLM(config).eval()
-    missing, unexpected = model.load_state_dict(load_file(TINY / "model.safetensors"), strict=False)
-    assert (missing, unexpected) == (["lm_head.weight"], [])
-    return model
-
-
-def expected(tokens: tuple[int, ...], scored: int) -> tuple[torch.Tensor, list[bool]]:
-    with torch.no_grad():
-        logits = theirs()(torch.tensor([tokens])).logits[0, :-1].float()
-    targets = torch.tensor(tokens[1:])
-    logprobs = torch.log_softmax(logits, dim=-1).gather(1, targets[:, None])[:, 0]
-    return logprobs[-scored:], (logits.argmax(dim=-1) == targets)[-scored:].tolist()
 
 
 def test_scores_are_those_of_transformers_on_the_same_weights() -> None:

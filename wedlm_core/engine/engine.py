@@ -27,6 +27,7 @@ from wedlm_core.engine.scheduling.counters import EngineSnapshot
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan, Scheduler
 from wedlm_core.engine.scheduling.sequence import Sequence
 from wedlm_core.engine.scheduling.slots import BoolArray, Emission, IntArray, StepOutcome
+from wedlm_core.engine.scored_requests import ScoredRequests
 from wedlm_core.engine.scoring import Scorer
 from wedlm_core.engine.trace import add_records
 from wedlm_core.errors import IntegrityError, RequestError, explain
@@ -87,6 +88,7 @@ class Engine:
         self._scheduler = Scheduler(config, self._table, self.pages, self._set_up)
         self._step_cost: StepCost | None = None
         self._sequences: dict[str, Sequence] = {}
+        self._scoring = ScoredRequests(self.scorer(), self.tokenizer)
         self._done: list[Generation] = []
         self._arrivals = 0
         self._clock = step_clock(self.device)
@@ -108,10 +110,13 @@ class Engine:
             RequestError: the request cannot be served, or its id is in use; the engine is unaffected.
             CapacityError: the KV pool could not hold it even alone.
         """
-        if request.request_id in self._sequences:
+        if request.request_id in self._sequences or request.request_id in self._scoring:
             raise RequestError(
                 explain("request_id", request.request_id, "unfinished requests have different ids", "Pick another.")
             )
+        if request.continuation:
+            self._scoring.add(request)
+            return
         check_request(request, self._limits)
         params, sequence = request.params, self._opening.sequence_of(request, self._arrivals)
         self._arrivals += 1
@@ -129,14 +134,15 @@ class Engine:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._release(sequence, keep=False)
+        self._scoring.abort(request_id)
 
     def scorer(self) -> Scorer:
         """Scores given tokens on this engine's model and pool, between its steps; by the same thread."""
-        return Scorer(self._runner.model_runner, self.pages, self.config, self.max_model_len)
+        return Scorer(self._runner.model_runner, self.pages, self.config, self._limits)
 
     def has_work(self) -> bool:
         """Whether :meth:`step` would do or return anything."""
-        return bool(self._sequences or self._done)
+        return bool(self._sequences or self._done or self._scoring.has_work())
 
     def snapshot(self) -> EngineSnapshot:
         """Work so far, and the load of the engine. Any thread may call it, at any time."""
@@ -196,10 +202,15 @@ class Engine:
         """Run one forward; return the generations that finished with it (in no particular order).
 
         Where forwards overlap, one is launched, and the generations that finished with the one before are returned.
+        Requests with a ``continuation`` go first: they hold pages for few forwards.
 
         Raises:
             IntegrityError: requests wait but none can run, which admission rules out.
         """
+        if self._scoring.has_work() and (scored := self._scoring.step()) is not None:
+            if self._loop is not None:
+                self._loop.disturb()
+            return scored
         if self._sequences and self._loop is None:
             self._step_and_wait()
         elif self._sequences and self._loop is not None:

@@ -10,7 +10,7 @@ from wedlm_core.errors import explain
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import CommitStats, FinishReason, Generation, Timings
 
-_NOT_NUMBERS = explain(
+NOT_NUMBERS = explain(
     "logits", "nan", "this row has logits that are no numbers, so its tokens mean nothing",
     "Check the weights, or load them with a dtype of wider range (bfloat16, float32).",
 )  # fmt: skip
@@ -45,7 +45,7 @@ class Generations:
             token_ids=tuple(tokens),
             prompt_tokens=sequence.prompt_length,
             finish_reason=sequence.finish or FinishReason.LENGTH,
-            error=(sequence.error or _NOT_NUMBERS) if failed else None,
+            error=(sequence.error or NOT_NUMBERS) if failed else None,
             seed=request.seed,
             stats=stats,
             timings=Timings(queue_seconds=started - sequence.added_at, run_seconds=now - started),

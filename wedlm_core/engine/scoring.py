@@ -20,7 +20,8 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.devices import on_own_device
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.transfer import to_device
-from wedlm_core.errors import CapacityError, IntegrityError, RequestError, explain
+from wedlm_core.engine.scheduling.admission import Limits, check_scored
+from wedlm_core.errors import IntegrityError
 from wedlm_core.kv.pages import PageManager, SequencePages
 from wedlm_core.kv.prefix import page_key
 
@@ -68,15 +69,14 @@ class Scorer:
         model_runner: the engine's.
         pages: its page manager; the scorer holds pages only within :meth:`step` and until a sequence is scored.
         config: row budget, sequences of a forward and memory for logits are the engine's.
-        max_model_len: tokens that a sequence may have in front of its last one.
+        limits: of the engine on a sequence.
     """
 
-    def __init__(self, model_runner: ModelRunner, pages: PageManager, config: EngineConfig, max_model_len: int) -> None:
+    def __init__(self, model_runner: ModelRunner, pages: PageManager, config: EngineConfig, limits: Limits) -> None:
         self._runner, self._pages, self._config = model_runner, pages, config
         self.device = model_runner.device
-        self.max_model_len = max_model_len
-        self._vocab = model_runner.model.config.vocab_size
-        self._chunk = config.logits_rows(self._vocab)
+        self._limits = limits
+        self._chunk = config.logits_rows(limits.vocab_size)
         self._waiting: deque[tuple[int, tuple[int, ...], int]] = deque()
         self._running: list[_Work] = []
 
@@ -88,29 +88,19 @@ class Scorer:
             CapacityError: the KV pool could not hold it even alone.
         """
         context = len(tokens) - scored
-        if scored < 1 or context < 1:
-            raise RequestError(
-                explain(
-                    "context and continuation",
-                    (context, scored),
-                    "each has at least one token: the first token of all has no probability",
-                    "Put the end-of-sequence token in front.",
-                )
-            )
-        if len(tokens) - 1 > self.max_model_len:
-            rule = f"at most max_model_len + 1 = {self.max_model_len + 1} tokens with the continuation"
-            raise RequestError(explain("tokens", len(tokens), rule, 'Shorten the context, or truncate="left".'))
-        if min(tokens) < 0 or max(tokens) >= self._vocab:
-            wrong = next(t for t in tokens if not 0 <= t < self._vocab)
-            raise RequestError(explain("token", wrong, f"ids are in [0, {self._vocab})", "Use this model's tokenizer."))
-        if len(tokens) - 1 > self._pages.capacity_tokens:
-            rule = f"the KV pool holds {self._pages.capacity_tokens} tokens in all"
-            raise CapacityError(explain("tokens", len(tokens), rule, "Raise num_pages or kv_cache_bytes."))
+        check_scored(tokens[:context], tokens[context:], self._limits)
         self._waiting.append((key, tokens, scored))
 
     def has_work(self) -> bool:
         """Whether sequences wait or are under way."""
         return bool(self._waiting or self._running)
+
+    def drop(self, key: int) -> None:
+        """Forget a sequence and give its pages back; an unknown key is ignored."""
+        for work in [work for work in self._running if work.key == key]:
+            self._pages.close(work.pages)
+            self._running.remove(work)
+        self._waiting = deque(entry for entry in self._waiting if entry[0] != key)
 
     def clear(self) -> None:
         """Forget everything and give the pages back."""

@@ -34,6 +34,9 @@ def check_request(request: Request, limits: Limits) -> None:
     prompt, params = request.prompt_token_ids, request.params
     if not prompt:
         raise RequestError(explain("prompt", (), "a prompt has at least one token", "Give it some text."))
+    if request.continuation:
+        check_scored(prompt, request.continuation, limits)
+        return
     for place in _suspects(prompt):
         _require_id(f"prompt_token_ids[{place}]", prompt[place], limits.vocab_size)
     for token in params.stop_token_ids:
@@ -77,6 +80,29 @@ def check_request(request: Request, limits: Limits) -> None:
                 "Raise num_pages or kv_cache_bytes, or lower max_tokens.",
             )
         )
+
+
+def check_scored(context: tuple[int, ...], continuation: tuple[int, ...], limits: Limits) -> None:
+    """Refuse a continuation that cannot be scored after a context.
+
+    Raises:
+        RequestError: one of them is empty, both together are too long, or an id is out of range.
+        CapacityError: the KV pool could not hold both even alone.
+    """
+    if not context or not continuation:
+        rule = "each has at least one token: the first token of all has no probability"
+        remedy = "Put the end-of-sequence token in front."
+        raise RequestError(explain("context and continuation", (len(context), len(continuation)), rule, remedy))
+    total = len(context) + len(continuation)
+    if total - 1 > limits.max_model_len:
+        rule = f"at most max_model_len + 1 = {limits.max_model_len + 1} tokens with the continuation"
+        raise RequestError(explain("tokens", total, rule, "Shorten the context, or truncate it on the left."))
+    for tokens in (context, continuation):
+        for place in _suspects(tokens):
+            _require_id("token", tokens[place], limits.vocab_size)
+    if total - 1 > limits.pool_tokens:
+        rule = f"the KV pool holds {limits.pool_tokens} tokens in all"
+        raise CapacityError(explain("tokens", total, rule, "Raise num_pages or kv_cache_bytes."))
 
 
 def _suspects(prompt: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,160 @@
+"""The texts of a row that are scored after its prompt, as token ids; a row with a bad one is marked as failed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.codec import Failure, RequestError, StructuredOutputs, WeDLMError, explain, read_json
+from pipeline.config import RunConfig
+from pipeline.errors import ConfigError
+from pipeline.plan.job import Job
+from pipeline.prompts.model_files import resolved_model
+from pipeline.prompts.prompt import encode_marked, is_marked, marked, no_value, values
+from pipeline.settings.scoring import checked_choices, checked_text
+from pipeline.sources.types import holds_any_values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuations:
+    """The texts of a row to score, and the tokens of each."""
+
+    labels: tuple[str, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+
+    @property
+    def places(self) -> int:
+        """Places of KV that the longest takes after the prompt: its last token needs none."""
+        return max(map(len, self.token_ids)) - 1
+
+
+def continuations_of(
+    table: pa.Table, given: Sequence[Mapping[str, Any] | None], job: Job
+) -> list[Continuations | Failure | None]:
+    """For each row the texts to score; None where nothing is to be scored.
+
+    Args:
+        table: the input rows.
+        given: the sampling parameters of each row's own.
+        job: the resolved run.
+    """
+    task = job.config.task
+    if task is None:
+        return _of_structures(given, job) if job.config.label_probabilities else [None] * table.num_rows
+    if task.column is None:
+        return [_attempt(job.config, task.choices)] * table.num_rows
+    cells = values(table[task.column])
+    if task.choices_column is not None and holds_any_values(job.source.schema.field(task.column)):
+        cells = [_listed(cell) for cell in cells]
+    return [_of_cell(cell, job) for cell in cells]
+
+
+def check_continuations(config: RunConfig) -> None:
+    """Check that the choices of a run can be told apart by its model's tokenizer.
+
+    Raises:
+        ConfigError: they cannot; or ``label_probabilities`` is asked for and the outputs are no choices.
+        WeightsError: the model or its tokenizer cannot be read.
+    """
+    try:
+        if config.task is not None and config.task.choices:
+            _encoded(config, config.task.choices)
+        if config.label_probabilities and "structured_outputs" not in config.sampling_columns:
+            labels = labels_of(config.sampling.structure)
+            if labels is None:
+                rule = "the outputs are choices, or JSON of a schema that is one enum of its values, without after"
+                raise RequestError(explain("label_probabilities", True, rule, "Set structured_outputs.choice."))
+            _encoded(config, labels)
+    except RequestError as error:
+        raise ConfigError(str(error)) from error
+
+
+def labels_of(structure: StructuredOutputs | None) -> tuple[str, ...] | None:
+    """The texts that an output of this form may be; None if it is no choice or enum, or comes after free text."""
+    if structure is None or structure.after is not None:
+        return None
+    if structure.choice is not None:
+        return tuple(structure.choice)
+    schema = structure.schema
+    listed = None if schema is None else schema.get("enum")
+    if schema is None or not listed or not set(schema) <= {"enum", "type", "title", "description", "$schema"}:
+        return None
+    texts = (json.dumps(value, ensure_ascii=False, separators=structure.separators) for value in listed)
+    return tuple(dict.fromkeys(texts))
+
+
+def _of_structures(given: Sequence[Mapping[str, Any] | None], job: Job) -> list[Continuations | Failure | None]:
+    """For each row the choices of its output's form; None where the form is another one."""
+    encoded = functools.cache(functools.partial(_attempt, job.config))
+    found: list[Continuations | Failure | None] = []
+    for own in given:
+        structure, fields = job.config.sampling.structure, (own or {}).get("structured_outputs")
+        try:
+            if fields is not None:
+                structure = StructuredOutputs(**fields) if fields else None
+            labels = labels_of(structure)
+        except Exception:  # reported with the row's other parameters
+            labels = None
+        found.append(None if labels is None else encoded(labels))
+    return found
+
+
+def _listed(cell: Any) -> Any:
+    """The value of JSON text in a column of values of any kind; other text as it is."""
+    try:
+        return read_json(cell) if isinstance(cell, str) else cell
+    except (ValueError, RecursionError):
+        return cell
+
+
+def _of_cell(cell: Any, job: Job) -> Continuations | Failure:
+    task = job.config.task
+    assert task is not None
+    name = str(task.column)
+    try:
+        if isinstance(cell, Exception):
+            raise no_value(f"column {name!r}", cell)
+        if task.continuation_column is not None:
+            texts: tuple[str, ...] = (checked_text(name, cell),)
+        else:
+            texts = checked_choices(name, cell)
+        return _encoded(job.config, texts, tuple(marked(name, text, job.config) for text in texts))
+    except Exception as error:  # whatever is wrong with one row's cell must not end the run
+        return Failure.of(error)
+
+
+def _attempt(config: RunConfig, labels: tuple[str, ...]) -> Continuations | Failure:
+    try:
+        return _encoded(config, labels)
+    except WeDLMError as error:
+        return Failure.of(error)
+
+
+def _encoded(config: RunConfig, labels: tuple[str, ...], texts: tuple[str, ...] | None = None) -> Continuations:
+    """The tokens of texts, each encoded by itself; ``texts``: the labels with marked special tokens.
+
+    Raises:
+        RequestError: a text has no token, or two have the same tokens.
+    """
+    model = resolved_model(config)
+    end = model.tokenizer.eos_token_ids or model.config.eos_token_ids
+    with_end = config.task is not None and config.task.with_end
+    if with_end and not end:
+        raise RequestError(explain("task.with_end", True, "this model has no end-of-sequence token", "Leave it out."))
+    encode_one = functools.partial(encode_marked, tokenizer=model.tokenizer)
+    found: dict[tuple[int, ...], str] = {}
+    for label, text in zip(labels, texts or labels, strict=True):
+        ids = tuple(encode_one(text) if is_marked(text, config) else model.tokenizer.encode(text))
+        if not ids:
+            rule = "this model's tokenizer gives it no token"
+            raise RequestError(explain("text to score", label, rule, "Change it."))
+        if ids in found:
+            rule = f"for this model's tokenizer it is the same as {found[ids]!r}"
+            raise RequestError(explain("choice", label, rule, "Leave out one of the two."))
+        found[ids] = label
+    return Continuations(labels=labels, token_ids=tuple(ids + tuple(end[:1]) * with_end for ids in found))
