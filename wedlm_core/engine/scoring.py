@@ -2,13 +2,13 @@
 
 A sequence needs a row for each token but its last, and logits for the rows in front of the tokens that are scored.
 Sequences with equal beginnings share whole pages, as prompts do: the first one computes them, the others wait for it.
+Of sequences with one context the others then copy its last page. Sequences that differ in the last token are one.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,45 +21,10 @@ from wedlm_core.devices import on_own_device
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.admission import Limits, check_scored
+from wedlm_core.engine.scored_work import Scored, Waiting, Work, targets_of
 from wedlm_core.errors import IntegrityError
 from wedlm_core.kv.pages import PageManager, SequencePages
 from wedlm_core.kv.prefix import page_key
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scored:
-    """One scored sequence.
-
-    Attributes:
-        key: as it was added.
-        logprobs: nats of each scored token; NaN where the model's logits are no numbers.
-        greedy: whether each was the most likely token (the first of equal ones).
-        cached_tokens: leading tokens whose KV was shared.
-    """
-
-    key: int
-    logprobs: tuple[float, ...]
-    greedy: tuple[bool, ...]
-    cached_tokens: int
-
-
-@dataclass(kw_only=True, eq=False)
-class _Work:
-    """A sequence under way: ``inputs`` of its tokens need a row, those from ``first`` on logits too."""
-
-    key: int
-    tokens: tuple[int, ...]
-    first: int
-    pages: SequencePages
-    cached: int
-    shared: int
-    page_keys: list[bytes]
-    logprobs: list[float] = field(default_factory=list)
-    greedy: list[bool] = field(default_factory=list)
-
-    @property
-    def inputs(self) -> int:
-        return len(self.tokens) - 1
 
 
 class Scorer:
@@ -67,7 +32,7 @@ class Scorer:
 
     Args:
         model_runner: the engine's.
-        pages: its page manager; the scorer holds pages only within :meth:`step` and until a sequence is scored.
+        pages: its page manager; the scorer holds pages only until its sequences are scored.
         config: row budget, sequences of a forward and memory for logits are the engine's.
         limits: of the engine on a sequence.
     """
@@ -77,8 +42,13 @@ class Scorer:
         self.device = model_runner.device
         self._limits = limits
         self._chunk = config.logits_rows(limits.vocab_size)
-        self._waiting: deque[tuple[int, tuple[int, ...], int]] = deque()
-        self._running: list[_Work] = []
+        self._waiting: deque[Waiting] = deque()
+        self._running: list[Work] = []
+        self._contexts: Counter[tuple[int, ...]] = Counter()  # of waiting entries
+        self._same: dict[
+            tuple[tuple[int, ...], int], Waiting
+        ] = {}  # waiting entries by inputs and length of the context
+        self._scored: dict[tuple[int, ...], SequencePages] = {}  # pages of contexts that waiting entries copy
 
     def add(self, key: int, tokens: tuple[int, ...], scored: int) -> None:
         """Queue a sequence to score its last ``scored`` tokens.
@@ -87,9 +57,15 @@ class Scorer:
             RequestError: no token in front of the scored ones, too many tokens, or ids out of range.
             CapacityError: the KV pool could not hold it even alone.
         """
-        context = len(tokens) - scored
-        check_scored(tokens[:context], tokens[context:], self._limits)
-        self._waiting.append((key, tokens, scored))
+        context = tokens[: len(tokens) - scored]
+        check_scored(context, tokens[len(context) :], self._limits)
+        entry = self._same.get((tokens[:-1], len(context)))
+        if entry is None:
+            entry = Waiting(inputs=tokens[:-1], context=context, ends={})
+            self._same[entry.inputs, len(context)] = entry
+            self._waiting.append(entry)
+            self._contexts[context] += 1
+        entry.ends[key] = tokens[-1]
 
     def has_work(self) -> bool:
         """Whether sequences wait or are under way."""
@@ -97,79 +73,117 @@ class Scorer:
 
     def drop(self, key: int) -> None:
         """Forget a sequence and give its pages back; an unknown key is ignored."""
-        for work in [work for work in self._running if work.key == key]:
+        for work in [work for work in self._running if work.ends.keys() == {key}]:
             self._pages.close(work.pages)
             self._running.remove(work)
-        self._waiting = deque(entry for entry in self._waiting if entry[0] != key)
+        for entry in [entry for entry in self._waiting if entry.ends.keys() == {key}]:
+            self._waiting.remove(entry)
+            self._admitted(entry)
+        for one in (*self._running, *self._waiting):
+            one.ends.pop(key, None)
 
     def clear(self) -> None:
         """Forget everything and give the pages back."""
-        for work in self._running:
-            self._pages.close(work.pages)
-        self._running, self._waiting = [], deque()
+        for pages in (*(work.pages for work in self._running), *self._scored.values()):
+            self._pages.close(pages)
+        self._running, self._waiting, self._scored = [], deque(), {}
+        self._contexts.clear()
+        self._same.clear()
 
     @on_own_device
     def step(self) -> list[Scored] | None:
         """Run one forward; the use of the result. None if nothing can run before other sequences free pages."""
         self._admit()
+        if not self._running and self._scored:  # their pages may be all that is missing
+            self._give_back(list(self._scored))
+            self._admit()
         if not self._running:
             return None
         left, chunks = self._config.max_batch_rows, []
         for work in self._running:
-            rows = min(work.inputs - work.cached, left)
+            rows = min(work.left, left)
             if rows:
                 chunks.append((work, rows))
                 left -= rows
         self._forward(chunks)
-        done = [self._close(work) for work, _ in chunks if work.cached == work.inputs]
-        self._running = [work for work in self._running if work.cached < work.inputs]
+        done = [one for work, _ in chunks if not work.left for one in self._close(work)]
+        self._running = [work for work in self._running if work.left]
         return done
 
     # ---- admission ------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Open pages for waiting sequences; those whose next page is being computed by another one wait for it."""
+        """Open pages for waiting entries; those whose context or next page is being computed by another one wait."""
         room = self._config.max_num_seqs - len(self._running)
-        rows = self._config.max_batch_rows - sum(work.inputs - work.cached for work in self._running)
+        rows = self._config.max_batch_rows - sum(work.left for work in self._running)
         computing = {key for work in self._running for key in work.page_keys}
-        passed: list[tuple[int, tuple[int, ...], int]] = []
+        contexts = {work.context for work in self._running} - self._scored.keys()
+        passed: list[Waiting] = []
         while self._waiting and room and rows > 0 and len(passed) < self._config.max_num_seqs:
             entry = self._waiting.popleft()
-            work = self._open(*entry)
+            if self._pages.prefix_caching and entry.context in contexts:
+                passed.append(entry)
+                continue
+            work = self._open(entry)
             if not computing.isdisjoint(self._sharable(work)):
                 self._pages.close(work.pages)
                 passed.append(entry)
                 continue
-            if not self._pages.grow(work.pages, work.inputs):
+            if not self._pages.grow(work.pages, len(work.inputs)):
                 self._pages.close(work.pages)
                 passed.append(entry)
                 break
+            self._copy_context(work)
+            self._admitted(entry)
             self._running.append(work)
             computing.update(work.page_keys)
-            room, rows = room - 1, rows - (work.inputs - work.cached)
+            if entry.context not in self._scored:
+                contexts.add(entry.context)
+            room, rows = room - 1, rows - work.left
         self._waiting.extendleft(reversed(passed))
 
-    def _open(self, key: int, tokens: tuple[int, ...], scored: int) -> _Work:
-        first = len(tokens) - scored - 1
-        inputs = tokens[:-1]
-        pages = self._pages.open(inputs, first)
-        work = _Work(key=key, tokens=tokens, first=first, pages=pages, cached=pages.cached_tokens,
-                     shared=pages.cached_tokens, page_keys=[])  # fmt: skip
+    def _open(self, entry: Waiting) -> Work:
+        pages = self._pages.open(entry.inputs, len(entry.context) - 1)
+        work = Work(inputs=entry.inputs, context=entry.context, ends=entry.ends, pages=pages,
+                     cached=pages.cached_tokens, shared=pages.cached_tokens)  # fmt: skip
         if self._pages.prefix_caching:
             chain, size = pages.chain, self._pages.page_size
-            for start in range(work.cached, len(inputs) - size + 1, size):
-                chain = page_key(chain, inputs[start : start + size])
+            for start in range(work.cached, len(work.inputs) - size + 1, size):
+                chain = page_key(chain, work.inputs[start : start + size])
                 work.page_keys.append(chain)
         return work
 
-    def _sharable(self, work: _Work) -> list[bytes]:
+    def _sharable(self, work: Work) -> list[bytes]:
         """The next page that the sequence could share, if another one had computed it."""
         return work.page_keys[:1] if work.cached + self._pages.page_size <= work.first else []
+
+    def _copy_context(self, work: Work) -> None:
+        """Copy the KV of the context that no shared page has, up to its last token, whose row gives logits."""
+        scored, size = self._scored.get(work.context), self._pages.page_size
+        if scored is None:
+            return
+        places = slice(work.cached // size, -(-work.first // size))
+        self._runner.pool.copy(scored.pages[places], work.pages.pages[places])
+        work.cached = work.shared = work.first
+
+    def _admitted(self, entry: Waiting) -> None:
+        """An entry waits no longer: nothing joins it, and nothing may be left that copies its context."""
+        del self._same[entry.inputs, len(entry.context)]
+        self._contexts[entry.context] -= 1
+        if not self._contexts[entry.context]:
+            del self._contexts[entry.context]
+            self._give_back([entry.context])
+
+    def _give_back(self, contexts: Sequence[tuple[int, ...]]) -> None:
+        """Give back the pages of scored contexts."""
+        for context in contexts:
+            if (pages := self._scored.pop(context, None)) is not None:
+                self._pages.close(pages)
 
     # ---- the forward ----------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _forward(self, chunks: list[tuple[_Work, int]]) -> None:
+    def _forward(self, chunks: list[tuple[Work, int]]) -> None:
         """Run rows of several sequences, and take the log-probabilities of the tokens after them."""
         size = self._pages.page_size
         counts_S = np.array([rows for _, rows in chunks], dtype=np.int64)
@@ -182,8 +196,7 @@ class Scorer:
         starts_S = np.cumsum(counts_S) - counts_S
         sequence_T = np.repeat(np.arange(len(chunks)), counts_S)
         position_T = np.arange(int(counts_S.sum())) - starts_S[sequence_T] + cached_S[sequence_T]
-        id_T = np.concatenate([work.tokens[work.cached : work.cached + rows] for work, rows in chunks])
-        next_T = np.concatenate([work.tokens[work.cached + 1 : work.cached + rows + 1] for work, rows in chunks])
+        id_T = np.concatenate([work.inputs[work.cached : work.cached + rows] for work, rows in chunks])
         entry_T = pages_SP[sequence_T, position_T // size] * size + position_T % size
         first_S = np.array([work.first for work, _ in chunks], dtype=np.int64)
         wanted_R = np.flatnonzero(position_T >= first_S[sequence_T])
@@ -196,42 +209,58 @@ class Scorer:
             ),
             to_device(wanted_R, self.device),
         )
-        logprob_R, greedy_R = self._scores(hidden_RD, next_T.astype(np.int64)[wanted_R])
-        edges = np.searchsorted(sequence_T[wanted_R], np.arange(len(chunks) + 1))
+        sequence_R = sequence_T[wanted_R]
+        edges = np.searchsorted(sequence_R, np.arange(len(chunks) + 1)).tolist()
+        row_N, target_N, counts = targets_of(chunks, edges)
+        logprob_N, greedy_N = self._scores(hidden_RD, row_N, target_N)
+        ends = np.cumsum([0, *counts]).tolist()
         for s, (work, rows) in enumerate(chunks):
-            work.logprobs += logprob_R[edges[s] : edges[s + 1]].tolist()
-            work.greedy += greedy_R[edges[s] : edges[s + 1]].tolist()
+            work.logprobs += logprob_N[ends[s] : ends[s + 1]].tolist()
+            work.greedy += greedy_N[ends[s] : ends[s + 1]].tolist()
             work.cached += rows
             if self._pages.prefix_caching and not any(map(_is_nan, work.logprobs)):
-                self._pages.seal(work.pages, work.tokens[:-1], work.cached)
+                self._pages.seal(work.pages, work.inputs, work.cached)
 
-    def _scores(self, hidden_RD: Tensor, target_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probability of each row's target, and whether it is the row's most likely token."""
-        if not len(target_R):
+    def _scores(self, hidden_RD: Tensor, row_N: np.ndarray, target_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probability of each target after its row, and whether it is the most likely token there."""
+        if not len(target_N):
             return np.empty(0, dtype=np.float32), np.empty(0, dtype=np.bool_)
-        parts = list(self._chunks(hidden_RD, to_device(target_R, self.device)))
-        logprob_R, greedy_R = (torch.cat(one) for one in zip(*parts, strict=True))
-        return logprob_R.cpu().numpy(), greedy_R.cpu().numpy()
+        hidden_ND = hidden_RD.index_select(0, to_device(row_N, self.device))
+        parts = list(self._chunks(hidden_ND, to_device(target_N, self.device)))
+        logprob_N, greedy_N = (torch.cat(one) for one in zip(*parts, strict=True))
+        return logprob_N.cpu().numpy(), greedy_N.cpu().numpy()
 
-    def _chunks(self, hidden_RD: Tensor, target_R: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _chunks(self, hidden_ND: Tensor, target_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """In chunks of rows, so that logits stay within ``logits_chunk_bytes``."""
-        for start in range(0, target_R.shape[0], self._chunk):
-            targets = target_R[start : start + self._chunk]
+        for start in range(0, target_N.shape[0], self._chunk):
+            targets = target_N[start : start + self._chunk]
             count = targets.shape[0]
-            padded_RD = F.pad(hidden_RD[start : start + count], (0, 0, 0, -count % self._runner.padding))
+            padded_RD = F.pad(hidden_ND[start : start + count], (0, 0, 0, -count % self._runner.padding))
             logits_RV = self._runner.head(padded_RD)[:count].float()
             best_R = logits_RV.max(dim=-1).indices
             log_RV = torch.log_softmax(logits_RV, dim=-1)
             yield log_RV.gather(-1, targets[:, None]).squeeze(-1), best_R == targets
 
-    def _close(self, work: _Work) -> Scored:
-        if len(work.logprobs) != work.inputs - work.first:
-            raise IntegrityError(f"{len(work.logprobs)} log-probabilities of {work.inputs - work.first} tokens")
+    def _close(self, work: Work) -> list[Scored]:
+        """The results of a work; its pages stay while other entries have its context."""
+        if len(work.logprobs) != len(work.targets):
+            raise IntegrityError(f"{len(work.logprobs)} log-probabilities of {len(work.targets)} tokens")
         if any(map(_is_nan, work.logprobs)):
             self._runner.pool.clear(self._pages.discard(work.pages))
+        elif self._pages.prefix_caching and self._contexts[work.context] and work.context not in self._scored:
+            self._scored[work.context] = work.pages
         else:
             self._pages.close(work.pages)
-        return Scored(key=work.key, logprobs=tuple(work.logprobs), greedy=tuple(work.greedy), cached_tokens=work.shared)
+        common = len(work.inputs) - len(work.context)
+        return [
+            Scored(
+                key=key,
+                logprobs=(*work.logprobs[:common], work.logprobs[common + place]),
+                greedy=(*work.greedy[:common], work.greedy[common + place]),
+                cached_tokens=len(work.context) if place else work.shared,
+            )
+            for place, key in enumerate(work.ends)
+        ]
 
 
 def _is_nan(value: float) -> bool:

@@ -111,6 +111,13 @@ class KVPool:
         bytes_HPB = cache.view(torch.uint8).view(self.heads, self.num_entries // self.page_size, -1)
         return bytes_HPB.index_select(1, page_N).view(cache.dtype).float()
 
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy the content of pages to others."""
+        for cache in (*self.k, *self.v, *(self.key_scales + self.value_scales if self.scaled_rows else ())):
+            page_HP = cache.view(torch.uint8).view(self.heads, self.num_entries // self.page_size, -1)
+            for source, target in zip(sources, targets, strict=True):
+                page_HP[:, target] = page_HP[:, source]
+
     def clear(self, pages: Sequence[int]) -> None:
         """Zero these pages."""
         for cache in (*self.k, *self.v, *(self.key_scales + self.value_scales if self.scaled_rows else ())):

@@ -100,9 +100,8 @@ def test_an_equal_context_is_computed_once(qwen3_folder: Path) -> None:
     engine = engine_of(qwen3_folder, page_size=16, max_batch_rows=100, max_window=8)
     rows = rows_of(engine)
     shared = score(engine, several)
-    whole = 16 * (149 // 16)  # the row of the context's last token gives the first score
-    assert [one.cached_tokens for one in shared] == [0] + [whole] * 19
-    assert sum(rows) == 151 + 19 * (151 - whole)
+    assert [one.cached_tokens for one in shared] == [0] + [149] * 19, "the row of its last token gives the first score"
+    assert sum(rows) == 151 + 19 * 2
     assert max(rows) <= 100
 
     plain = engine_of(qwen3_folder, page_size=16, max_batch_rows=100, max_window=8, prefix_caching=False)
@@ -114,11 +113,51 @@ def test_an_equal_context_is_computed_once(qwen3_folder: Path) -> None:
 def test_a_long_context_shared_by_others_is_not_computed_by_two_at_once(qwen3_folder: Path) -> None:
     """Its pages become known one forward after the other, and followers must not overtake them."""
     context = tuple(i * 11 % 330 for i in range(260))
-    several = [((*context, 5 + i), 1) for i in range(4)]
+    several = [((*context, 5, 5 + i, 9), 1 + i % 2) for i in range(4)]
     engine = engine_of(qwen3_folder, page_size=16, max_batch_rows=50, max_window=8)
     rows = rows_of(engine)
-    assert [one.cached_tokens for one in score(engine, several)] == [0, 256, 256, 256]
-    assert sum(rows) == 260 + 3 * 4
+    assert [one.cached_tokens for one in score(engine, several)] == [0, 256, 256, 260]
+    assert sum(rows) == 262 + 6 + 6 + 2
+
+
+def test_sequences_that_differ_in_the_last_token_are_computed_once(qwen3_folder: Path) -> None:
+    context = tuple(i * 7 % 330 for i in range(20))
+    several = [((*context, 5, 5 + i), 2) for i in range(30)] + [((*context, 5, 7), 1), ((*context, 9), 1)]
+    engine = engine_of(qwen3_folder, page_size=16, max_batch_rows=50, max_window=8, logits_chunk_rows=7)
+    rows = rows_of(engine)
+    found = score(engine, several)
+    assert sum(rows) == 21 + 6 + 5
+    for place in (0, 1, 29, 30, 31):
+        (alone,) = score(engine_of(qwen3_folder), several[place : place + 1])
+        assert (found[place].logprobs, found[place].greedy) == (alone.logprobs, alone.greedy)
+
+
+def test_pages_of_a_context_are_given_back_where_others_need_them(qwen3_folder: Path) -> None:
+    """The pool holds one sequence and a page: what a scored context keeps is in the way of its followers."""
+    context = tuple(i * 7 % 330 for i in range(27))
+    several = [((*context, 5 + i, 9), 2) for i in range(3)]
+    engine = engine_of(qwen3_folder, page_size=8, num_pages=4, max_num_seqs=2, max_window=1)
+    assert [one.logprobs for one in score(engine, several)] == [
+        one.logprobs for own in several for one in score(engine_of(qwen3_folder), [own])
+    ]
+
+
+def test_a_dropped_sequence_takes_no_other_with_it(qwen3_folder: Path) -> None:
+    context = tuple(i * 7 % 330 for i in range(40))
+    several = [((*context, 5 + i // 2, 5 + i), 2) for i in range(6)]
+    expected = score(engine_of(qwen3_folder), several)
+    engine = engine_of(qwen3_folder, page_size=8, max_batch_rows=10, max_window=2)
+    scorer, found = engine.scorer(), {}
+    for key, (tokens, scored) in enumerate(several):
+        scorer.add(key, tokens, scored)
+    assert scorer.step() == []  # a part of the first context
+    for key in (0, 2, 3, 7):
+        scorer.drop(key)
+    while scorer.has_work():
+        found |= {one.key: one.logprobs for one in scorer.step() or ()}
+    assert found == {key: expected[key].logprobs for key in (1, 4, 5)}
+    engine.pages.check_integrity()
+    assert engine.pages.num_free == engine.pages.num_pages
 
 
 def test_generation_under_way_keeps_its_pages_and_scoring_waits(qwen3_folder: Path) -> None:
