@@ -57,7 +57,7 @@ def kind_of(name: str, module: str) -> str:
         return "errors"
     if name[0].islower():
         return "functions"
-    if name.endswith(("Config", "Params", "Range", "Strategy")):
+    if name.endswith(("Config", "Params", "Range", "Strategy")) or module.startswith("pipeline.settings."):
         return "settings"
     return "llm" if module in ("wedlm_core.llm", "wedlm_core.types") else "results"
 

@@ -142,7 +142,7 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether :meth:`step` would do or return anything."""
-        return bool(self._sequences or self._done or self._scoring.has_work())
+        return bool(self._sequences or self._done or self._scoring)
 
     def snapshot(self) -> EngineSnapshot:
         """Work so far, and the load of the engine. Any thread may call it, at any time."""
@@ -155,7 +155,7 @@ class Engine:
                 autoregressive_seconds=drafting.autoregressive_seconds,
             ),
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=len(scheduler.waiting) + len(self._scoring),
             slots=self.config.max_num_seqs,
             kv_pages_used=pages.num_pages - pages.num_free,
             kv_pages=pages.num_pages,
@@ -207,7 +207,7 @@ class Engine:
         Raises:
             IntegrityError: requests wait but none can run, which admission rules out.
         """
-        if self._scoring.has_work() and (scored := self._scoring.step()) is not None:
+        if self._scoring and (scored := self._scoring.step()) is not None:
             if self._loop is not None:
                 self._loop.disturb()
             return scored

@@ -47,9 +47,9 @@ class ScoredRequests:
             self._scorer.drop(key)
             del self._requests[key]
 
-    def has_work(self) -> bool:
-        """Whether requests wait or are under way."""
-        return bool(self._keys)
+    def __len__(self) -> int:
+        """Requests that wait or are under way."""
+        return len(self._keys)
 
     def step(self) -> list[Generation] | None:
         """Run one forward; the requests that it finished. None if they wait for pages of other sequences."""
