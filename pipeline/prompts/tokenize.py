@@ -437,6 +437,6 @@ def _too_long(prompt: object, max_tokens: int, length: int, config: RunConfig) -
     rest = "max_tokens" if config.task is None else "text to score"
     remedy = f"Shorten the prompt, {'lower' if config.task is None else 'or the'} {rest}, or set on_long_prompt."
     if config.on_long_prompt != "fail":
-        remedy = f"No prompt fits with this {rest}. Make it smaller."
+        remedy = f"No prompt fits with this {rest}. {'Lower' if config.task is None else 'Shorten'} it."
     rule = f"at most {length} tokens together, the model's length"
     return RequestError(explain(f"prompt + {rest}", f"{prompt} + {max_tokens}", rule, remedy))

@@ -37,12 +37,9 @@ class Waiting:
 
 
 @dataclass(kw_only=True, eq=False)
-class Work:
-    """An entry under way: each of ``inputs`` needs a row, those from ``first`` on logits too."""
+class Work(Waiting):
+    """Those under way: each of ``inputs`` needs a row, those from ``first`` on logits too."""
 
-    inputs: tuple[int, ...]
-    context: tuple[int, ...]
-    ends: dict[int, int]
     pages: SequencePages
     cached: int
     shared: int

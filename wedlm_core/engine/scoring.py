@@ -121,7 +121,7 @@ class Scorer:
         passed: list[Waiting] = []
         while self._waiting and room and rows > 0 and len(passed) < self._config.max_num_seqs:
             entry = self._waiting.popleft()
-            if self._pages.prefix_caching and entry.context in contexts:
+            if entry.context in contexts and self._is_copied(entry):
                 passed.append(entry)
                 continue
             work = self._open(entry)
@@ -156,6 +156,10 @@ class Scorer:
     def _sharable(self, work: Work) -> list[bytes]:
         """The next page that the sequence could share, if another one had computed it."""
         return work.page_keys[:1] if work.cached + self._pages.page_size <= work.first else []
+
+    def _is_copied(self, entry: Waiting) -> bool:
+        """Whether the context has tokens that need a row and are in no whole page."""
+        return self._pages.prefix_caching and (len(entry.context) - 1) % self._pages.page_size > 0
 
     def _copy_context(self, work: Work) -> None:
         """Copy the KV of the context that no shared page has, up to its last token, whose row gives logits."""
@@ -247,7 +251,7 @@ class Scorer:
             raise IntegrityError(f"{len(work.logprobs)} log-probabilities of {len(work.targets)} tokens")
         if any(map(_is_nan, work.logprobs)):
             self._runner.pool.clear(self._pages.discard(work.pages))
-        elif self._pages.prefix_caching and self._contexts[work.context] and work.context not in self._scored:
+        elif self._contexts[work.context] and self._is_copied(work) and work.context not in self._scored:
             self._scored[work.context] = work.pages
         else:
             self._pages.close(work.pages)
