@@ -440,7 +440,8 @@ class RunConfig:
         if self.units_in_flight is not None:
             return self.units_in_flight
         rows = 8 * self.engine.max_num_seqs
-        return min(_MOST_UNITS_IN_FLIGHT, max(2, -(-rows // (unit_rows * self.sampling.n))))
+        each = self.sampling.n if self.task is None else max(1, len(self.task.choices))
+        return min(_MOST_UNITS_IN_FLIGHT, max(2, -(-rows // (unit_rows * each))))
 
     def most_units_in_flight(self) -> int:
         """Upper bound of :meth:`resolved_units_in_flight`, known before the units are."""

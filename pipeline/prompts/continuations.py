@@ -17,7 +17,6 @@ from pipeline.plan.job import Job
 from pipeline.prompts.model_files import resolved_model
 from pipeline.prompts.prompt import encode_marked, is_marked, marked, no_value, values
 from pipeline.settings.scoring import checked_choices, checked_text
-from pipeline.sources.types import holds_any_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +47,7 @@ def continuations_of(
         return _of_structures(given, job) if job.config.label_probabilities else [None] * table.num_rows
     if task.column is None:
         return [_attempt(job.config, task.choices)] * table.num_rows
-    cells = values(table[task.column])
-    if task.choices_column is not None and holds_any_values(job.source.schema.field(task.column)):
-        cells = [_listed(cell) for cell in cells]
-    return [_of_cell(cell, job) for cell in cells]
+    return [_of_cell(cell, job) for cell in values(table[task.column])]
 
 
 def check_continuations(config: RunConfig) -> None:
@@ -105,7 +101,7 @@ def _of_structures(given: Sequence[Mapping[str, Any] | None], job: Job) -> list[
 
 
 def _listed(cell: Any) -> Any:
-    """The value of JSON text in a column of values of any kind; other text as it is."""
+    """The value of JSON text, as CSV has lists; any other value as it is."""
     try:
         return read_json(cell) if isinstance(cell, str) else cell
     except (ValueError, RecursionError):
@@ -122,7 +118,7 @@ def _of_cell(cell: Any, job: Job) -> Continuations | Failure:
         if task.continuation_column is not None:
             texts: tuple[str, ...] = (checked_text(name, cell),)
         else:
-            texts = checked_choices(name, cell)
+            texts = checked_choices(name, _listed(cell))
         return _encoded(job.config, texts, tuple(marked(name, text, job.config) for text in texts))
     except Exception as error:  # whatever is wrong with one row's cell must not end the run
         return Failure.of(error)

@@ -12,7 +12,7 @@ from pipeline.codec import RequestError, explain
 from pipeline.errors import ConfigError
 from pipeline.settings.pools import require
 
-MOST_CHOICES = 10_000
+MOST_CHOICES = 4096
 """Of a row: each is a request of its own."""
 _TOKENS = 16
 """Expected work of a choice or continuation, in generated tokens; sizes units."""
