@@ -83,7 +83,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(tmp_path: Path) -> None:
     assert scores(cut) == scores(whole)
     alone = [scores(run(tmp_path / f"alone{i}", rows[i : i + 1], **fields))[0] for i in (0, 4, 8)]
     assert [own | {"row_id": ""} for own in alone] == [scores(whole)[i] | {"row_id": ""} for i in (0, 4, 8)]
-    found = pipeline.verify(tmp_path / "whole", regenerate=9)
+    found = pipeline.verify(tmp_path / "whole", input=rows, regenerate=9)
     assert found.ok, found.problems
     assert any("9 rows drawn at random; in one batch, in another order: 9 of 9 equal" in line for line in found.notes)
 
@@ -132,13 +132,14 @@ def test_a_row_that_is_just_short_enough_is_scored(tmp_path: Path) -> None:
 
 
 def test_a_choice_that_begins_another_is_told_apart_by_the_end(tmp_path: Path) -> None:
-    rows = [{"prompt": PROMPTS[0]}]
-    fields = {"chat": True}
-    (plain,) = run(tmp_path / "plain", rows, task={"choices": ["7", "72"]}, **fields).to_pylist()
-    (ended,) = run(tmp_path / "ended", rows, task={"choices": ["7", "72"], "with_end": True}, **fields).to_pylist()
-    assert plain["label"] == "7", "the beginning is at least as probable as the whole"
-    gain = [own["label_probabilities"][1]["probability"] for own in (ended, plain)]
-    assert gain[0] > gain[1]
+    rows, choices = [{"prompt": PROMPTS[1]}], ["3, 4, 5, 6, 7, 8, 9", "3, 4, 5, 6"]
+    plain, ended = (
+        run(tmp_path / str(end), rows, chat=True, task={"choices": choices, "with_end": end}).to_pylist()[0]
+        for end in (False, True)
+    )
+    assert plain["label"] == choices[1], "the beginning is at least as probable as the whole"
+    assert ended["label"] == choices[0]
+    assert ended["label_probabilities"][0]["tokens"] == plain["label_probabilities"][0]["tokens"] + 1
 
 
 def test_a_thousand_choices_are_scored_with_the_bits_of_a_few(tmp_path: Path) -> None:
