@@ -46,7 +46,7 @@ def continuations_of(
     if task is None:
         return _of_structures(given, job) if job.config.label_probabilities else [None] * table.num_rows
     if task.column is None:
-        return [_attempt(job.config, task.choices)] * table.num_rows
+        return [_attempt(job.config, tuple(task.choices))] * table.num_rows
     return [_of_cell(cell, job) for cell in values(table[task.column])]
 
 
@@ -59,7 +59,7 @@ def check_continuations(config: RunConfig) -> None:
     """
     try:
         if config.task is not None and config.task.choices:
-            _encoded(config, config.task.choices)
+            _encoded(config, tuple(config.task.choices))
         if config.label_probabilities and "structured_outputs" not in config.sampling_columns:
             labels = labels_of(config.sampling.structure)
             if labels is None:

@@ -101,7 +101,7 @@ def test_a_given_continuation_is_scored_and_nothing_else(tmp_path: Path) -> None
     assert bad[2]["text"] == "7", "a number in a column of texts is text"
 
 
-HOSTILE = [None, [], [""], ["a", "a"], ["a", None], ["x" * 9000], ["fine", "also\u2028fine"]]
+HOSTILE: list[Any] = [None, [], [""], ["a", "a"], ["a", None], ["x" * 9000], ["fine", "also\u2028fine"]]
 WORDS = ["own=None", "0 of them", "own[0]=''", "another text", "own[1]=None", "the model's length", "", "a prompt is"]
 
 
@@ -174,8 +174,12 @@ def test_a_label_and_a_settings_change_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="column_prefix"):
         run(tmp_path / "label", rows, InlineExecutor(), task={"choices": ["a", "b"]})
     run(tmp_path / "out", rows, InlineExecutor(), task={"choices": ["a", "b"]}, column_prefix="own_")
-    for other in ({"task": {"choices": ["b", "a"]}}, {"label_probabilities": True, "sampling": {
-        "structured_outputs": {"choice": ["a", "b"]}}}):  # fmt: skip
+    sampling = {"structured_outputs": {"choice": ["a", "b"]}}
+    others: list[dict[str, Any]] = [
+        {"task": {"choices": ["b", "a"]}},
+        {"label_probabilities": True, "sampling": sampling},
+    ]
+    for other in others:
         with pytest.raises(FingerprintError, match="task"):
             run(tmp_path / "out", rows, InlineExecutor(), column_prefix="own_", **other)
     with pytest.raises(pipeline.SourceError, match="task='absent'"):

@@ -47,10 +47,12 @@ def test_a_cell_without_choices_is_refused(given: Any) -> None:
 def test_settings_of_generation_are_refused_with_a_task() -> None:
     task = Score(choices=["a"])
     assert RunConfig(input="i", output="o", task=task, sampling=SamplingParams(logprobs=True)).task == task
-    for field in ({"max_tokens": 3}, {"temperature": 1.0}, {"n": 2}, {"logprobs": 5}):
+    given: list[dict[str, Any]] = [{"max_tokens": 3}, {"temperature": 1.0}, {"n": 2}, {"logprobs": 5}]
+    for field in given:
         with pytest.raises(ConfigError, match=rf"sampling\.{next(iter(field))}"):
             RunConfig(input="i", output="o", task=task, sampling=SamplingParams(**field))
-    for other in ({"sampling_columns": {"seed": "s"}}, {"label_probabilities": True}):
+    others: list[dict[str, Any]] = [{"sampling_columns": {"seed": "s"}}, {"label_probabilities": True}]
+    for other in others:
         with pytest.raises(ConfigError, match=next(iter(other))):
             RunConfig(input="i", output="o", task=task, **other)
 
