@@ -7,11 +7,11 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Unpack
 
 import torch
 
-from wedlm_core.config import EngineConfig
+from wedlm_core.config import EngineConfig, EngineFields
 from wedlm_core.engine import Engine
 from wedlm_core.engine.compute_dtype import check_weights_device, takes_panels
 from wedlm_core.errors import ConfigError, RequestError, explain
@@ -80,15 +80,16 @@ class LLM:
         revision: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         generation_config: Literal["auto", "off"] = "auto",
-        **engine: Any,
+        **engine: Unpack[EngineFields],
     ) -> None:
         if config is not None and not isinstance(config, EngineConfig):
             raise ConfigError(explain("config", config, "None or an EngineConfig", "Pass EngineConfig(...)."))
-        for name in engine:
+        for name, value in engine.items():
             if name not in _ENGINE_FIELDS:
-                raise ConfigError(unknown_name(name, engine[name], _ARGUMENTS, ENGINE_NAMES, "LLM"))
+                raise ConfigError(unknown_name(name, value, _ARGUMENTS, ENGINE_NAMES, "LLM"))
         if engine:
-            config = replace(config or EngineConfig(), **engine)
+            given: dict[str, Any] = {**engine}
+            config = replace(config or EngineConfig(), **given)
         place = device_of(device)
         kv_dtype_of(config or EngineConfig(), torch.float32, place)  # refused before loading
         check_weights_device(config or EngineConfig(), place)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Any
+from typing import Any, Unpack
 
 from pipeline import layout, stages
 from pipeline.cluster.executor import Executor, RayExecutor
@@ -32,6 +32,7 @@ from pipeline.commands.chain_stage import (
 from pipeline.commands.chain_summary import ChainResult, ChainSummary
 from pipeline.commands.run import check_failures, check_inputs, publish_committed, summary_of
 from pipeline.commands.run_checks import check_setup, check_writable
+from pipeline.commands.run_fields import RunFields
 from pipeline.commands.run_report import put_page
 from pipeline.commands.summary import StartUp
 from pipeline.commit.index import Index
@@ -64,7 +65,7 @@ def chain(
     on_progress: ChainProgress | None = None,
     progress: ProgressMode | Observer = "auto",
     progress_seconds: float = LINE_SECONDS,
-    **fields: Any,
+    **fields: Unpack[RunFields],
 ) -> ChainResult:
     """Generate in several stages, each for the rows of the one before, and publish the output of each.
 

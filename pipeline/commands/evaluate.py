@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, OutputError
 from pipeline.evaluation.scorers import OUTCOMES, SCORERS, Counts, Difference
+from pipeline.progress.figures import LINE_SECONDS
+from pipeline.progress.snapshot import Progress
+from pipeline.progress.views import Observer, ProgressMode
 from pipeline.sources import source_of
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -96,7 +99,9 @@ def evaluate(
     scorer: str,
     baseline: str | None = None,
     confidence: float = 0.95,
-    **shown: Any,
+    on_progress: Callable[[Progress], None] | None = None,
+    progress: ProgressMode | Observer = "auto",
+    progress_seconds: float = LINE_SECONDS,
 ) -> Evaluation:
     """Run a job, score its texts, and write scores and figures to ``__wedlm/evaluation/`` of the output.
 
@@ -108,7 +113,9 @@ def evaluate(
         scorer: "exact" (equal texts), "numeric" (equal last numbers) or "choice" (equal letters).
         baseline: output of an evaluation of the same input, to compare with question by question.
         confidence: of the intervals, between 0 and 1.
-        **shown: ``on_progress``, ``progress`` and ``progress_seconds`` of :func:`pipeline.run`.
+        on_progress: this and the next two: see :func:`pipeline.run`.
+        progress: how the run is shown.
+        progress_seconds: between two lines.
 
     Raises:
         ConfigError: an unknown scorer or column, a confidence out of range, or several samples of a prompt.
@@ -119,7 +126,7 @@ def evaluate(
         config = RunConfig.from_mapping(config)
     config = _checked(config, answer_column, scorer, confidence)
     before = None if baseline is None else _opened(baseline, config.output_options)
-    summary = run(config=config, **shown).summary
+    summary = run(config=config, on_progress=on_progress, progress=progress, progress_seconds=progress_seconds).summary
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     with stages.stage("texts scored"):
         counts = _scored(config, storage, answer_column, scorer)

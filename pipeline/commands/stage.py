@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pipeline.cluster.batch_stage import generate_batches
 from pipeline.codec import explain
 from pipeline.commands.run_checks import check_secrets
+from pipeline.commands.run_fields import RunFields
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.model_files import check_model
@@ -59,7 +60,7 @@ class Stage:
         return generate_batches(dataset, self.config, rows=self.batch_rows, batches=self.batches_in_flight)
 
 
-def stage(*, batch_rows: int = _ROWS, batches_in_flight: int = _BATCHES, **fields: Any) -> Stage:
+def stage(*, batch_rows: int = _ROWS, batches_in_flight: int = _BATCHES, **fields: Unpack[RunFields]) -> Stage:
     """Generation as a lazy stage between the transforms of a Ray Data pipeline.
 
     ``dataset = pipeline.stage(model="tiny", prompt_column="question")(dataset)``: each row keeps its columns and gets
@@ -78,9 +79,9 @@ def stage(*, batch_rows: int = _ROWS, batches_in_flight: int = _BATCHES, **field
         ConfigError: an unknown or bad field, or one that means nothing without an output.
         WeightsError: there is no such model.
     """
-    for name in fields:
+    for name, value in fields.items():
         if name in _NOT_HERE:
-            raise ConfigError(explain(name, fields[name], f"not for a stage: {_NOT_HERE[name]}", "Leave it out."))
+            raise ConfigError(explain(name, value, f"not for a stage: {_NOT_HERE[name]}", "Leave it out."))
     for name, value in (("batch_rows", batch_rows), ("batches_in_flight", batches_in_flight)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(explain(name, value, "an integer of 1 or more", "Give a count."))

@@ -78,6 +78,10 @@ _WRONG = {
     "wb.SamplingParams(temprature=0.5)": "Unexpected keyword argument",
     'wb.rnu("in.jsonl", output="out")': "has no attribute",
     'wb.LLM("tiny").generate(["a"])[0].txt': "has no attribute",
+    'wb.LLM("tiny", max_num_seq=8)': "Unexpected keyword argument",
+    'wb.chain([{"name": "a"}], input="in.jsonl", output="out", modle="tiny")': "Unexpected keyword argument",
+    'wb.stage(modle="tiny")': "Unexpected keyword argument",
+    'wb.compare("out", "out").speeed': "has no attribute",
 }
 _FOLLOWED = """\
 [mypy]
