@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
             model=args.model,
             sampling=SamplingParams(max_tokens=args.max_tokens),
             actors=args.actors,
-            chat=True,  # tiny answers a plain prompt on a new line
+            chat=True,
             unit_rows=32,
             engine=EngineConfig(max_num_seqs=SEQUENCES),
         )

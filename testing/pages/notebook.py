@@ -46,9 +46,14 @@ def run_notebook(path: Path, folder: Path, timeout: float = 240) -> Notebook:
         cell.metadata = {}
         cell.id = f"cell-{number}"
         if cell.cell_type == "code":
-            cell.outputs = _joined([output for output in cell.outputs if output.get("name") != "stderr"])
+            cell.outputs = _joined([output for output in cell.outputs if not _is_progress(output)])
     book.metadata = _METADATA
     return dict(book)
+
+
+def _is_progress(output: Mapping[str, Any]) -> bool:
+    """Whether an output is the view of a run or a line of a log: they differ from run to run."""
+    return output.get("name") == "stderr" or "text/html" in output.get("data", {})
 
 
 def _joined(outputs: list[Any]) -> list[Any]:
