@@ -90,8 +90,9 @@ follow_imports = skip
 [mypy-numpy.*,pandas.*,yaml.*,torch.*]
 follow_imports_for_stubs = true
 [mypy-wedlm_batch.*,pipeline,pipeline.errors,pipeline.config,pipeline.codec,pipeline.settings.*,pipeline.commands.*,\
-pipeline.progress.*,wedlm_core,wedlm_core.errors,wedlm_core.llm,wedlm_core.types,wedlm_core.structured_outputs,\
-wedlm_core.option_names,wedlm_core.evidence,wedlm_core.statistics,wedlm_core.sampling_params,wedlm_core.config.*]
+pipeline.progress.*,pipeline.reporting.comparison,wedlm_core,wedlm_core.errors,wedlm_core.llm,wedlm_core.types,\
+wedlm_core.structured_outputs,wedlm_core.option_names,wedlm_core.evidence,wedlm_core.statistics,\
+wedlm_core.sampling_params,wedlm_core.config.*]
 follow_imports = silent
 """
 """The modules that public types are in: reading everything they import takes half a minute of a processor."""
