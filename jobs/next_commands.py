@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pipeline import ChainConfig, ChainSummary, FilterResult, RunConfig, RunSummary, layout
 from pipeline.codec import redact
@@ -80,26 +83,35 @@ def _about_output(
     if not options:
         name = json.dumps(summary.output, ensure_ascii=False)  # in double quotes, as the shell needs the others
         script = f"import wedlm_batch as wb; print(wb.read({name}).to_pandas())"
-        found.append(Fact(label="read", value=shlex.join(["python", "-c", script])))
+        found.append(Fact(label="read", value=_typed(["python", "-c", script])))
     verify = [*_other(prog, "verify"), summary.output]
     if isinstance(source, str) and (config.input_options == options or "://" not in source):
         verify += ["--input", source]
     if options:
         verify += ["--storage-options", json.dumps(options)]
-    found.append(Fact(label="verify", value=shlex.join(verify)))
+    found.append(Fact(label="verify", value=_typed(verify)))
     page = os.path.join(summary.output, layout.STATE, "report.html")
     if "://" not in summary.output and os.path.exists(page):
-        found.append(Fact(label="look at the report", value=shlex.join(["python", "-m", "webbrowser", page])))
+        found.append(Fact(label="look at the report", value=_typed(["python", "-m", "webbrowser", page])))
     elif isinstance(summary, FilterResult) and not options:
-        found.append(Fact(label="make a report", value=shlex.join([*_other(prog, "report"), summary.output])))
+        found.append(Fact(label="make a report", value=_typed([*_other(prog, "report"), summary.output])))
     return found
 
 
 def _retry(config: RunConfig, prog: str, argv: Sequence[str]) -> list[Fact]:
-    again = shlex.join([*prog.split(), *_repeatable(argv, config.mode), "--retry-failed"])
+    again = _typed([*prog.split(), *_repeatable(argv, config.mode), "--retry-failed"])
     if redact(again) != again or config.literal_secrets():
         return []
     return [Fact(label="retry failed rows", value=again)]
+
+
+def _typed(words: Sequence[str]) -> str:
+    """A line for the shell. The path of its program is given if the virtual environment is not active there."""
+    name, *others = words
+    own = Path(sys.prefix) / "bin" / name
+    if sys.prefix != sys.base_prefix and own.exists() and shutil.which(name) != str(own):
+        name = os.path.relpath(own) if own.is_relative_to(Path.cwd()) else str(own)
+    return shlex.join([name, *others])
 
 
 def _other(prog: str, command: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,7 @@ def test_it_prints_a_summary_of_each_stage_and_ends_with_3_if_every_row_of_one_f
     tmp_path: Path, qwen3_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(chains, "RayExecutor", lambda config, stop, beside: ChainExecutor())
+    monkeypatch.setenv("PATH", f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}")
     kept = {"name": "kept", "filter": {"keep": "judge_text <> ''"}}
     words = write_config(tmp_path, model=str(qwen3_folder), sampling={"max_tokens": 5}, stages=[*STAGES, kept])
     assert chain.main([*words, "--quiet"], "wedlm-batch chain") == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,12 @@ from pipeline import RunConfig, RunSummary
 from pipeline.types import Totals
 
 PROG = "wedlm-batch generate"
+
+
+@pytest.fixture(autouse=True)
+def active(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell has this environment active."""
+    monkeypatch.setenv("PATH", f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}")
 
 
 def commands(failed: int = 0, argv: tuple[str, ...] = (), prog: str = PROG, scheduled: bool = False,
@@ -72,3 +80,18 @@ def test_options_of_the_storage_are_repeated_and_secrets_never(monkeypatch: pyte
     assert "read" not in found
     typed = ("--storage-options", "{secret: hush-hush}")
     assert commands(failed=1, argv=typed, storage_options={"secret": "hush-hush"}, **s3) == {}
+
+
+def test_programs_of_an_environment_that_is_not_active_stand_by_their_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("python", "wedlm-batch"):
+        (folder / name).touch(mode=0o755)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    assert commands()["verify"][0] == str(folder / "wedlm-batch")
+    monkeypatch.chdir(tmp_path)
+    assert commands(prog="python -m jobs.demo")["verify"][:3] == [".venv/bin/python", "-m", "jobs.verify"]
+    monkeypatch.setenv("PATH", str(folder))
+    assert commands()["read"][0] == "python"
