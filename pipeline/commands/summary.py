@@ -289,12 +289,16 @@ class RunSummary:
     def _counts(self) -> dict[str, str]:
         total = self.total
         drafts = describe_drafts(total.drafts, total.completion_tokens)
+        decoded = (
+            f"generated; {total.tokens_per_forward:.2f} per forward ({total.decode_forwards} forwards), prefix "
+            f"cacheability (p_cache) {total.prefix_cacheability:.2f} ({total.rows_forwarded} token rows)"
+        )
+        if total.completion_tokens and not total.decode_forwards:  # the task is to score
+            decoded = "in the texts or best choices"
         return {
             "Rows": f"{total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "
             f"{total.samples} generation{'s' * (total.samples != 1)}",
-            "Tokens": f"{total.prompt_tokens} prompt, {total.completion_tokens} generated; "
-            f"{total.tokens_per_forward:.2f} per forward ({total.decode_forwards} forwards), prefix cacheability "
-            f"(p_cache) {total.prefix_cacheability:.2f} ({total.rows_forwarded} token rows)",
+            "Tokens": f"{total.prompt_tokens} prompt, {total.completion_tokens} {decoded}",
             **({"Drafts": drafts} if drafts else {}),
             **({"Not read": self.unread.describe()} if self.unread.count else {}),
             **({"Retries": redact("; ".join(self.retries))} if self.retries else {}),

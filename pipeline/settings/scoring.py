@@ -147,5 +147,5 @@ def checked_text(name: str, given: Any) -> str:
         except UnicodeEncodeError:
             raise RequestError(explain(name, given, "valid Unicode", "Re-encode it.")) from None
         return given
-    rule = "a text to score is not null and not empty"
+    rule = "a text to score is text, not null and not empty"
     raise RequestError(explain(name, given, rule, 'Fill it in, or quote it: "yes".'))

@@ -40,8 +40,11 @@ def argv(tmp_path: Path, *options: str) -> list[str]:
         (["--set", "task.choices=[a, b]"], {"a", "b"}),
     ],
 )
-def test_the_texts_come_from_options(tmp_path: Path, options: list[str], texts: set[str]) -> None:
+def test_the_texts_come_from_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], texts: set[str]
+) -> None:
     assert score.main(argv(tmp_path, *options)) == 0
+    assert "in the texts or best choices" in capsys.readouterr().out
     rows = pipeline.read(tmp_path / "out", format="arrow").to_pylist()
     assert len(rows) == 6
     assert {row["text"] for row in rows} <= texts

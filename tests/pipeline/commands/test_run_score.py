@@ -97,7 +97,7 @@ def test_a_given_continuation_is_scored_and_nothing_else(tmp_path: Path) -> None
     assert [row["text"] for row in good] == [" 72", " 71"]
     assert good[0]["logprob"] == score != good[1]["logprob"]
     assert [row["finish_reason"] for row in bad[:2]] == ["error", "error"]
-    assert all("a text to score is not null and not empty" in row["error"] for row in bad[:2])
+    assert all("a text to score is text, not null and not empty" in row["error"] for row in bad[:2])
     assert bad[2]["text"] == "7", "a number in a column of texts is text"
 
 
