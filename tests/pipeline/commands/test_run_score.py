@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 import pipeline
 from pipeline import layout
+from pipeline.cluster.batch_stage import GenerateBatches
 from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.commands.chain import chain_on
 from pipeline.commands.chain_config import ChainConfig
@@ -167,6 +169,42 @@ def test_generated_choices_have_their_probabilities(tmp_path: Path) -> None:
     assert own == [wanted[0]] * 2 + [None] * 4
     plain = run(tmp_path / "plain", rows, sampling=sampling)
     assert plain["text"] == table["text"], "scores change no output"
+
+
+ODD = ["\u00e9", 'a"b', "\u2028", "tab\t", "\\", 1.5, 10, True, None, [], {"a": [1, "x"]}]
+
+
+def test_the_label_of_an_enum_is_the_text_that_the_grammar_gives(tmp_path: Path) -> None:
+    rows = [{"prompt": "Any.", "own": json.dumps({"enum": [value]})} for value in ODD]
+    table = run(
+        tmp_path / "out", rows, label_probabilities=True, sampling={"max_tokens": 40},
+        sampling_columns={"structured_outputs": "own"},
+    )  # fmt: skip
+    assert table["finish_reason"].to_pylist() == ["stop"] * len(ODD)
+    assert [json.loads(text) for text in table["text"].to_pylist()] == ODD
+    labels = [own[0]["label"] for own in table["label_probabilities"].to_pylist()]
+    assert labels == table["text"].to_pylist()
+
+
+def test_a_step_of_a_ray_pipeline_scores_with_the_same_bits(tmp_path: Path) -> None:
+    rows = [{"prompt": PROMPTS[0], "own": CHOICES[:n]} for n in (1, 2, 2)]
+    config = RunConfig(input=None, output=".", model="tiny", task=Score(choices_column="own"))
+    step = GenerateBatches(config, 1)(pa.Table.from_pylist(rows))
+    ids = step["row_id"].to_pylist()
+    assert ids[0] != ids[1] == ids[2], "an id follows from the prompt and the texts"
+    table = run(tmp_path / "out", rows, task={"choices_column": "own"})
+    assert step["label_probabilities"].to_pylist() == table["label_probabilities"].to_pylist()
+
+
+def test_a_failed_row_is_scored_once_it_is_corrected(tmp_path: Path) -> None:
+    rows = [{"prompt": f"Is {i} even?", "own": ["yes", "no" if i else ""]} for i in range(3)]
+    task = {"choices_column": "own"}
+    before = run(tmp_path / "out", rows, InlineExecutor(), task=task)
+    assert before["error"].is_null().to_pylist() == [False, True, True]
+    corrected = [{"row_id": "rows:0", "prompt": "Is 0 even?", "own": ["yes", "no"]}]
+    after = run(tmp_path / "out", corrected, InlineExecutor(), task=task, retry_failed=True)
+    assert scores(after)[1:] == scores(before)[1:]
+    assert [own["label"] for own in after["label_probabilities"][0].as_py()] == ["yes", "no"]
 
 
 def test_a_label_and_a_settings_change_are_refused(tmp_path: Path) -> None:
