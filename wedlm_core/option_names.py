@@ -20,7 +20,7 @@ _PLAIN_TEXT = "Text is always without special tokens; token_ids has all of them"
 
 SAMPLING_NAMES: Mapping[str, str] = {
     "best_of": "Ask for n samples, and keep the best by stats.mean_logprob",
-    "prompt_logprobs": "Use logprobs for generated tokens, and LLM.score for given ones",
+    "prompt_logprobs": "Use logprobs for generated tokens; LLM.score, or a job with a task of Score, for given ones",
     "allowed_token_ids": "Keep the others out with logit_bias or bad_words",
     "skip_special_tokens": _PLAIN_TEXT,
     "spaces_between_special_tokens": _PLAIN_TEXT,

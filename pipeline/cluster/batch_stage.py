@@ -76,14 +76,14 @@ class BatchJobs:
 
 
 def content_ids(prepared: pa.Table) -> list[str]:
-    """Row ids that follow from the model's input: token ids and parameters; of a row without a prompt, its fault.
+    """Row ids that follow from the model's input: token ids, parameters, texts to score; without a prompt, its fault.
 
     The same wherever a batch begins and in whatever order batches come. Rows that ask the same have the same id, and so
     the same noise.
     """
-    scored = [CONTINUATIONS] if prepared[CONTINUATIONS].null_count < prepared.num_rows else []
-    columns = (prepared[name].to_pylist() for name in (PROMPT_IDS, PARAMS, FAILURE, *scored))
-    texts = (json.dumps(row) for row in zip(*columns, strict=True))
+    names = (PROMPT_IDS, PARAMS, FAILURE, CONTINUATIONS)
+    rows = zip(*(prepared[name].to_pylist() for name in names), strict=True)
+    texts = (json.dumps(row if row[-1] is not None else row[:-1]) for row in rows)
     return [hashlib.blake2b(text.encode(), digest_size=12).hexdigest() for text in texts]
 
 

@@ -16,7 +16,7 @@ from pipeline.codec import EngineConfig
 from pipeline.commands import run
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, ResourceError, SourceError
-from pipeline.prompts.tokenize import FAILURE, PARAMS, PROMPT_IDS
+from pipeline.prompts.tokenize import CONTINUATIONS, FAILURE, PARAMS, PROMPT_IDS
 from testing.pages.blocks import blocks_of
 from testing.pipeline.fakes import RealExecutor
 from testing.repository import ROOT
@@ -99,10 +99,12 @@ def test_the_example_of_the_page_runs(cluster: None, capsys: pytest.CaptureFixtu
 def test_ids_follow_from_tokens_and_parameters_and_rows_without_a_prompt_have_one() -> None:
     table = pa.table(
         {PROMPT_IDS: [[1, 2], [1, 2], [1], None], PARAMS: [None, '{"n": 2}', None, None],
-         FAILURE: [None, None, None, "empty"]}
+         FAILURE: [None, None, None, "empty"], CONTINUATIONS: [None, None, None, None]}
     )  # fmt: skip
     ids = content_ids(table)
     assert len(set(ids)) == 4
+    scored = table.set_column(3, CONTINUATIONS, pa.array([[[5]], [[5], [6]], None, None]))
+    assert [own == other for own, other in zip(content_ids(scored), ids, strict=True)] == [False, False, True, True]
     assert content_ids(table.take([3, 0])) == [ids[3], ids[0]]
 
 
