@@ -38,6 +38,7 @@ class InFlightForward:
     Attributes:
         copy: its outcome on the way to the host, as words (:func:`words_of`), group after group.
         shapes: of the groups' words.
+        decoding: sequences that decode; after the last one a part may have places without any.
         tops: the sequences whose most likely tokens stand after them; None where no sequence reports any.
         details: of the groups, with ``EngineConfig.trace`` only: they would hold on to device memory.
         bounds: of its rows and of those of the next forward.
@@ -48,6 +49,7 @@ class InFlightForward:
     shapes: Sequence[tuple[int, int]]
     details: Sequence[StepDetail]
     bounds: RowBounds
+    decoding: int = 0
     captured: bool = False
     tops: TopWords | None = None
 
@@ -56,7 +58,8 @@ class InFlightForward:
         words = self.copy.wait()
         parts, start = [], 0
         for rows, columns in self.shapes:
-            parts.append(outcome_of(words[start : start + rows * columns].reshape(rows, columns)))
+            own = words[start : start + rows * columns].reshape(rows, columns)
+            parts.append(outcome_of(own[: self.decoding]))
             start += rows * columns
         return join(parts, None if self.tops is None else self.tops.read(words[start:]))
 
@@ -116,9 +119,9 @@ class AsyncLaunch:
         runs = bounds.runs(rows_D, bounds.next_rows(rows_D, table.left(slots_D)))
         shape = self._shape(plan, bounds.wanted_rows(rows_D))
         before = self._captured()
-        around = self._around(runner, plan, runs, shape)
-        facts_3S = around.facts(plan_facts(plan))
         windows = self._windows(runner, runs)
+        around = self._around(runner, plan, runs, shape, padded=windows is _BY_KERNELS)
+        facts_3S = around.facts(plan_facts(plan), len(slots_D))
         made = around.before(lambda: windows.prepare(runner, facts_3S, around.runs, around.shape))
         hidden_TD = self._run_model(made.batch)
         if made.picks is None:
@@ -135,8 +138,9 @@ class AsyncLaunch:
             shapes=done.shapes,
             details=done.details,
             bounds=bounds,
+            decoding=len(slots_D),
             captured=self._captured() > before,
-            tops=TopWords.of(state, plan.slots_S, len(slots_D)),
+            tops=TopWords.of(state, plan.slots_S, len(slots_D), sum(rows for rows, _ in done.shapes)),
         )
 
     def _windows(self, runner: Runner, runs: tuple[WideRun, ...]) -> WindowWork[Any]:
@@ -144,12 +148,14 @@ class AsyncLaunch:
         kernels = self.has_kernels and not runner.config.trace and _BY_KERNELS.takes(runner.state, runs)
         return _BY_KERNELS if kernels else _BY_GROUPS
 
-    def _around(self, runner: Runner, plan: ForwardPlan, runs: tuple[WideRun, ...], shape: Shape) -> StepWork:
+    def _around(
+        self, runner: Runner, plan: ForwardPlan, runs: tuple[WideRun, ...], shape: Shape, *, padded: bool
+    ) -> StepWork:
         """How the work around this forward is run."""
         kind = StepKind(sequences=len(plan.slots_S), runs=runs, shape=shape)
         recorded = None
         if self.steps is not None and not runner.config.trace:
-            recorded = self.steps.of(kind, runner.state, plan.slots_S)
+            recorded = self.steps.of(kind, runner.state, plan.slots_S, padded=padded)
         return recorded or StepWork(kind, runner.device)
 
     def _captured(self) -> int:

@@ -121,6 +121,18 @@ class GraphBook:
             max_rows=min(_power_of(4, max_rows), size),
         )
 
+    def padded_sequences(self, decoding: int, sequences: int, size: int) -> tuple[int, int]:
+        """Places for so many decoding sequences, and for all sequences, of a forward of a padded size.
+
+        They are the sizes of forwards, so that few kinds of work are recorded while a job drains; no more than there
+        are rows, or places in the buffers.
+        """
+        room = min(self._sequences, size)
+        others = sequences - decoding
+        padded = min(self.padded(decoding) or decoding, room - others)
+        whole = padded + others
+        return padded, min(self.padded(whole) or whole, room)
+
     def general(self, size: int) -> GraphKey:
         """The graph that can run every forward of a size (each sequence has a row at least)."""
         return GraphKey(size=size, max_kv=self._buckets[-1], sequences=min(self._sequences, size), max_rows=size)

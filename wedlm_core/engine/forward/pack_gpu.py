@@ -64,6 +64,21 @@ def plan_facts(plan: ForwardPlan) -> IntArray:
     return np.stack([plan.slots_S, plan.prefill_S, np.where(plan.prefill_S > 0, plan.cached_S, -1)])
 
 
+def facts_at_places(facts_3S: IntArray, decoding: int, stop: int, places: int) -> IntArray:
+    """The facts with places between sequences that have none, which kernels leave out; their slot is -1.
+
+    Args:
+        facts_3S: :func:`plan_facts` of a plan whose first ``decoding`` sequences decode.
+        decoding: see above.
+        stop: the place of the first one that does not.
+        places: in all.
+    """
+    placed_3S = np.repeat(np.array([[-1], [0], [-1]], dtype=np.int64), places, axis=1)
+    placed_3S[:, :decoding] = facts_3S[:, :decoding]
+    placed_3S[:, stop : stop + facts_3S.shape[1] - decoding] = facts_3S[:, decoding:]
+    return placed_3S
+
+
 def pack_on_device(
     facts_3S: Tensor, layout: FlatLayout | None, state: DeviceState, shape: Shape, page_size: int
 ) -> tuple[DeviceBatch, Tensor]:

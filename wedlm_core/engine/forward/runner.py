@@ -232,7 +232,7 @@ def _by_groups(
 
 def _reported(runner: Runner, tops: Tops, row_DC: torch.Tensor, plan: ForwardPlan) -> TopTokens | None:
     """The most likely tokens of the rows at the places of commits, of sequences that report them."""
-    words = TopWords.of(runner.state, plan.slots_S, len(row_DC))
+    words = TopWords.of(runner.state, plan.slots_S, len(row_DC), len(row_DC))
     return None if words is None else words.read(top_words(tops, row_DC).numpy())
 
 

@@ -24,6 +24,7 @@ from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.engine.forward.cuda_graphs import Record, forget_recording, record_work
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.graph_policy import GraphBook, Recent
+from wedlm_core.engine.forward.pack_gpu import facts_at_places
 from wedlm_core.engine.forward.step_work import StepKind, StepWork
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import IntArray
@@ -42,13 +43,13 @@ class _RecordedStep(StepWork):
 
     def __init__(self, kind: StepKind, graphs: StepGraphs) -> None:
         super().__init__(kind, graphs.device)
-        self._graphs, self._constrained = graphs, kind.constrained
+        self._graphs, self._constrained, self._sequences = graphs, kind.constrained, kind.sequences
         self._before: Record[Any] | None = None
         self._after: Record[Any] | None = None
 
-    def facts(self, facts_3S: IntArray) -> Tensor:
-        """See :class:`StepWork`."""
-        return self._graphs.facts(facts_3S)
+    def facts(self, facts_3S: IntArray, decoding: int) -> Tensor:
+        """See :class:`StepWork`; places without a sequence follow those that decode, and the others."""
+        return self._graphs.facts(facts_at_places(facts_3S, decoding, self.runs[-1].stop, self._sequences))
 
     def before(self, work: Callable[[], Result]) -> Result:
         """See :class:`StepWork`; ``work`` is called only where it is to be recorded."""
@@ -143,7 +144,7 @@ class StepGraphs:
         finally:
             self._uses = _USES
 
-    def of(self, kind: StepKind, state: DeviceState, slots_S: IntArray) -> StepWork | None:
+    def of(self, kind: StepKind, state: DeviceState, slots_S: IntArray, *, padded: bool) -> StepWork | None:
         """The recorded work of a kind, or where it is to be recorded now; None where it is to run eagerly.
 
         That is where it is large, so that the device takes longer than the host or logits more memory than captures
@@ -153,8 +154,9 @@ class StepGraphs:
             kind: of the forward, without its stages of sampling and its grammars.
             state: which the work reads and writes.
             slots_S: of the forward.
+            padded: whether the work leaves out places without a sequence.
         """
-        rounded = self._rounded(kind, state, slots_S)
+        rounded = self._rounded(kind, state, slots_S, padded=padded)
         if rounded is None:
             return None
         kinds = self._kinds.setdefault(state, _Kinds())
@@ -169,12 +171,16 @@ class StepGraphs:
         kinds.records.put(rounded, fresh)
         return fresh
 
-    def _rounded(self, kind: StepKind, state: DeviceState, slots_S: IntArray) -> StepKind | None:
+    def _rounded(self, kind: StepKind, state: DeviceState, slots_S: IntArray, *, padded: bool) -> StepKind | None:
         """The kind with bounds rounded up and its stages of sampling; None where its work is not recorded."""
         shape = kind.shape
         if self._stale or not kind.runs or shape.total > len(self._hidden_TD):
             return None
-        bounds = self._book.key(shape.total, sequences=kind.sequences, max_rows=shape.max_rows, max_kv=shape.max_kv)
+        sequences, runs = kind.sequences, kind.runs
+        if padded:
+            stop, sequences = self._book.padded_sequences(runs[-1].stop, sequences, shape.total)
+            runs = (*runs[:-1], replace(runs[-1], stop=stop))
+        bounds = self._book.key(shape.total, sequences=sequences, max_rows=shape.max_rows, max_kv=shape.max_kv)
         if bounds is None:
             return None
         # Rows that are wanted but not needed take little time, and each further kind takes a capture.
@@ -183,8 +189,8 @@ class StepGraphs:
         if wanted * self._logits_bytes > self._most_bytes:
             return None
         return StepKind(
-            sequences=kind.sequences,
-            runs=tuple(replace(run, width=1 << (run.width - 1).bit_length()) for run in kind.runs),
+            sequences=sequences,
+            runs=tuple(replace(run, width=1 << (run.width - 1).bit_length()) for run in runs),
             shape=replace(shape, max_rows=bounds.max_rows, max_kv=bounds.max_kv, wanted=wanted),
             uses=tuple(np.logical_or.reduce(state.uses[slots_S], axis=0).tolist()),
             most=state.most_reported(slots_S),
@@ -192,7 +198,7 @@ class StepGraphs:
         )
 
     def facts(self, facts_3S: IntArray) -> Tensor:
-        """A plan's facts where recorded work reads them."""
+        """Facts of a forward where recorded work reads them."""
         own_3S = self._facts_3S[:, : facts_3S.shape[1]]
         own_3S.copy_(to_device(facts_3S, self.device))
         return own_3S

@@ -53,8 +53,8 @@ class StepWork:
     def __init__(self, kind: StepKind, device: torch.device) -> None:
         self.runs, self.shape, self._device = kind.runs, kind.shape, device
 
-    def facts(self, facts_3S: IntArray) -> Tensor:
-        """A plan's facts where the work reads them."""
+    def facts(self, facts_3S: IntArray, decoding: int) -> Tensor:
+        """A plan's facts where the work reads them; its first sequences decode, so many."""
         return to_device(facts_3S, self._device)
 
     def before(self, work: Callable[[], Result]) -> Result:

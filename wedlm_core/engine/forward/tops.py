@@ -50,7 +50,7 @@ class TopWords:
 
     Attributes:
         member_H: those sequences.
-        sequences: D, of the forward.
+        sequences: of the words, at least as many as decode.
         most: K, tokens of a place.
     """
 
@@ -59,10 +59,10 @@ class TopWords:
     most: int
 
     @classmethod
-    def of(cls, state: DeviceState, slots_S: IntArray, sequences: int) -> TopWords | None:
+    def of(cls, state: DeviceState, slots_S: IntArray, decoding: int, sequences: int) -> TopWords | None:
         """Those of a forward's first sequences, which decode; None where no slot of the forward reports any."""
         most = state.most_reported(slots_S)
-        member_H = np.flatnonzero(state.tops[slots_S[:sequences]])
+        member_H = np.flatnonzero(state.tops[slots_S[:decoding]])
         return cls(member_H=member_H, sequences=sequences, most=most) if most else None
 
     def read(self, words: np.ndarray) -> TopTokens:

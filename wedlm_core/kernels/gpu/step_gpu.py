@@ -15,14 +15,14 @@ import triton.language as tl
 
 @triton.jit
 def _counts(facts, stride, context, length, sequences, decoding, SEQ_P: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Context, first KV entry, rows and decode rows of every sequence, int32 ``[SEQ_P]``; 0 after the last."""
+    """Context, first KV entry, rows and decode rows of every sequence, int32 ``[SEQ_P]``; 0 where there is none."""
     index = tl.arange(0, SEQ_P)
-    there = index < sequences
-    slot = tl.load(facts + index, mask=there, other=0)
+    slot = tl.load(facts + index, mask=index < sequences, other=-1)
+    there = slot >= 0
     prefill = tl.load(facts + stride + index, mask=there, other=0).to(tl.int32)
     start = tl.load(facts + 2 * stride + index, mask=there, other=0).to(tl.int32)
     known = tl.load(context + slot, mask=there, other=0).to(tl.int32)
-    decode = tl.load(length + slot, mask=index < decoding, other=-1).to(tl.int32) + 1
+    decode = tl.load(length + slot, mask=there & (index < decoding), other=-1).to(tl.int32) + 1
     return known, tl.where(start < 0, known, start), prefill + decode, decode
 
 
@@ -48,7 +48,7 @@ def _copy_pages(facts, page_table, columns, pages_out, deepest, BLOCK: tl.conste
     for at in range(0, deepest, BLOCK):
         page = at + tl.arange(0, BLOCK)
         inside = page < deepest
-        entry = tl.load(page_table + slot * columns + page, mask=inside, other=0)
+        entry = tl.load(page_table + slot * columns + page, mask=inside & (slot >= 0), other=0)
         tl.store(pages_out + sequence.to(tl.int64) * deepest + page, entry, mask=inside)
 
 
@@ -98,7 +98,8 @@ def pack_rows(  # type: ignore[no-untyped-def]
     """Program (BLOCK rows and picks, and the page table of one sequence): each sequence's prefill, then decode rows.
 
     Args:
-        facts: int64 ``[3, facts_stride]``: slot, prefill rows, and KV entries before (-1: those of its context).
+        facts: int64 ``[3, facts_stride]``: slot (-1: a place without a sequence, never the first), prefill rows, and KV
+            entries before (-1: those of its context).
         facts_stride: elements of a line of facts.
         context: int64 ``[slots]``, KV entries before a slot's decode rows.
         length: int64 ``[slots]``, places of its window.
@@ -109,7 +110,7 @@ def pack_rows(  # type: ignore[no-untyped-def]
         page_table: int32 ``[slots, columns]``.
         rows_out: int64 ``[3, total]``, written: token, logical position and KV entry of each row; of padding 0, 0, -1.
         picks_out: int64 ``[3, picks]``, written: row, slot and position of the token chosen, of each decode row;
-            after them row 0 for the last decoding sequence, at position 0.
+            after them row 0 for the first sequence, at position 0.
         context_out: int64 ``[S]``, written: ``context`` of each sequence.
         first_picks: int32 ``[D]``, written: the pick of each decoding sequence's head.
         cu_rows: int32 ``[S + 1]``, written: edges of the sequences' rows.
@@ -166,8 +167,8 @@ def pack_rows(  # type: ignore[no-untyped-def]
     chosen_at = position + (place <= drafts).to(tl.int64)
     _write_picks(picks_out, picks, row, pick + place, slot, chosen_at, decodes)
     spare = (row >= tl.sum(decode, axis=0)) & (row < picks)
-    last = tl.load(facts + tl.maximum(decoding - 1, 0)) + tl.zeros_like(slot)
-    _write_picks(picks_out, picks, tl.zeros_like(row), row, last, tl.zeros_like(slot), spare)
+    first_slot = tl.load(facts) + tl.zeros_like(slot)
+    _write_picks(picks_out, picks, tl.zeros_like(row), row, first_slot, tl.zeros_like(slot), spare)
 
 
 @triton.jit
@@ -245,7 +246,7 @@ def advance_windows(  # type: ignore[no-untyped-def]
     """Program (decoding sequence): commit the agreeing drafts and the token after them, refill the window, report.
 
     Args:
-        slots: int64 ``[D]``.
+        slots: int64 ``[D]``; -1 where there is no sequence, of which nothing is written.
         first_picks: int32 ``[D]``, of :func:`pack_rows`.
         chosen_token: int64 ``[R]``, the choices of the picks.
         chosen_entropy: float32 ``[R]``.
@@ -288,6 +289,8 @@ def advance_windows(  # type: ignore[no-untyped-def]
     """
     sequence = tl.program_id(0).to(tl.int64)
     slot, first = tl.load(slots + sequence), tl.load(first_picks + sequence)
+    if slot < 0:
+        return
     place = tl.arange(0, PLACES_P)
     inside = place < width
     window_token += slot * places

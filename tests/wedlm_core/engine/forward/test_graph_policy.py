@@ -37,6 +37,24 @@ def test_a_forward_is_padded_to_the_next_size(rows: int) -> None:
         assert not [s for s in book.sizes if rows <= s < size]
 
 
+@given(data=st.data(), rows=st.integers(1, 512))
+def test_padded_sequences_have_rows_and_room(data: st.DataObject, rows: int) -> None:
+    """Each sequence of a forward has a row at least, so that it is never refused for its padding."""
+    book = book_of()
+    sequences = data.draw(st.integers(1, min(64, rows)))
+    decoding, size = data.draw(st.integers(1, sequences)), book.padded(rows)
+    assert size is not None
+    stop, places = book.padded_sequences(decoding, sequences, size)
+    assert decoding <= stop <= stop + sequences - decoding <= places <= min(64, size)
+    assert book.key(size, sequences=places, max_rows=1, max_kv=1) is not None
+
+
+def test_a_draining_job_has_few_kinds_of_forwards() -> None:
+    book = book_of()
+    sizes = {count: book.padded(count) for count in range(1, 65)}
+    assert len({(size, *book.padded_sequences(count, count, size)) for count, size in sizes.items() if size}) == 11
+
+
 def test_buckets_end_at_the_longest_sequence() -> None:
     assert kv_buckets(5000) == [1024, 4096, 5000]
     assert kv_buckets(300) == [300]
