@@ -57,6 +57,7 @@ class Found:
         recorded: graphs of the work around it that were captured.
         event_waits, steps: waits for a forward's results, and engine steps.
         used: calls that concern the current device, counted per device.
+        recompiled: arguments whose values alone made Triton compile a kernel again, by the kernel's name.
     """
 
     tokens: list[list[int]]
@@ -71,6 +72,7 @@ class Found:
     event_waits: int = 0
     steps: int = 0
     used: dict[str, int]
+    recompiled: dict[str, list[str]]
 
 
 def mixed() -> list[Request]:
@@ -105,6 +107,7 @@ def both(
     weights = model(folder, device)
     pretend.LOG.clear()
     engine = Engine(weights, tokenizer, config)
+    pretend.LOG.launches.clear()  # those of a start may be of other sizes than a job's
     return found_of(engine, run(engine, requests, at_once), expected)
 
 
@@ -128,7 +131,21 @@ def found_of(engine: Engine, done: list[Generation], expected: list[Generation])
         recorded=steps.recorded if (steps := getattr(engine._runner.launch, "steps", None)) else 0,
         event_waits=pretend.LOG.event_waits,
         used={str(device): count for device, count in pretend.LOG.used.items()},
+        recompiled=recompiled(),
     )
+
+
+def recompiled() -> dict[str, list[str]]:
+    """See :class:`Found`; of all launches in the log."""
+    kinds: dict[object, set[tuple[tuple[str, str], ...]]] = {}
+    for launch in pretend.LOG.launches:
+        kinds.setdefault((launch.name, launch.made.constants), set()).add(launch.made.facts)
+    found: dict[str, set[str]] = {}
+    for (name, _), variants in kinds.items():  # type: ignore[misc]
+        same = set.intersection(*map(set, variants))
+        if len(variants) > 1:
+            found.setdefault(name, set()).update(argument for one in variants for argument, _ in {*one} - same)
+    return {name: sorted(arguments) for name, arguments in found.items()}
 
 
 def steady(folder: Path, params: Sequence[SamplingParams], **settings: Any) -> Found:
@@ -182,6 +199,7 @@ def one_slot_elsewhere(folder: Path) -> Found:
     expected = run(Engine(model(folder, "cpu"), Tokenizer.load(folder), plain), requests)
     pretend.LOG.clear()
     llm = LLM(str(folder), config=config, device="cuda:1", dtype="float32")
+    pretend.LOG.launches.clear()
     done: list[Generation] = []
     thread = threading.Thread(target=lambda: done.extend(run(llm.engine, requests)))
     thread.start()
@@ -209,6 +227,7 @@ def scores(folder: Path) -> Found:
     engines = [Engine(model(folder, "cpu"), Tokenizer.load(folder), replace(CONFIG, attention="auto", overlap="auto"))]
     pretend.LOG.clear()
     engines.append(Engine(model(folder, "cuda"), Tokenizer.load(folder), CONFIG))
+    pretend.LOG.launches.clear()
     found = []
     for engine in engines:
         engine.add(requests_of([[7, 8, 9]], SamplingParams(max_tokens=4, ignore_eos=True))[0])
@@ -305,6 +324,18 @@ def captures_fail(folder: Path, number: int) -> Found:
     return found
 
 
+def draining(folder: Path) -> Found:
+    """A job's sequences end one after the other: kinds of forwards are few, and no kernel is compiled for one of them.
+
+    Logits come in two chunks, of which the second begins where rows may not be aligned.
+    """
+    base = SamplingParams(ignore_eos=True)
+    chosen = [replace(base, strategy="autoregressive", max_tokens=2 + 2 * i, temperature=0.8) for i in range(7)]
+    prompts = [[(11 * i + 5 * j) % 300 for j in range(1 + i % 3)] for i in range(len(chosen))]
+    with patch.object(step_graphs, "_USES", 1):
+        return both(folder, requests_of(prompts, chosen), logits_chunk_rows=9)
+
+
 def adjusted(folder: Path) -> Found:
     """Captured work reads lists at their present places: those of later sequences are more, longer and elsewhere."""
     base = SamplingParams(max_tokens=7, window_size=3, ignore_eos=True)
@@ -334,6 +365,7 @@ SCENARIOS: dict[str, Callable[[Path], Found]] = {
     "buffers_refuse": buffers_refuse,
     "first_capture_fails": lambda folder: captures_fail(folder, 5),
     "second_capture_fails": lambda folder: captures_fail(folder, 6),
+    "draining": draining,
     "adjusted": adjusted,
     "reported": reported,
     "graphs": lambda folder: both(folder, mixed(), at_once=3),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from testing.pretend.guard import guard
-from testing.pretend.state import LOG, STATE, Launch, MixError, place
+from testing.pretend.state import LOG, STATE, Launch, MixError, Variant, place
 from testing.pretend.tensors import DeviceTensor
 
 _running = threading.Lock()  # the interpreter runs one program at a time
@@ -36,6 +36,24 @@ def _checked_device(name: str, args: Any) -> int:
     return guard().device
 
 
+def _variant(kernel: Any, args: Sequence[Any], options: dict[str, Any]) -> Variant:
+    """The variant of a kernel that Triton would compile for a launch, as Triton itself tells variants apart."""
+    from triton.backends.compiler import BaseBackend
+    from triton.runtime.jit import native_specialize_impl
+
+    def named(option: str) -> set[str]:
+        return {kernel.arg_names[x] if isinstance(x, int) else x for x in kernel.kwargs.get(option) or ()}
+
+    plain, anywhere = named("do_not_specialize"), named("do_not_specialize_on_alignment")
+    found = {
+        name: native_specialize_impl(BaseBackend, value, False, name not in plain, name not in anywhere)
+        for name, value in zip(kernel.arg_names, args, strict=False)
+    }
+    tensors = tuple((name, kind) for name, (kind, _) in found.items() if kind.startswith("*"))
+    facts = (f"{fact}" if kind.startswith("*") else f"{kind} {fact}" for kind, fact in found.values())
+    return Variant(constants=(*tensors, *options.items()), facts=tuple(zip(found, facts, strict=True)))
+
+
 def interpret_launches() -> None:
     """Let Triton's interpreter run kernels on the contents of device tensors (needs ``TRITON_INTERPRET=1``)."""
     from triton.runtime import interpreter
@@ -46,7 +64,7 @@ def interpret_launches() -> None:
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         name = self.fn.__name__
-        LOG.launches.append(Launch(name, _checked_device(name, args)))
+        LOG.launches.append(Launch(name, _checked_device(name, args), _variant(self, args, options)))
         inner = [a.inner if isinstance(a, DeviceTensor) else a for a in args]
         if "LIBM" in options:  # there is no device math library
             options["LIBM"] = False

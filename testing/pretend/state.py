@@ -18,9 +18,22 @@ class WaitError(RuntimeError):
     """The host waited for the device where that is not allowed."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A kernel as it is compiled.
+
+    Attributes:
+        constants: types of its arguments, its constants and its options, by name.
+        facts: facts of the arguments' values that the compiler uses, such as "divisible by 16", by name.
+    """
+
+    constants: tuple[tuple[str, Any], ...]
+    facts: tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a Triton kernel: its name, its device, and the recorder's result."""
+    """One launch of a Triton kernel: its name, its device, and its variant, or the recorder's result."""
 
     name: str
     device: int

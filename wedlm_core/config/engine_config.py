@@ -157,8 +157,8 @@ class EngineConfig:
             the choice of ``attention="auto"`` on CPU; name "sdpa" for padded torch attention.
         attention: backend name or "auto" (:mod:`wedlm_core.attention.backends`).
         logits_chunk_rows: most rows of logits in memory at once.
-        logits_chunk_bytes: most bytes of logits in memory at once, in float32. The default is 441 rows of a vocabulary
-            of 151,936.
+        logits_chunk_bytes: most bytes of logits in memory at once, in float32. The default is 512 rows of a vocabulary
+            of 151,936, which are whole tiles of a GPU's products.
         seed: run seed for requests without a seed.
         step_cost: cost of a forward, for ``window_size="auto"``; None measures it once per model, device, dtype
             and thread count, and stores it in the user's cache folder.
@@ -198,7 +198,7 @@ class EngineConfig:
     batch_invariant: bool | Literal["auto"] = "auto"
     attention: str = "auto"
     logits_chunk_rows: int = 1024
-    logits_chunk_bytes: int = 256 << 20
+    logits_chunk_bytes: int = 297 << 20
     seed: int = 0
     step_cost: StepCost | None = None
     streaming: StreamingSwitches = field(default_factory=StreamingSwitches)

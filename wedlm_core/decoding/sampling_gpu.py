@@ -106,7 +106,7 @@ def choose_gpu(
             count * groups, groups, splits, count, vocab, bits_UW.shape[1], mask_token_id, vocab_limit, rows.most,
             FILTERED=bool(filters), ADJUSTED=adjusted, ALLOWED=allowed is not None, REPORTED=reported,
             TWO_HEATS=two_heats, LIBM=logits_RV.is_cuda, TILE=tile, GROUPS=_power_of_two(groups),
-            SPLITS=_power_of_two(splits), num_warps=_COMBINING_WARPS,
+            num_warps=_COMBINING_WARPS,
         )  # fmt: skip
     return choice
 

@@ -19,7 +19,7 @@ for the forward in flight and plans exactly, which is also when sequences are pr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,6 +81,7 @@ def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) ->
         model_runner.run_device_rows, book, inputs, holds=lambda: (model.cos, model.sin), device=device
     )
     graphs.capture_first()
+    _run_head(model_runner, head_rows(book.sizes, config.logits_rows(model.config.vocab_size), model_runner.padding))
     steps = StepGraphs(
         book,
         sequences=config.max_num_seqs,
@@ -89,10 +90,23 @@ def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) ->
         hidden_size=model.config.hidden_size,
         dtype=model.dtype,
         device=device,
-        logits_bytes=4 * model.config.vocab_size,
+        logits_bytes=model.dtype.itemsize * model.config.vocab_size,
         most_bytes=config.graph_bytes // 2,
     )
     return AsyncLaunch(model_runner, graphs, steps)
+
+
+def head_rows(sizes: Sequence[int], most: int, padding: int) -> list[int]:
+    """Numbers of rows, up to ``most``, whose products with the head are of every kind that occurs in a job."""
+    return sorted({min(size + -size % padding, most) for size in sizes})
+
+
+@torch.inference_mode()
+def _run_head(model_runner: ModelRunner, counts: Sequence[int]) -> None:
+    """Compile the head's kernels now: it is no part of captured forwards, and its first use would halt a job."""
+    model = model_runner.model
+    for count in counts:
+        model_runner.head(torch.zeros(count, model.config.hidden_size, dtype=model.dtype, device=model_runner.device))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ SHARES: tuple[tuple[str, ...], ...] = (
         "scores",
         "buffers_refuse",
         "first_capture_fails",
+        "draining",
     ),
     (
         "eager",
@@ -87,6 +88,19 @@ def test_a_steady_state_waits_for_nothing_but_one_outcome_a_step(found: dict[str
     for name in ("steady_mixed", "steady_auto"):
         assert 1 < found[name]["event_waits"] <= found[name]["steps"], name
     assert found["steady_mixed"]["replays"] > 0
+
+
+def test_no_kernel_is_compiled_again_for_the_values_of_its_arguments(found: dict[str, Any]) -> None:
+    """As when a pointer is aligned in some forwards alone: such a compilation halts a job in its middle."""
+    jobs = {
+        name: one for name, one in found.items() if name != "traced"
+    }  # which has a second engine, with another pool
+    assert {name: one.get("recompiled") for name, one in jobs.items() if one.get("recompiled") != {}} == {}
+
+
+def test_a_job_that_drains_records_the_work_of_few_kinds_of_forwards(found: dict[str, Any]) -> None:
+    """With 7 sequences to 1 there are 4 sizes; were numbers of sequences not rounded, 16 parts would be recorded."""
+    assert 0 < found["draining"]["recorded"] <= 12
 
 
 def test_the_scenarios_do_what_they_are_named_after(found: dict[str, Any]) -> None:

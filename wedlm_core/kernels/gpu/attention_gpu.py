@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["sequences", "total_rows"])
+@triton.jit(do_not_specialize=["sequences", "total_rows"], do_not_specialize_on_alignment=["kv_lengths"])
 def place_tiles(  # type: ignore[no-untyped-def]
     cu_rows, kv_lengths, places, sequences, total_rows, BLOCK_Q: tl.constexpr, CHUNK: tl.constexpr
 ):
@@ -151,7 +151,7 @@ def _write(  # type: ignore[no-untyped-def]
         tl.store(out + out_at[:, None] * DIM + place[None, :], context.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["splits", "pages_stride"])
+@triton.jit(do_not_specialize=["splits", "pages_stride"], do_not_specialize_on_alignment=["totals"])
 def attend_tiles(  # type: ignore[no-untyped-def]
     q, k, v, out, parts, tops, totals, places, pages, scale, splits, pages_stride, q_row_stride, q_head_stride,
     num_entries, HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, DIM: tl.constexpr,
@@ -204,7 +204,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     _write(acc, top, total, out, parts, tops, totals, out_at, split, splits, place, real, inside, DIM, SPLIT)
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["totals"])
 def join_splits(  # type: ignore[no-untyped-def]
     parts,
     tops,

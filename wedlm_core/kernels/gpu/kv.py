@@ -26,7 +26,7 @@ def _entry(x, like, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
     return x.to(like)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["entries"])
 def _write(  # type: ignore[no-untyped-def]
     k_in,
     v_in,

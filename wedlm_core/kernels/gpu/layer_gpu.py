@@ -55,7 +55,7 @@ def _normed(first, second, weight, place, real, eps, HALF: tl.constexpr, dtype: 
     return first, second
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions"])
 def _norm_rope(  # type: ignore[no-untyped-def]
     qkv,
     positions,

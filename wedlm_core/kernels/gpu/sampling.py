@@ -100,8 +100,12 @@ def _sharpness(heat, hidden):  # type: ignore[no-untyped-def]
     return tl.where(warm & hidden, 1.0 / tl.where(warm, heat, 1.0), 1.0)
 
 
-# Not specialised: a kernel is compiled once per vocabulary, not again for one row, 16 tiles and so on.
-@triton.jit(do_not_specialize=["plane", "words", "mask_token", "vocab_limit", "tiles", "groups", "groups_each"])
+# Not specialised: a kernel is compiled once per vocabulary, not again for one row, 16 tiles and so on, nor where the
+# rows of a chunk begin.
+@triton.jit(
+    do_not_specialize=["plane", "words", "mask_token", "vocab_limit", "tiles", "groups", "groups_each"],
+    do_not_specialize_on_alignment=["position_ptr"],
+)
 def reduce_tiles(  # type: ignore[no-untyped-def]
     logits_ptr,
     row_stride,
@@ -296,7 +300,10 @@ def _choose_row(  # type: ignore[no-untyped-def]
 
 
 # Of 8 warps whether or not rows are filtered: sums depend on how they are shared out.
-@triton.jit(do_not_specialize=["plane", "groups", "splits", "rows", "words", "mask_token", "vocab_limit", "most"])
+@triton.jit(
+    do_not_specialize=["plane", "groups", "splits", "rows", "words", "mask_token", "vocab_limit", "most"],
+    do_not_specialize_on_alignment=["position_ptr", "slot_ptr"],
+)
 def combine_tiles(  # type: ignore[no-untyped-def]
     logits_ptr,
     row_stride,
@@ -338,7 +345,6 @@ def combine_tiles(  # type: ignore[no-untyped-def]
     LIBM: tl.constexpr,
     TILE: tl.constexpr,
     GROUPS: tl.constexpr,
-    SPLITS: tl.constexpr,
 ):
     """Some rows' tokens (int64), entropies and log-probabilities (float32, nats), each ``[R]``.
 
@@ -359,11 +365,11 @@ def combine_tiles(  # type: ignore[no-untyped-def]
         FILTERED: whether any row may be filtered.
         ADJUSTED: whether any row may be adjusted.
         REPORTED: whether any row may report its most likely tokens.
-        GROUPS, SPLITS: groups and splits, rounded up to powers of two.
+        GROUPS: groups, rounded up to a power of two; there are no more splits.
     """
     scratch_ptr += tl.program_id(0).to(tl.int64) * (vocab + TILE)
     for row in range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
-        split = tl.arange(0, SPLITS)
+        split = tl.arange(0, GROUPS)
         score = tl.load(best_ptr + row * splits + split, mask=split < splits, other=-float("inf"))
         place = tl.load(place_ptr + row * splits + split, mask=split < splits, other=_NO_TOKEN)
         token = tl.min(tl.where(score == tl.max(score, axis=0), place, _NO_TOKEN), axis=0)

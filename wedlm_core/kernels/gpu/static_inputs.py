@@ -9,7 +9,11 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["size", "sequences", "room", "columns_in", "columns_out"])
+# Aligned in some forwards alone: were it specialised, it would be compiled again while a job runs.
+@triton.jit(
+    do_not_specialize=["size", "sequences", "room", "columns_in", "columns_out"],
+    do_not_specialize_on_alignment=["position_in", "length_in"],
+)
 def fill_inputs(  # type: ignore[no-untyped-def]
     id_in,
     position_in,

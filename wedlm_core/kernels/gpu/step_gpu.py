@@ -64,7 +64,8 @@ def _write_picks(picks_out, picks, row, pick, slot, position, real):  # type: ig
 @triton.jit(
     do_not_specialize=[
         "facts_stride", "sequences", "decoding", "total", "picks", "deepest", "places", "positions", "columns",
-    ]
+    ],
+    do_not_specialize_on_alignment=["kv_lengths"],
 )  # fmt: skip
 def pack_rows(  # type: ignore[no-untyped-def]
     facts,
