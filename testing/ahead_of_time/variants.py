@@ -60,7 +60,9 @@ class _Attention:
 
 # Tiles of 16 to 128 query rows for decoding, with and without splits, and for prefill; pages smaller than a block;
 # unused sequences; invariance.
+_WINDOW = _Attention(rows=32, sequences=64)
 _FULL = (
+    _WINDOW,
     *(_Attention(rows=rows, sequences=sequences) for rows in (1, 8, 16, 64, 512) for sequences in (1, 128)),
     *(_Attention(rows=rows, sequences=1, page_size=16) for rows in (1, 64, 512)),
     _Attention(rows=4, sequences=256),
@@ -69,6 +71,7 @@ _FULL = (
 _FEW = (
     _Attention(rows=1, sequences=1),
     _Attention(rows=512, sequences=128),
+    _WINDOW,
     _Attention(rows=17, sequences=8, invariant=True),
 )
 _SAMPLERS: tuple[dict[str, Any], ...] = (  # rows, and which parts of the kernels they need; the last one needs all
@@ -98,7 +101,7 @@ def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = 
         for dtype in (torch.bfloat16,) if brief else (torch.bfloat16, torch.float32):
             label = f"{name} {str(dtype).removeprefix('torch.')}"
             main = number == 0 and dtype == torch.bfloat16
-            few = _FEW[:2] if brief else _FEW
+            few = _FEW[:3] if brief else _FEW
             for kind in _FULL if main and not brief else few:
                 yield from _taken(f"{label} {kind}", partial(_attend, one, dtype, kind, None))
             if eight_bits and main:

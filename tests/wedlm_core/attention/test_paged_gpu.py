@@ -156,6 +156,14 @@ def test_tiles_of_windows_and_prefill_have_64_query_rows_on_hopper() -> None:
     assert (ampere.block_q, ampere.block_n, ampere.warps, ampere.skip_mask) == (64, 32, 8, True)
 
 
+def test_a_window_that_takes_two_tiles_has_a_larger_one() -> None:
+    for rows in (17, 31, 32):
+        launch = plan_of(decoding(64, rows=rows, max_rows=64), group=4).choose(HOPPER)
+        assert (launch.block_q, launch.block_n, launch.warps, launch.skip_mask) == (32, 64, 8, False)
+    for rows, most in ((16, 64), (33, 64), (24, 256)):  # the last are windows beside a prompt: it would slow them down
+        assert plan_of(decoding(64, rows=rows, max_rows=most), group=4).choose(HOPPER).block_q == 16
+
+
 def test_one_long_sequence_beside_many_short_ones_leaves_their_tiles_small() -> None:
     assert plan_of(device_rows([1] * 255 + [256], [99] * 256)).choose(HOPPER).block_q == 8
 
