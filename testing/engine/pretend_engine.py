@@ -327,7 +327,7 @@ def captures_fail(folder: Path, number: int) -> Found:
 def draining(folder: Path) -> Found:
     """A job's sequences end one after the other: kinds of forwards are few, and no kernel is compiled for one of them.
 
-    Logits come in two chunks, of which the second begins where rows may not be aligned.
+    Logits come in two chunks; the second begins where rows may not be aligned.
     """
     base = SamplingParams(ignore_eos=True)
     chosen = [replace(base, strategy="autoregressive", max_tokens=2 + 2 * i, temperature=0.8) for i in range(7)]

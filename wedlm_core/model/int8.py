@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kernels.rounding import RoundedRows, rounded
-from wedlm_core.model.int8_gpu import multiply_int8_gpu, rounded_gpu
+from wedlm_core.model.int8_gpu import kinds_of_tiles, multiply_int8_gpu, rounded_gpu
 
 _FLOAT32_INPUTS = 2**24 // 127**2
 
@@ -35,15 +35,17 @@ def has_gpu_kernels(device: torch.device) -> bool:
 def why_no_gpu_products(device: torch.device) -> str | None:
     """Why :func:`multiply_int8_gpu` may not be used on a device; None if extreme values give exact sums."""
     weight_OI, one = _extreme_weights(device), torch.ones((), device=device)
-    for rows in (1, 20, 40, 70, 200, 300):  # as many kinds of tiles
+    for tiles in kinds_of_tiles():
+        rows = tiles.rows + 3
         byte_RI = weight_OI[torch.arange(rows, device=device) % len(weight_OI)].contiguous()
         given = RoundedRows(byte_RI, one.expand(rows).contiguous())
         try:
-            found = multiply_int8_gpu(given, weight_OI, one.expand(len(weight_OI)).contiguous(), None, torch.float32)
+            scale_O = one.expand(len(weight_OI)).contiguous()
+            found = multiply_int8_gpu(given, weight_OI, scale_O, None, torch.float32, tiles)
         except Exception as error:  # a compiler or driver may raise anything
             return f"a product of int8 rows failed ({type(error).__name__}: {error})"
         if not torch.equal(found, exact_sums(byte_RI, weight_OI).float()):
-            return f"a product of {rows} int8 rows cuts off large sums"
+            return f"a product of int8 rows in {tiles} cuts off large sums"
     return None
 
 

@@ -104,6 +104,13 @@ def tiles_of(rows: int, outputs: int) -> Tiles:
     return Tiles(rows=128, outputs=64, inputs=128, warps=8, stages=3 if high * -(-outputs // 64) > _MANY_TILES else 4)
 
 
+def kinds_of_tiles() -> list[Tiles]:
+    """All tiles that :func:`tiles_of` chooses for any product."""
+    counts = [most + 1 for most, _ in _UP_TO_256_ROWS]
+    outputs = (1, _FEW_OUTPUTS + 1, _MANY_OUTPUTS)
+    return list(dict.fromkeys(tiles_of(count, width) for count in (1, *counts, 1 << 12) for width in outputs))
+
+
 def _int4_tiles_of(rows: int, *, hopper: bool = True) -> Tiles:
     """Expanding weights takes the time: tiles with few of them at once.
 

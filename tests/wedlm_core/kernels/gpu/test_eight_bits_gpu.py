@@ -307,6 +307,15 @@ def test_rows_are_rounded_where_norms_and_gates_are_computed(monkeypatch: pytest
     assert calls == {"add_rms_norm_int8": 2 * layers, "silu_mul_int8": layers, "add_rms_norm": 1}, "the last norm"
 
 
+def test_every_kind_of_tiles_is_tried_on_a_device_before_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[Tiles]()
+    plain = int8.multiply_int8_gpu
+    monkeypatch.setattr(int8, "multiply_int8_gpu", lambda *given: (tried.append(given[-1]), plain(*given))[1])
+    assert int8.why_no_gpu_products.__wrapped__(DEVICE) is None
+    outputs = (1, 96, 1024, 4096, 4097, 6144, 16383, 16384, 24576, 151936)
+    assert set(tried) == {tiles_of(rows, some) for rows in (*range(1, 600), 1024, 8192) for some in outputs}
+
+
 def test_products_that_cut_off_large_sums_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert int8.why_no_gpu_products.__wrapped__(DEVICE) is None
     plain = int8.multiply_int8_gpu
