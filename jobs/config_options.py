@@ -17,6 +17,7 @@ import yaml
 from pipeline import RunConfig
 from pipeline.codec import literal_secrets, masked
 from pipeline.config import INPUT_FORMATS, LONG_PROMPTS, MODES, OUTPUT_FORMATS
+from pipeline.settings.reasoning import NAMED
 from wedlm_core.sampling_params import Strategy
 
 _QUOTED = re.compile(r"'[^'<>]{2,}'")
@@ -151,6 +152,9 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
                 "Generate JSON of this schema: a file, or the schema itself.", type=parse_schema, metavar="FILE"),
         _option("--choices", "sampling.structured_outputs.choice", "Generate one of these texts.", nargs="+",
                 metavar="TEXT"),
+        _option("--reasoning-parser", "reasoning_parser",
+                "Write the text in <think> tags to the column reasoning, and the answer after it to text.",
+                choices=list(NAMED)),
     ),
     "actors and failures": (
         _option("--actors", "actors", "Start this many actors, or a number in this range that follows the work (1).",

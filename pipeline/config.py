@@ -43,6 +43,7 @@ from pipeline.settings.pools import (
     pool_config,
 )
 from pipeline.settings.pools import require as _require
+from pipeline.settings.reasoning import REASONING, Tags, tags_of
 from pipeline.settings.scoring import Score, score_columns, task_of
 from pipeline.settings.template import check_template
 
@@ -100,6 +101,8 @@ class RunConfig:
         label_probabilities: of outputs that are one of some choices (``sampling.structured_outputs``: ``choice``, or
             JSON of a schema that is one ``enum``), write the column ``label_probabilities``: the model's probability
             of each choice after the prompt. Null for a row whose own form is another one.
+        reasoning_parser: "think", or a list of two tags such as ``["<think>", "</think>"]``: the text between them goes
+            to the column ``reasoning``, and ``text`` is the answer after it.
         parse: name of a column -> :class:`~pipeline.settings.parsing.Parse`: a value read from each text, such as a
             score (``{score: {pattern: "Score: ([0-9]+)", type: int64}}``); null where the text has none. With
             ``sampling.structured_outputs.json``, and no schemas of rows' own, there is a column ``parsed`` by itself.
@@ -178,6 +181,7 @@ class RunConfig:
     sampling_columns: Mapping[str, str] = field(default_factory=dict)
     task: Score | None = None
     label_probabilities: bool = False
+    reasoning_parser: str | Sequence[str] | None = None
     parse: Mapping[str, Parse] = field(default_factory=dict)
     on_long_prompt: Literal["fail", "truncate_left", "truncate_right"] = "fail"
     special_tokens_in_text: Literal["control", "text", "fail"] = "control"
@@ -230,6 +234,8 @@ class RunConfig:
                  given, "a mapping of names to values", "Write {enable_thinking: false}, or leave it out.")  # fmt: skip
         object.__setattr__(self, "chat_template_kwargs", dict(given))
         object.__setattr__(self, "parse", parse_settings(self.parse))
+        if self.reasoning is not None and not isinstance(self.reasoning_parser, str):
+            object.__setattr__(self, "reasoning_parser", list(self.reasoning_parser or ()))
         object.__setattr__(self, "task", task_of(self.task))
         for name in _OPTIONS:
             _check_options(name, getattr(self, name))
@@ -290,7 +296,17 @@ class RunConfig:
     def parsed(self) -> dict[str, Parse]:
         """Every column that is read out of the texts: those of ``parse``, and that of a JSON schema of the run."""
         per_row = self.input_format == "openai-batch" or "structured_outputs" in self.sampling_columns
-        return parsed_columns(self.parse, self.sampling.structure, per_row=per_row)
+        found = parsed_columns(self.parse, self.sampling.structure, per_row=per_row)
+        if self.reasoning is None:
+            return found
+        # The tag is not in the answer any more.
+        close = self.reasoning.close
+        return {name: replace(own, after=None) if own.after == close else own for name, own in found.items()}
+
+    @property
+    def reasoning(self) -> Tags | None:
+        """The tags around the reasoning that is taken apart; None: it is not."""
+        return tags_of(self.reasoning_parser)
 
     @property
     def score_columns(self) -> list[pa.Field]:
@@ -327,6 +343,8 @@ class RunConfig:
             check_template(self.prompt_template)
 
     def _check_task(self) -> None:
+        _require(self.reasoning is None or REASONING not in self.parse, "parse", REASONING,
+                 "reasoning_parser makes a column of this name", "Rename this one.")  # fmt: skip
         if self.task is None:
             return
         rule, remedy = "task=Score generates nothing", "Leave it out; sampling.logprobs=True is taken."
@@ -334,7 +352,7 @@ class RunConfig:
         differ = [f.name for f in fields(plain) if getattr(self.sampling, f.name) != getattr(plain, f.name)]
         for name in differ:
             _require(False, f"sampling.{name}", getattr(self.sampling, name), rule, remedy)
-        for name in ("sampling_columns", "label_probabilities"):
+        for name in ("sampling_columns", "label_probabilities", "reasoning_parser"):
             _require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
 
     def _check_actors(self) -> None:

@@ -58,6 +58,9 @@ RESULT_FIELDS: tuple[pa.Field, ...] = (
     pa.field("timings", TIMINGS_TYPE),
 )
 
+REASONING_FIELD = pa.field("reasoning", pa.string())
+"""Stands after ``text`` where the run takes the reasoning apart; ``text`` is the answer then."""
+
 DATA_COLUMNS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "error", "retry", "seed")
 """Result columns that another run with the same settings reproduces byte for byte, as it does the input columns."""
 
@@ -65,7 +68,11 @@ DATA_COLUMNS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", 
 def data_columns(schema: pa.Schema, inputs: int, prefix: str = "") -> list[str]:
     """Names of the data columns of an output whose first ``inputs`` columns are the input's."""
     results = schema.names[inputs:]
-    return [*schema.names[:inputs], *(prefix + name for name in DATA_COLUMNS if prefix + name in results)]
+    found = [prefix + name for name in DATA_COLUMNS if prefix + name in results]
+    reasoning = prefix + REASONING_FIELD.name  # a column that is read out of the text, further on, may have this name
+    if results[results.index(f"{prefix}text") + 1 :][:1] == [reasoning]:
+        found.append(reasoning)
+    return [*schema.names[:inputs], *found]
 
 
 DEAD_FIELDS: tuple[pa.Field, ...] = (
@@ -83,6 +90,7 @@ def result_fields(
     token_ids: bool,
     logprobs: bool,
     top_logprobs: bool = False,
+    reasoning: bool = False,
     prefix: str = "",
     scores: Sequence[pa.Field] = (),
     parsed: Sequence[pa.Field] = (),
@@ -94,7 +102,9 @@ def result_fields(
         "top_logprobs": top_logprobs,
     }
     left_out = {name for name, wanted in optional.items() if not wanted}
-    every = (*(field for field in RESULT_FIELDS if field.name not in left_out), *scores, *parsed)
+    every = [*(field for field in RESULT_FIELDS if field.name not in left_out), *scores, *parsed]
+    if reasoning:
+        every.insert(1 + [field.name for field in every].index("text"), REASONING_FIELD)
     return [field.with_name(prefix + field.name) for field in every]
 
 

@@ -36,7 +36,7 @@ EXPORT_FORMATS = ("openai-batch",)
 _SCRATCH = ".wedlm-export-{}"
 """Folder of the unfinished file of a name, in the folder of that file."""
 _RESULTS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "prompt_tokens", "completion_tokens",
-            "model", "logprobs", "top_logprobs")  # fmt: skip
+            "reasoning", "model", "logprobs", "top_logprobs")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,10 +254,11 @@ def _line(ids: Mapping[str, str], row_id: str, response: Any, error: Any) -> str
 
 
 def _chat_choice(sample: Mapping[str, Any], decode: Decode) -> Mapping[str, Any]:
-    asked = sample["logprobs"] is not None
+    asked, reasoning = sample["logprobs"] is not None, sample.get("reasoning")
+    apart = {} if reasoning is None else {"reasoning_content": reasoning}
     return {
         "index": sample["sample_index"],
-        "message": {"role": "assistant", "content": sample["text"], "refusal": None},
+        "message": {"role": "assistant", "content": sample["text"], "refusal": None, **apart},
         "logprobs": {"content": _chat_logprobs(sample, decode), "refusal": None} if asked else None,
         "finish_reason": sample["finish_reason"],
     }
@@ -294,7 +295,10 @@ def _logprobs(sample: Mapping[str, Any], decode: Decode) -> Mapping[str, Any]:
         "top_logprobs": None
         if sample["top_logprobs"] is None
         else [{decode(token): nats for token, nats in reversed(top)} for _, _, top in _tokens(sample)],
-        "text_offset": list(itertools.accumulate(map(len, texts), initial=0))[:-1],
+        # Tokens of the reasoning are in none of the texts.
+        "text_offset": None
+        if sample.get("reasoning") is not None
+        else list(itertools.accumulate(map(len, texts), initial=0))[:-1],
     }
 
 

@@ -44,6 +44,7 @@ class RunFields(TypedDict, total=False):
     sampling_columns: Mapping[str, str]
     task: Score | Mapping[str, Any] | None
     label_probabilities: bool
+    reasoning_parser: str | Sequence[str] | None
     parse: Mapping[str, Parse | Mapping[str, Any]]
     on_long_prompt: Literal["fail", "truncate_left", "truncate_right"]
     special_tokens_in_text: Literal["control", "text", "fail"]

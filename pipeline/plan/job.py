@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError, SourceError
 from pipeline.fingerprint import fingerprint_fields
 from pipeline.plan.units import check_any_rows
 from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
+from pipeline.settings.reasoning import REASONING
 from pipeline.settings.template import WHOLE_ROW, PromptTemplate
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import FileSource, SlicedSource, Source
@@ -137,9 +138,10 @@ class Job:
 
     @property
     def own_columns(self) -> list[str]:
-        """Names of the columns of scores, and of those that are parsed of the text."""
-        scores = [self.config.column_prefix + field.name for field in self.config.score_columns]
-        return [*scores, *self.parsed_columns]
+        """Names of the columns of scores, of the reasoning, and of those that are parsed of the text."""
+        prefix, config = self.config.column_prefix, self.config
+        scores = [prefix + field.name for field in config.score_columns]
+        return [*scores, *([] if config.reasoning is None else [prefix + REASONING]), *self.parsed_columns]
 
 
 def resolve_job(
@@ -178,7 +180,8 @@ def resolve_job(
     columns = pa.schema(kept, metadata=source.schema.metadata if leading is None else leading.metadata)
     parsed = config.parsed
     scores = config.score_columns
-    check_collisions(columns.names, config.column_prefix, [*(field.name for field in scores), *parsed])
+    own = [*(field.name for field in scores), *parsed, *([] if config.reasoning is None else [REASONING])]
+    check_collisions(columns.names, config.column_prefix, own)
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
     requests = kind == "request"  # any of them may ask for all of it
@@ -186,6 +189,7 @@ def resolve_job(
         token_ids=config.include_token_ids,
         logprobs=requests or bool(config.sampling.logprobs) or per_row is not None,
         top_logprobs=requests or config.sampling.top_logprobs > 0 or counted,
+        reasoning=config.reasoning is not None,
         prefix=config.column_prefix,
         scores=scores,
         parsed=[parse.field(name) for name, parse in parsed.items()],

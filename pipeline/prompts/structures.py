@@ -136,6 +136,25 @@ def special_token(config: RunConfig, text: str) -> int | None:
     return _special_ids(resolved_model(config).tokenizer).get(text)
 
 
+def with_special_tags(config: RunConfig, tags: Sequence[str], text: str, ids: Sequence[int]) -> str:
+    """A text with those of ``tags`` that are special tokens of the model, where each came first.
+
+    Args:
+        config: names the model.
+        tags: in the order in which they stand in a text.
+        text: of a generation.
+        ids: its tokens.
+    """
+    end = len(ids)
+    for tag in reversed(tags):
+        token = special_token(config, tag)
+        if token is not None and token in ids[:end]:
+            end = ids.index(token)
+            place = len(resolved_model(config).tokenizer.decode(ids[:end]))
+            text = text[:place] + tag + text[place:]
+    return text
+
+
 def with_tag(config: RunConfig, tag: str, token: int, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> pa.ChunkedArray:
     """Texts with a special token where it came first; those without it as they are."""
     decode = resolved_model(config).tokenizer.decode

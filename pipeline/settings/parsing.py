@@ -88,6 +88,7 @@ UNPARSED = {
     "length": "cut at max_tokens",
     "invalid": "no JSON of this form",
     "range": "a value that its type cannot hold",
+    "alone": "without an answer after it",
 }
 """Why a value of JSON, or a part of it, is null -> in words."""
 

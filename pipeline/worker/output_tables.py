@@ -15,13 +15,17 @@ from pipeline.causes import added_causes, cause_of, example_of
 from pipeline.codec import DRAFT_COUNTS, RowResult
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import retried_rows
-from pipeline.prompts.structures import special_token, with_tag
-from pipeline.prompts.tokenize import RAW_TEXT
+from pipeline.prompts.model_files import resolved_model
+from pipeline.prompts.structures import special_token, with_special_tags, with_tag
+from pipeline.prompts.tokenize import PROMPT_IDS, RAW_TEXT
 from pipeline.schema import data_columns
 from pipeline.settings.parsing import Parse
+from pipeline.settings.reasoning import REASONING, Tags
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
 
+_PROMPT_END = 32
+"""Tokens at the end of a prompt among which a tag is looked for."""
 _CAUSES = 8
 """Causes of failures that a unit's record tells apart; the dead-letter table has every message."""
 
@@ -36,7 +40,11 @@ def encode_unit(
     whole = inputs
     if max(counts, default=1) > 1:
         whole = inputs.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-    arrays = codec.output_arrays(results, job.result_fields, prefix, model, retry)
+    fields = [field for field in job.result_fields if job.config.reasoning is None or field.name != prefix + REASONING]
+    arrays = codec.output_arrays(results, fields, prefix, model, retry)
+    if job.config.reasoning is not None:
+        place = next(i for i, field in enumerate(fields) if field.name == f"{prefix}text")
+        arrays[place : place + 1] = _apart(job, job.config.reasoning, table, results)
     results_table = pa.table(arrays, schema=pa.schema(job.result_fields))
     arrays += [parse.values(*_ended(job, results_table, parse)) for parse in job.config.parsed.values()]
     out = pa.table([*whole.columns, *arrays], schema=job.schema)
@@ -50,6 +58,23 @@ def encode_unit(
     return out, pa.table([*inputs.take(where).columns, *letters], schema=job.dead_schema)
 
 
+def _apart(job: Job, tags: Tags, table: pa.Table, results: Sequence[RowResult]) -> list[pa.Array]:
+    """The answers and the reasoning of all generations; null for failed rows."""
+    special = [tag for tag in (tags.open, tags.close) if special_token(job.config, tag) is not None]
+    decode = resolved_model(job.config).tokenizer.decode
+    pairs: list[tuple[str | None, str | None]] = []
+    for number, row in enumerate(results):
+        pairs += [] if row.generations else [(None, None)]
+        for own in row.generations:
+            text = with_special_tags(job.config, special, own.text, own.token_ids) if special else own.text
+            opened = False
+            if tags.close not in text:
+                end = decode(table[PROMPT_IDS][number].as_py()[-_PROMPT_END:], skip_special_tokens=False)
+                opened = end.rstrip().endswith(tags.open)
+            pairs.append(tags.split(text, opened=opened))
+    return [pa.array([answer for _, answer in pairs], pa.string()), pa.array([own for own, _ in pairs], pa.string())]
+
+
 def _ended(job: Job, table: pa.Table, parse: Parse) -> tuple[pa.ChunkedArray, list[str]]:
     """The texts that a column is read out of, and how each ended."""
     prefix = job.config.column_prefix
@@ -60,9 +85,20 @@ def _ended(job: Job, table: pa.Table, parse: Parse) -> tuple[pa.ChunkedArray, li
     return texts, reasons
 
 
+def _unanswered(job: Job, out: pa.Table) -> dict[str, int]:
+    """How many generations are reasoning alone, such as one that was cut at ``max_tokens``."""
+    if job.config.reasoning is None:
+        return {}
+    prefix = job.config.column_prefix
+    name = prefix + REASONING
+    alone = pc.and_(pc.is_valid(out[name]), pc.equal(out[f"{prefix}text"], ""))
+    count = pc.sum(alone).as_py() or 0
+    return {f"{name}:alone": count} if count else {}
+
+
 def _unparsed(job: Job, out: pa.Table) -> dict[str, int]:
     """How many generations have no value in a column of JSON, or not all of it, by column and reason."""
-    return {
+    return _unanswered(job, out) | {
         f"{job.config.column_prefix}{name}:{reason}": count
         for name, parse in job.config.parsed.items()
         if parse.json is not None

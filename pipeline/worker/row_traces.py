@@ -20,6 +20,7 @@ from pipeline.plan.job import Job
 from pipeline.prompts.row_faults import row_params
 from pipeline.prompts.tokenize import encoded_prompts
 from pipeline.reporting.traces import RowTrace, all_tokens, forwards_of, pieces_of
+from pipeline.settings.reasoning import REASONING
 from wedlm_core.tokenizer import TextStream, Tokenizer
 
 
@@ -158,7 +159,7 @@ def _requests(
         return "its prompt or its parameters have changed"
     if len(prompt) > _PROMPT_TOKENS:
         return f"its prompt has more than {_PROMPT_TOKENS} tokens"
-    written = cells["text"] or ""
+    written = f"{cells.get(REASONING) or ''}{cells['text'] or ''}"
     if redact(written) != written:
         return "its text may hold a credential"
     requests = codec.make_requests(f"trace/{number}", cells["row_id"], prompt, params, job.config.seed)
@@ -234,4 +235,5 @@ def _same(own: _Decoded, cells: Mapping[str, Any]) -> bool | None:
     kept = cells.get("token_ids")
     if kept is not None:
         return list(own.token_ids) == (kept if own.text is not None else kept[: len(own.token_ids)])
-    return None if own.text is None else own.text == cells["text"]
+    # An answer without its reasoning is a part of the text only.
+    return None if own.text is None or REASONING in cells else own.text == cells["text"]

@@ -13,7 +13,7 @@ from pipeline.codec import RequestError, SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.model_files import resolved_model
-from pipeline.prompts.structures import FREE, check_structure, grammar_faults, of_cell
+from pipeline.prompts.structures import FREE, check_structure, grammar_faults, of_cell, with_special_tags
 
 SCHEMA = {"type": "object", "properties": {"a": {"const": None}}, "required": ["a"]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}
@@ -110,3 +110,13 @@ def test_a_field_that_is_misspelt_in_a_cell_is_not_taken_for_a_schema() -> None:
             of_cell("c", cell)
     assert of_cell("c", {"choices": 1, "type": "object"}) == {"json": {"choices": 1, "type": "object"}}
     assert of_cell("c", {}) == {"json": {}}
+
+
+def test_tags_that_are_special_tokens_come_back_where_they_stood() -> None:
+    config = RunConfig(input=[], output="none", model="tiny")
+    tokenizer = resolved_model(config).tokenizer
+    tags = ("<|im_start|>", "<|im_end|>")
+    for text in ("<|im_start|>why<|im_end|>so<|im_end|>", "why<|im_end|>so", "<|im_start|>why", "so", "a<|im_end|>"):
+        ids = tokenizer.encode(text)
+        found = with_special_tags(config, tags, tokenizer.decode(ids), ids)
+        assert found == ("<|im_start|>why<|im_end|>so" if text.count("<|im_end|>") == 2 else text)
