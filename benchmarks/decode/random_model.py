@@ -30,8 +30,10 @@ SHAPES = {
                     num_key_value_heads=8, tie_word_embeddings=True),
     "7b": WEDLM_7B,
     "8b": WEDLM_8B,
+    "14b": replace(WEDLM_8B, hidden_size=5120, intermediate_size=17408, num_hidden_layers=40, num_attention_heads=40),
+    "32b": replace(WEDLM_8B, hidden_size=5120, intermediate_size=25600, num_hidden_layers=64, num_attention_heads=64),
 }  # fmt: skip
-"""``0.6b`` and ``1.7b`` are the shapes of Qwen3-0.6B and Qwen3-1.7B."""
+"""``0.6b``, ``1.7b``, ``14b`` and ``32b`` are the shapes of Qwen3's models of these sizes."""
 _ATTENTION_SCALE = 30.0
 _MLP_SCALE = 3.0
 _LOGIT_SCALE = 3.9  # standard deviation of the logits for any width

@@ -1,1 +1,1 @@
-"""Benchmarks on a GPU: the sections of ``python -m benchmarks.gpu.suite``."""
+"""Benchmarks on a GPU: the parts of ``python -m benchmarks.gpu.minutes``, and ``python -m benchmarks.gpu.jobs``."""

@@ -1,4 +1,4 @@
-"""GPU suite: every attention backend, timed alone on one layer; unavailable ones are listed with the reason."""
+"""GPU minutes: every attention backend, timed alone on one layer; unavailable ones are listed with the reason."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ def attention(scene: Scene) -> Report:
     problem = _problem(scene, EngineConfig().page_size)
     chosen = resolve_backend("auto", problem).name
     rows: list[dict[str, Any]] = []
-    for name in sorted(backend_names(), key=lambda n: (n != chosen, n in _SLOW, n)):
-        backend, page_size, why = _backend(scene, name)
+    names = sorted(backend_names(), key=lambda n: (n != chosen, n in _SLOW, n))
+    for name, kv_dtype in ((chosen, None), (chosen, torch.float8_e4m3fn), *((name, None) for name in names[1:])):
+        backend, page_size, why = _backend(scene, name, kv_dtype)
+        label = name if kv_dtype is None else f"{name}, fp8 keys and values"
         if backend is None:
-            rows.append({"backend": name, "shape": "not available", "note": why})
+            rows.append({"backend": label, "shape": "not available", "note": why})
             print(*rows[-1].values(), sep=" | ", flush=True)
             continue
         slowest = 0.0
         for shape in scale.attention:
-            row, seconds = _row(scene, backend, shape, chosen, page_size, slowest)
+            row, seconds = _row(scene, backend, shape, page_size, slowest, kv_dtype)
             slowest = max(slowest, seconds)
-            rows.append({**row, "note": why})
+            rows.append({"backend": label + " (auto)" * (name == chosen), **row, "note": why})
             print(*rows[-1].values(), sep=" | ", flush=True)
     flash = "is installed" if importlib.util.find_spec("flash_attn") else "is absent here"
     notes = (
@@ -48,32 +50,36 @@ def attention(scene: Scene) -> Report:
     return Report(title="Attention backends", notes=notes, rows=rows, facts={"auto": chosen})
 
 
-def _problem(scene: Scene, page_size: int) -> AttentionProblem:
+def _problem(scene: Scene, page_size: int, kv_dtype: torch.dtype | None = None) -> AttentionProblem:
     config, dtype = scene.scale.config, scene.scale.dtype
     return AttentionProblem(
-        device=scene.device, dtype=dtype, kv_dtype=dtype, num_heads=config.num_attention_heads,
+        device=scene.device, dtype=dtype, kv_dtype=kv_dtype or dtype, num_heads=config.num_attention_heads,
         num_kv_heads=config.num_key_value_heads, head_dim=config.head_dim, page_size=page_size, batch_invariant=False,
     )  # fmt: skip
 
 
-def _backend(scene: Scene, name: str) -> tuple[AttentionBackend | None, int, str]:
+def _backend(scene: Scene, name: str, kv_dtype: torch.dtype | None) -> tuple[AttentionBackend | None, int, str]:
     """The backend with the first page size that it supports (or None), and the refusals of earlier sizes."""
     refused: dict[str, None] = {}
     for page_size in dict.fromkeys(_PAGE_SIZES):
         try:
-            return resolve_backend(name, _problem(scene, page_size)), page_size, "; ".join(refused)
+            return resolve_backend(name, _problem(scene, page_size, kv_dtype)), page_size, "; ".join(refused)
         except Exception as error:  # a backend that fails here is a result; the suite goes on
             refused[_short(error)] = None
     return None, 0, "; ".join(refused)
 
 
 def _row(
-    scene: Scene, backend: AttentionBackend, shape: tuple[int, int, int], chosen: str, page_size: int, slowest: float
+    scene: Scene,
+    backend: AttentionBackend,
+    shape: tuple[int, int, int],
+    page_size: int,
+    slowest: float,
+    kv_dtype: torch.dtype | None,
 ) -> tuple[dict[str, Any], float]:
     """The row of a shape, and the seconds of a call (0 if it was not measured)."""
     (sequences, each, context), scale = shape, scene.scale
     row: dict[str, Any] = {
-        "backend": backend.name + " (auto)" * (backend.name == chosen),
         "shape": f"{sequences} x {each} rows, {context} cached",
         "page": page_size,
     }
@@ -82,11 +88,11 @@ def _row(
     if slowest > _TOO_SLOW:
         return {**row, "us": f"not measured: a smaller shape took {slowest:.2g} s"}, 0.0
     try:
-        spread = _time(scene, backend, shape, page_size)
+        spread = _time(scene, backend, shape, page_size, kv_dtype)
     except Exception as error:  # see above
         return {**row, "us": f"failed: {_short(error)}"}, 0.0
     read = sequences * (context + each) * 2 * scale.config.num_key_value_heads * scale.config.head_dim
-    rate = read * scale.dtype.itemsize / spread.median
+    rate = read * (kv_dtype or scale.dtype).itemsize / spread.median
     row |= {
         "us": spread.text(1e-6),
         "KV GB/s": f"{rate / 1e9:.0f}",
@@ -95,16 +101,18 @@ def _row(
     return row, spread.median
 
 
-def _time(scene: Scene, backend: AttentionBackend, shape: tuple[int, int, int], page_size: int) -> Spread:
+def _time(
+    scene: Scene, backend: AttentionBackend, shape: tuple[int, int, int], page_size: int, kv_dtype: torch.dtype | None
+) -> Spread:
     (sequences, each, context), device = shape, scene.device
     config = replace(scene.scale.config, num_hidden_layers=1)
     pages = -(-(context + each) // page_size)
     pool = KVPool(
-        config, sequences * pages, page_size, device=device, dtype=scene.scale.dtype,
+        config, sequences * pages, page_size, device=device, dtype=scene.scale.dtype, kv_dtype=kv_dtype,
         transposed_keys=backend.transposed_keys,
     )  # fmt: skip
     for cache in (pool.k[0], pool.v[0]):
-        cache.normal_()
+        cache.copy_(torch.randn(cache.shape, device=device))
     counts_S = np.full(sequences, each, dtype=np.int64)
     order = np.random.default_rng(0).permutation(sequences * pages).reshape(sequences, pages)
     rows = PackedRows(

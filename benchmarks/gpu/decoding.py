@@ -1,4 +1,4 @@
-"""GPU suite: the engine of the random model, and timed slices of steady decoding.
+"""GPU minutes: the engine of the random model, and timed slices of steady decoding.
 
 The prompts of a context length are the same in every run, and their full pages stay in the prefix cache. So only the
 first run of a context length has to prefill them.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,10 +25,9 @@ from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.quantised import quantise
 from wedlm_core.model.sources import resolve
+from wedlm_core.model.weights import load_model
 from wedlm_core.seeds import row_seed
 from wedlm_core.tokenizer import Tokenizer
-
-Result = TypeVar("Result")
 
 AUTO: Mapping[str, Any] = {"strategy": Strategy.VERIFIED, "window_size": "auto"}
 AUTOREGRESSIVE: Mapping[str, Any] = {"strategy": Strategy.AUTOREGRESSIVE}
@@ -89,17 +88,6 @@ class Regime:
     temperature: float
     tokens_per_forward: float
 
-    @property
-    def reference(self) -> Mapping[str, Any]:
-        """Parameters of ``reference`` with W = 16 that fill the measured tokens per forward (rounded, at least 1).
-
-        With random weights no token has a low entropy. A penalty of 1,000 nats per position and a threshold between
-        two positions fill exactly the leftmost k masks of every forward.
-        """
-        filled = max(1, round(self.tokens_per_forward))
-        return {"strategy": Strategy.REFERENCE, "window_size": _WINDOW, "position_penalty": 1000.0,
-                "entropy_threshold": 1000.0 * (filled - 0.5)}  # fmt: skip
-
     def described(self) -> str:
         """A description for tables."""
         return f"T = {self.temperature:.3g}: {self.tokens_per_forward:.2f} tokens/forward at W = 16"
@@ -123,39 +111,43 @@ class Subject:
         scale, begin = scene.scale, time.perf_counter()
         longest = max(*scale.contexts, scale.short_context) + 2 * scale.max_tokens
         reach = longest + 2 * EngineConfig().max_window + 2
-        model = random_decoder(scale.config, device=scene.device, dtype=scale.dtype, max_positions=reach)
+        if scene.model is None:
+            model = random_decoder(scale.config, device=scene.device, dtype=scale.dtype, max_positions=reach)
+        else:
+            model = load_model(scene.model, device=scene.device, dtype=scale.dtype, max_positions=reach)
         layers = (model.layers, model.norm)
         self.weights = sum(each.numel() for each in _tensors(*layers, model.lm_head))
         self.layer_weights = sum(each.numel() for each in _tensors(*layers))
-        quantise(model, scene.weight_dtype)  # layer by layer: the wide weights of one at a time stand beside the narrow
+        quantise(model, scene.weight_dtype)  # layer by layer: of one at a time there are wide weights too
         self.weight_bytes = sum(each.nbytes for each in _tensors(*layers, model.lm_head))
         self.layer_bytes = sum(each.nbytes for each in _tensors(*layers))
         if scene.device.type == "cuda":
             torch.cuda.empty_cache()
         most = max(*scale.row_counts, *scale.batches)
         config = EngineConfig(max_num_seqs=most, max_batch_rows=max(scale.max_rows, most), max_model_len=longest,
-                              batch_invariant=False, weight_dtype=scene.weight_dtype)  # fmt: skip
+                              batch_invariant=False, weight_dtype=scene.weight_dtype,
+                              kv_cache_dtype=scene.kv_dtype)  # fmt: skip
         self.model = model
         self.engine = Engine(model, Tokenizer.load(resolve("tiny")), config)
         synchronise(scene.device)
         self.seconds = time.perf_counter() - begin
         self.prefills: list[tuple[int, int, float]] = []
         self._prepared: dict[int, int] = {}
-        self._scene, self._vocab = scene, scale.config.vocab_size
+        self.scene, self._vocab = scene, scale.config.vocab_size
         page = config.page_size
-        self.kv_bytes = KVPool.bytes_per_page(scale.config, page, scale.dtype) // page
+        self.kv_bytes = KVPool.bytes_per_page(scale.config, page, self.engine._runner.pool.dtype) // page
 
     def capacity(self, context: int) -> int:
         """Number of generating sequences with ``context`` tokens that the pool can hold at once."""
         page = self.engine.config.page_size
-        each = -(-(context + self._scene.scale.max_tokens + 2 * self.engine.config.max_window + 2) // page)
+        each = -(-(context + self.scene.scale.max_tokens + 2 * self.engine.config.max_window + 2) // page)
         return self.engine.pages.num_pages // each
 
     def prompt(self, context: int, number: int) -> tuple[int, ...]:
         """Random ids: ``context`` tokens in whole pages, and one more, which later runs prefill."""
         generator = torch.Generator().manual_seed(1_000_003 * context + number)
         ids = torch.randint(self._vocab - 1, (context + 1,), generator=generator)
-        mask = self._scene.scale.config.mask_token_id
+        mask = self.scene.scale.config.mask_token_id
         return tuple(0 if i == mask else i for i in ids.tolist())
 
     def _prefill(self, count: int, context: int) -> None:
@@ -170,7 +162,7 @@ class Subject:
             self.engine.add(Request(request_id=request_id, prompt_token_ids=self.prompt(context, i), params=params))
         while self.engine.has_work():
             self.engine.step()
-        synchronise(self._scene.device)
+        synchronise(self.scene.device)
         rate = len(fresh) * (context + 1) / (time.perf_counter() - begin)
         self.prefills.append((len(fresh), context, rate))
         self._prepared[context] = count
@@ -180,7 +172,7 @@ class Subject:
         """Start ``count`` sequences; yield their ids once each has committed a token; abort them at the end."""
         engine, run = self.engine, next(_NUMBERS)
         params = SamplingParams(
-            max_tokens=2 * self._scene.scale.max_tokens - 1, temperature=temperature, ignore_eos=True, **settings
+            max_tokens=2 * self.scene.scale.max_tokens - 1, temperature=temperature, ignore_eos=True, **settings
         )
         ids = [f"{run}.{i}" for i in range(count)]
         self._prefill(count, context)
@@ -212,7 +204,7 @@ class Subject:
         begin, quiet, before = time.perf_counter(), 0, self.captured()
         if not before:
             return
-        room = self._scene.scale.max_tokens // 2
+        room = self.scene.scale.max_tokens // 2
         while quiet < _SETTLED_STEPS and time.perf_counter() - begin < _SETTLE_SECONDS:
             if len(self.engine.committed(ids[0])) >= room:
                 return
@@ -232,7 +224,7 @@ class Subject:
         return found
 
     def _slice(self, ids: Sequence[str], seconds: float, steps: int | None, least: int) -> Slice:
-        engine, device, most = self.engine, self._scene.device, self._scene.scale.max_tokens
+        engine, device, most = self.engine, self.scene.device, self.scene.scale.max_tokens
         before = sum(len(engine.committed(i)) for i in ids)
         synchronise(device)
         begin, count = time.perf_counter(), 0
@@ -251,18 +243,6 @@ def _tensors(*modules: nn.Module) -> list[torch.Tensor]:
     """The parameters and buffers of modules, each once."""
     held = (each for module in modules for each in itertools.chain(module.parameters(), module.buffers()))
     return list({id(each): each for each in held}.values())
-
-
-def eagerly(engine: Engine, work: Callable[[], Result]) -> Result | None:
-    """The result of ``work`` if nothing is captured around the engine's forwards; None where nothing is anyway."""
-    launch = engine._runner.launch
-    if not isinstance(launch, AsyncLaunch) or launch.steps is None:
-        return None
-    steps, launch.steps = launch.steps, None
-    try:
-        return work()
-    finally:
-        launch.steps = steps
 
 
 def open_subject(scene: Scene) -> Subject:

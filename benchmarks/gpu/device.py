@@ -1,18 +1,14 @@
-"""GPU suite: the ceilings of the device (a large copy, a large matrix product), and the sampler against the copy."""
+"""GPU minutes: the ceilings of the device (a large copy, a large matrix product)."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from benchmarks.gpu.section import Report, Scene, Spread, device_seconds, goal, replayed
-from wedlm_core.decoding.sampling import SamplingRows
-from wedlm_core.decoding.sampling_gpu import Chooser, chooser
+from benchmarks.gpu.section import Report, Scene, Spread, device_seconds
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.int8 import Int8Linear
 from wedlm_core.model.quantised import Fp8Linear
-
-_SHARE = 0.7
 
 
 def ceilings(scene: Scene) -> Report:
@@ -65,51 +61,3 @@ def _narrow_product(scene: Scene) -> Spread:
     ours.weight.copy_(weight.byte_RI)
     ours.scale_O.copy_(weight.scale_R)
     return device_seconds(lambda: ours.multiply(rows, scene.scale.dtype), scene.device)
-
-
-def sampler(scene: Scene) -> Report:
-    """Measure the sampler: bytes of logits per second."""
-    scale, device = scene.scale, scene.device
-    choose, vocab = chooser(device), scale.config.vocab_size
-    rows, shares = [], []
-    for dtype in (torch.float32, torch.bfloat16):
-        for count in scale.sampler_rows:
-            logits = torch.randn(count, vocab, device=device).mul_(4).to(dtype)
-            for temperature in (0.0, 1.0):
-                spread = _choosing(choose, logits, _inputs(count, temperature, device))
-                rate = logits.numel() * logits.element_size() / spread.median
-                share = rate / scene.bandwidth
-                shares.append((share, f"{count} rows, {dtype}, temperature {temperature:g}"))
-                rows.append({
-                    "logits": str(dtype).removeprefix("torch."), "rows": count, "temperature": temperature,
-                    "us": spread.text(1e-6), "GB/s": f"{rate / 1e9:.0f}",
-                    "share of the copy's bandwidth": f"{share:.2f}",
-                })  # fmt: skip
-    notes = (
-        f"`{getattr(choose, '__name__', choose)}` over a vocabulary of {vocab}: token, entropy and log-probability of "
-        "each row. Counted: each logit read once. Compared with the copy's bandwidth, read and write together; small "
-        "row counts may be served from the cache. Replays of a CUDA graph on a GPU, medians of 20 (lowest-highest)."
-    )
-    most = max(scale.sampler_rows)
-    large = [(s, w) for s, w in shares if w.startswith(f"{most} rows")]
-    least, where = min(large)
-    goals = [goal(f"sampler / measured bandwidth at {most} rows", _SHARE, least, where)]
-    return Report(title="Sampler", notes=notes, rows=rows, goals=goals)
-
-
-def _choosing(choose: Chooser, logits: torch.Tensor, inputs: SamplingRows) -> Spread:
-    vocab = logits.shape[1]
-    work = replayed(lambda: choose(logits, inputs, mask_token_id=vocab - 1, vocab_limit=vocab), logits.device)
-    return device_seconds(work, logits.device)
-
-
-def _inputs(count: int, temperature: float, device: torch.device) -> SamplingRows:
-    whole = torch.arange(count, device=device)
-    return SamplingRows(
-        temperature_R=torch.full((count,), temperature, device=device),
-        seed_R=whole,
-        position_R=whole,
-        suppress_R=torch.zeros_like(whole, dtype=torch.bool),
-        sampled=temperature > 0,
-        suppressing=False,
-    )

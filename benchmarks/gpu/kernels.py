@@ -1,4 +1,4 @@
-"""GPU suite: where the device's time of a step goes, by kind of kernel."""
+"""GPU minutes: where the device's time of a step goes, by kind of kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.decoding import AUTO, AUTOREGRESSIVE, Subject, open_subject, regimes
-from benchmarks.gpu.section import Report, Scene, seconds_in, synchronise
+from benchmarks.gpu.section import Report, Scene, synchronise
 
 _STEPS = 20
 _KINDS = (
@@ -49,7 +49,6 @@ def kernels(scene: Scene) -> Report:
             temperature = regimes(scene, subject)[1].temperature
             with subject.running(count, context, settings, temperature) as ids:
                 whole = subject.slice(ids, 0.0, steps=_STEPS)
-                host = _host_micros(subject)
                 found = _profiled(scene, subject)
             busy = sum(one.micros for one in found.values())
             row: dict[str, Any] = {
@@ -57,7 +56,6 @@ def kernels(scene: Scene) -> Report:
                 "tokens/forward": f"{whole.tokens_per_forward:.2f}", "kernels ms": f"{busy / 1e3:.2f}",
             }  # fmt: skip
             row |= {f"{kind} us": f"{one.micros:.0f} ({one.launches:.0f})" for kind, one in sorted(found.items())}
-            row["host us"] = ", ".join(f"{phase} {micros:.0f}" for phase, micros in host.items())
             rows.append(row)
             print(*row.values(), sep=" | ", flush=True)
     columns = dict.fromkeys(name for row in rows for name in row)
@@ -65,21 +63,9 @@ def kernels(scene: Scene) -> Report:
     notes = (
         f"Steady steps at context {context}, medium entropy, mean of {_STEPS}. In brackets: launches per step. "
         "`kernels` adds up the kernels' own times, which the profiler reads on the device; `step` is the same engine's "
-        "wall-clock time without the profiler. Host: microseconds per step of planning, of launching "
-        "the forward and of the whole step, and the device does not wait for most of them."
+        "wall-clock time without the profiler; the rest of it the device waits."
     )
     return Report(title="Where a step's time goes", notes=notes, rows=rows)
-
-
-def _host_micros(subject: Subject) -> Mapping[str, float]:
-    engine: Any = subject.engine
-    runner, loop = engine._runner, engine._loop
-    forward = (runner, "forward") if loop is None else (loop._launch, "launch")
-    phases = {"plan": (engine._scheduler, "schedule"), "forward": forward, "step": (engine, "step")}
-    with seconds_in(phases) as found:
-        for _ in range(_STEPS):
-            engine.step()
-    return {phase: 1e6 * seconds / _STEPS for phase, seconds in found.items()}
 
 
 def _profiled(scene: Scene, subject: Subject) -> Mapping[str, _Kernels]:

@@ -1,4 +1,4 @@
-"""GPU suite: tokens per second of auto, autoregressive and the published rule, over load, context and regime."""
+"""GPU minutes: tokens per second of ``verified`` and autoregressive decoding, over load, context and regime."""
 
 from __future__ import annotations
 
@@ -43,11 +43,9 @@ def load(scene: Scene) -> Report:
     notes = (
         "Simulated acceptance: random weights, whose drafts are right as often as the temperature makes them ("
         + "; ".join(f"{r.name}: {r.described()}" for r in found)
-        + "). `reference` has W = 16 and fills exactly that many tokens a forward, rounded "
-        + f"({', '.join(str(max(1, round(r.tokens_per_forward))) for r in found)}). Through the real engine, all "
-        f"sequences decoding, no prefill among the timed steps; slices of {scale.slice_seconds:g} s and "
-        f"{scale.race_steps} steps at least, median (lowest-highest) of up to {scale.slices} rounds, `reference` in "
-        "the first. Prefill before that: "
+        + "). Through the real engine, all sequences decoding, no prefill among the timed steps; slices of "
+        f"{scale.slice_seconds:g} s and {scale.race_steps} steps at least, median (lowest-highest) of up to "
+        f"{scale.slices} rounds. Prefill before that: "
         + ", ".join(f"{n} x {context} tokens at {rate:.0f} tokens/s" for n, context, rate in subject.prefills)
         + "."
     )
@@ -59,12 +57,11 @@ def load(scene: Scene) -> Report:
 def _race(
     scene: Scene, subject: Subject, batch: int, context: int, regime: Regime, clock: Clock
 ) -> list[Mapping[str, Slice]]:
-    """Run at least one round, and more until the time of the point is over; the published rule in the first only."""
-    contenders = {"auto": AUTO, "autoregressive": AUTOREGRESSIVE, "reference": regime.reference}
+    """Run at least one round, and more until the time of the point is over."""
+    contenders = {"auto": AUTO, "autoregressive": AUTOREGRESSIVE}
     rounds: list[Mapping[str, Slice]] = []
     while not rounds or (len(rounds) < scene.scale.slices and clock.left > 0):
-        raced = list(contenders)[: 2 if rounds else 3]
-        order = raced if len(rounds) % 2 == 0 else raced[::-1]
+        order = list(contenders)[:: 1 if len(rounds) % 2 == 0 else -1]
         one = {}
         for name in order:
             with subject.running(batch, context, contenders[name], regime.temperature) as ids:
@@ -74,20 +71,18 @@ def _race(
 
 
 def _ratio(rounds: list[Mapping[str, Slice]], name: str, other: str) -> Spread:
-    return Spread.of([r[name].rate / r[other].rate for r in rounds if name in r])
+    return Spread.of([r[name].rate / r[other].rate for r in rounds])
 
 
 def _figures(rounds: list[Mapping[str, Slice]], gain: Spread) -> dict[str, Any]:
     def rate(name: str) -> str:
-        return f"{Spread.of([r[name].rate for r in rounds if name in r]).median:.0f}"
+        return f"{Spread.of([r[name].rate for r in rounds]).median:.0f}"
 
     auto = rounds[0]["auto"]
     return {
         "autoregressive tokens/s": rate("autoregressive"),
-        "reference W=16 tokens/s": rate("reference"),
         "auto tokens/s": rate("auto"),
         "auto / autoregressive": gain.text(),
-        "reference / autoregressive": _ratio(rounds, "reference", "autoregressive").text(),
         "auto tokens/forward": f"{auto.tokens_per_forward:.2f}",
         "auto step ms": f"{auto.step_seconds * 1e3:.2f}",
         "rounds": len(rounds),

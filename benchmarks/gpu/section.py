@@ -1,11 +1,10 @@
-"""Shared by the sections of the GPU suite: sizes, a time budget, timing on a device, and reports."""
+"""Shared by the parts of the GPU minutes: sizes, a time budget, timing on a device, and reports."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from testing.engine.published_models import WEDLM_8B
 from wedlm_core import ModelConfig
 
 WeightDtype = Literal["auto", "int8", "int4", "fp8_e4m3"]
+KvDtype = Literal["auto", "fp8_e4m3", "int8"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +39,8 @@ class Scale:
         probes: runs to find the temperature of a regime.
         copy_bytes: size of the copied tensor.
         gemm: edge of the square matrices.
-        sampler_rows: row counts of the sampler's logits.
-        product_bytes: bytes of weights for the timing of each.
+        product_rows: rows of the products of a layer.
         attention: ``(sequences, rows each, context)`` of the shapes for timing backends.
-        per_regime: prompts per regime for the shipped model.
-        tiny_tokens: most tokens that it generates for each.
-        near_tie_shapes: ways to decode them, by name (in :mod:`benchmarks.gpu.tiny`).
     """
 
     name: str
@@ -63,12 +59,8 @@ class Scale:
     probes: int
     copy_bytes: int
     gemm: int
-    sampler_rows: Sequence[int]
-    product_bytes: int
+    product_rows: Sequence[int]
     attention: Sequence[tuple[int, int, int]]
-    per_regime: int
-    tiny_tokens: int
-    near_tie_shapes: Sequence[str]
 
 
 FULL = Scale(
@@ -88,18 +80,10 @@ FULL = Scale(
     probes=7,
     copy_bytes=4 << 30,
     gemm=8192,
-    sampler_rows=(64, 256, 1024),
-    product_bytes=256 << 20,
-    attention=((1, 1, 4096), (64, 1, 4096), (64, 17, 4096), (256, 1, 1024), (1, 2048, 2048)),
-    per_regime=16,
-    tiny_tokens=192,
-    near_tie_shapes=(
-        "autoregressive, 8 at once",
-        "autoregressive, 64 at once",
-        "verified W=16, 1 at once",
-        "verified auto, 64 at once",
-    ),
-)
+    product_rows=(1, 16, 64, 128, 136, 192, 288, 384, 512, 576, 1024),
+    attention=((1, 1, 4096), *((64, rows, 1024) for rows in (1, 8, 15, 16, 17, 31, 33)), (64, 1, 4096), (64, 17, 4096),
+               (256, 1, 1024), (1, 2048, 2048)),
+)  # fmt: skip
 TOY = Scale(
     name="a toy that only exercises the code",
     config=ModelConfig(
@@ -127,12 +111,8 @@ TOY = Scale(
     probes=2,
     copy_bytes=1 << 20,
     gemm=64,
-    sampler_rows=(4,),
-    product_bytes=1 << 14,
+    product_rows=(1, 17),
     attention=((2, 3, 64), (1, 20, 64)),
-    per_regime=1,
-    tiny_tokens=20,
-    near_tie_shapes=("verified W=16, 1 at once",),
 )
 
 
@@ -162,7 +142,8 @@ class Scene:
         device: device of all models.
         scale: the sizes.
         clock: remaining time of the running section.
-        weight_dtype: ``EngineConfig.weight_dtype`` of the random model's engine.
+        weight_dtype, kv_dtype: of the random model's engine (``weight_dtype`` and ``kv_cache_dtype``).
+        model: a folder with weights in place of random ones.
         bandwidth: bytes per second of a large copy, counting bytes read and written.
         gemm_rate: operations per second of a large product in the numbers that the random model's layers multiply.
         kept: objects for later sections of the same process (the random model's engine).
@@ -172,6 +153,8 @@ class Scene:
     scale: Scale
     clock: Clock
     weight_dtype: WeightDtype = "auto"
+    kv_dtype: KvDtype = "auto"
+    model: str | None = None
     bandwidth: float = 0.0
     gemm_rate: float = 0.0
     kept: dict[str, Any] = field(default_factory=dict)
@@ -318,31 +301,3 @@ def device_seconds(work: Callable[[], object], device: torch.device, *, repeats:
         last.record()
     torch.cuda.synchronize(device)
     return Spread.of([first.elapsed_time(last) / 1e3 for first, last in marks])
-
-
-@contextmanager
-def seconds_in(methods: Mapping[str, tuple[Any, str]]) -> Iterator[dict[str, float]]:
-    """A block that adds up the seconds spent in methods of objects, each with all that it calls.
-
-    Args:
-        methods: the object and the name of its method, by the name of the sum.
-    """
-    found = dict.fromkeys(methods, 0.0)
-
-    def timed(phase: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **keywords: Any) -> Any:
-            begin = time.perf_counter()
-            try:
-                return plain(*args, **keywords)
-            finally:
-                found[phase] += time.perf_counter() - begin
-
-        return call
-
-    for phase, (owner, name) in methods.items():
-        setattr(owner, name, timed(phase, getattr(owner, name)))
-    try:
-        yield found
-    finally:
-        for owner, name in methods.values():
-            delattr(owner, name)

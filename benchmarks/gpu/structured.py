@@ -1,4 +1,4 @@
-"""GPU suite: outputs that fill a schema, against free ones, with a vocabulary of 151,936 tokens."""
+"""GPU minutes: outputs that fill a schema, against free ones, with a vocabulary of 151,936 tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.decode.random_model import random_decoder
 from benchmarks.decode.structured_outputs import LONG_KEYS, WAYS, Subject, large_tokenizer, number_of, passage
 from benchmarks.decode.turns import Passage, take_turns
-from benchmarks.gpu.decoding import eagerly
 from benchmarks.gpu.section import Report, Scene, goal
 from wedlm_core import EngineConfig
 from wedlm_core.cache import writable_cache
@@ -24,7 +23,6 @@ from wedlm_core.tokenizer import Tokenizer
 _ROUNDS = 3
 _PROMPT = 64
 _LARGE = 100_000
-_EAGER = "verified, constrained, nothing captured around forwards"
 
 
 def structured(scene: Scene) -> Report:
@@ -85,16 +83,7 @@ def _round(engine: Engine, batch: int, turn: int, ids: Iterator[int]) -> _Found:
 
     found = {WAYS[2]: decode(WAYS[2], {})}
     lengths = {number_of(done): len(done.token_ids) for done in found[WAYS[2]].done}
-
-    def constrained() -> Passage:
-        return decode(WAYS[0], lengths)
-
-    plainly = eagerly(engine, constrained) if turn % 2 else None  # first in every other round: later ones are warm
-    found |= {WAYS[0]: constrained(), WAYS[1]: decode(WAYS[1], lengths)}
-    plainly = plainly or eagerly(engine, constrained)
-    if plainly is not None:
-        found[_EAGER] = plainly
-    return found
+    return found | {WAYS[0]: decode(WAYS[0], lengths), WAYS[1]: decode(WAYS[1], lengths)}
 
 
 def _ratio(found: Sequence[_Found], way: str, other: str) -> float:

@@ -1,14 +1,14 @@
-"""Run all measurements of the GPU path with one command, in less than 8 minutes on one GPU.
+"""Measure all open questions on one GPU with one command, in less than 10 minutes.
 
-    python -m benchmarks.gpu.suite [--sections ceilings attention ...] [--minutes 7.8] [--output FOLDER]
-        [--shape 8b] [--weight-dtype auto] [--rows 1 8 64 ...] [--batches 1 8 ...] [--contexts 1024 ...]
+    python -m benchmarks.gpu.minutes [--sections ceilings attention ...] [--minutes 9.8] [--output FOLDER]
+        [--shape 8b] [--weight-dtype int8] [--rows 1 8 64 ...] [--batches 1 8 ...] [--contexts 1024 ...]
         [--slice-steps N]
-    python -m benchmarks.gpu.suite --device cpu --tiny        # runs the code, measures nothing of interest
+    python -m benchmarks.gpu.minutes --device cpu --tiny        # runs the code, measures nothing of interest
 
-Each group of sections runs in its own process, so that a device fault in one does not end the others. The result shows
-the error of a section that failed or whose process died. Writes ``gpu_suite_<date>.md`` and ``.json``, with the shape
-and the dtype of the weights after the date where they are not the defaults (``gpu_suite_<date>_0.6b_int8.md``). Exit
-code: 0; 1 if a section failed; 2 without a CUDA device.
+Each group of parts runs in a process, so that a device fault in one does not end the others. After each part a file of
+its figures, or of its error, is written to the folder ``gpu_minutes_<date>``; the shape and the dtype of the weights
+follow the date if they are not the defaults. At the end all are joined to a page and a JSON file of that name. Exit
+code: 0; 1 if a part failed; 2 without a CUDA device.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _GRACE = 8.0  # seconds that a process may run over its time before it is ended
 _NO_DEVICE = 2
 # The first of each is the default.
 _SHAPES = ("8b", "1.7b", "0.6b")
-_WEIGHT_DTYPES = ("auto", "int8", "int4", "fp8_e4m3")
+_WEIGHT_DTYPES = ("int8", "auto", "int4", "fp8_e4m3")
 # Options that take numbers, and their fields of the scale.
+_NARROW_ROWS, _NARROW_BATCHES = (1, 64, 128, 256), (64,)
 _COUNTS = {"rows": "row_counts", "batches": "batches", "contexts": "contexts"}
 
 
@@ -50,25 +51,34 @@ class _Section:
         group: sections of a group share a process.
         seconds: time limit.
         least: seconds that earlier sections of the group must leave for it.
+        narrow: whether keys and values have 8 bits.
     """
 
     place: str
     group: str
     seconds: float
     least: float = 0.0
+    narrow: bool = False
 
 
 SECTIONS: Mapping[str, _Section] = {
-    "ceilings": _Section(place="device:ceilings", group="device", seconds=15),
-    "sampler": _Section(place="device:sampler", group="device", seconds=20),
-    "attention": _Section(place="attention:attention", group="device", seconds=45, least=30),
-    "tiny": _Section(place="tiny:tiny", group="tiny", seconds=60),
+    "ceilings": _Section(place="device:ceilings", group="device", seconds=10),
+    "tests": _Section(place="checks:tests", group="tests", seconds=90),
+    "attention": _Section(place="attention:attention", group="device", seconds=25, least=15),
+    "products": _Section(place="products:products", group="device", seconds=40, least=20),
+    "costs": _Section(place="steps:costs", group="model", seconds=35),
+    "load": _Section(place="load:load", group="model", seconds=135, least=100),
+    "kernels": _Section(place="kernels:kernels", group="model", seconds=30, least=10),
+    "filters": _Section(place="steps:filters", group="model", seconds=30, least=10),
+    "history": _Section(place="history:history", group="history", seconds=80),
+    "steps in 8 bits": _Section(place="steps:steps", group="narrow", seconds=45, narrow=True),
+    "load in 8 bits": _Section(place="load:load", group="narrow", seconds=45, least=20, narrow=True),
     "steps": _Section(place="steps:steps", group="model", seconds=45),
-    "kernels": _Section(place="kernels:kernels", group="model", seconds=45, least=15),
-    "load": _Section(place="load:load", group="model", seconds=400, least=120),
-    "host": _Section(place="host:host", group="model", seconds=20, least=20),
     "structured": _Section(place="structured:structured", group="structured", seconds=60),
 }
+"""In the order of their worth."""
+OPEN = tuple(SECTIONS)[:11]
+"""Those that are measured where none is named: together they take no more than the time there is."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,14 +91,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run_group(args)
     if args.device.startswith("cuda") and not _has_cuda():
         print(
-            "no CUDA device here: the suite measures a GPU. Run it on a machine with one, or exercise the code with "
+            "no CUDA device here, and this measures a GPU. Run it on a machine with one, or exercise the code with "
             "--device cpu --tiny.",
             file=sys.stderr,
         )
         return _NO_DEVICE
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as place:
-        found = _in_processes(args, Path(place), begin)
+    begin, folder = time.monotonic(), Path(args.output) / _stem(args)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as cache:
+        found = _in_processes(args, folder, Path(cache), begin)
     failed = [name for name, one in found.items() if "error" in one]
     _write(args, found, time.monotonic() - begin)
     return 1 if failed else 0
@@ -100,36 +111,45 @@ def _has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def _in_processes(args: argparse.Namespace, place: Path, begin: float) -> dict[str, dict[str, Any]]:
+def _in_processes(args: argparse.Namespace, folder: Path, cache: Path, begin: float) -> dict[str, dict[str, Any]]:
     """Run the groups one after the other; return the result or the error of each section."""
-    results = place / "results.json"
-    results.write_text("{}", encoding="utf-8")
     for kept in (kernel_folder(), writable_cache("benchmarks")):  # compiled kernels and tokenizers are no measurements
-        (place / kept.name).symlink_to(kept)
+        (cache / kept.name).symlink_to(kept)
     end = begin + 60 * args.minutes - _GRACE
     # The ceilings are always measured: other sections are compared with them.
     wanted = [name for name in SECTIONS if name in (*args.sections, "ceilings")]
+    for name in wanted:
+        _file(folder, name).unlink(missing_ok=True)
     groups = [wanted] if args.tiny else [
         [name for name in wanted if SECTIONS[name].group == group]
         for group in dict.fromkeys(SECTIONS[name].group for name in wanted)
     ]  # fmt: skip
     for names in groups:
         seconds = min(sum(SECTIONS[name].seconds for name in names) + 30, end - time.monotonic())
-        command = [sys.executable, "-m", "benchmarks.gpu.suite", "--child", *names, "--into", str(results)]
+        command = [sys.executable, "-m", "benchmarks.gpu.minutes", "--child", *names, "--into", str(folder.resolve())]
         command += ["--device", args.device, "--seconds", f"{seconds:.1f}", *_options(args)]
         environment = {
             **os.environ,
-            "WEDLM_CACHE_HOME": str(place),
+            "WEDLM_CACHE_HOME": str(cache),
         }  # measure step costs now instead of reading an older cache
-        note = "its process was not started: the suite's time was over"
+        note = "its process was not started: the time was over"
         if seconds > 0:
             note = _ran(command, environment, seconds + _GRACE)
-        found = json.loads(results.read_text(encoding="utf-8"))
         for name in names:
-            found.setdefault(name, {"title": name, "error": note})
-        results.write_text(json.dumps(found), encoding="utf-8")
-    found = json.loads(results.read_text(encoding="utf-8"))
-    return {name: found[name] for name in wanted}
+            if not _file(folder, name).exists():
+                _keep(folder, name, {"title": name, "error": note})
+    return {name: json.loads(_file(folder, name).read_text(encoding="utf-8")) for name in wanted}
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace(' ', '_')}.json"
+
+
+def _keep(folder: Path, name: str, found: Mapping[str, Any]) -> None:
+    """Write the file of a part, whole or not at all."""
+    aside = _file(folder, name).with_suffix(".new")
+    aside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    aside.replace(_file(folder, name))
 
 
 def _options(args: argparse.Namespace) -> list[str]:
@@ -158,7 +178,7 @@ def _ran(command: Sequence[str], environment: Mapping[str, str], seconds: float)
 
 
 def _run_group(args: argparse.Namespace) -> int:
-    """Run the sections of one group in this process; write each result to the file as soon as it is available."""
+    """Run the sections of one group in this process; write the file of each as soon as it is measured."""
     import logging
 
     import torch
@@ -170,26 +190,27 @@ def _run_group(args: argparse.Namespace) -> int:
     device = torch.device("cuda:0" if args.device == "cuda" else args.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    results = Path(args.into)
+    folder = Path(args.into)
     scale = scale_of(args.shape, args.weight_dtype, tiny=args.tiny)
     given: dict[str, Any] = {at: tuple(getattr(args, name)) for name, at in _COUNTS.items() if getattr(args, name)}
     if args.slice_steps:
         given["race_steps"] = args.slice_steps
     scale = replace(scale, **given)
-    scene = Scene(device=device, scale=scale, clock=Clock(0), weight_dtype=args.weight_dtype)
+    narrow: Any = "fp8_e4m3" if device.type == "cuda" else "int8"
+    wide = Scene(device=device, scale=scale, clock=Clock(0), weight_dtype=args.weight_dtype)
+    few = replace(scale, row_counts=_NARROW_ROWS, batches=_NARROW_BATCHES, contexts=scale.contexts[:1])
+    scenes = {False: wide, True: replace(wide, kv_dtype=narrow, scale=scale if args.tiny or given else few, kept={})}
     for number, name in enumerate(args.child):
-        found = json.loads(results.read_text(encoding="utf-8"))
-        facts = found.get("ceilings", {}).get("facts", {})
-        scene.bandwidth, scene.gemm_rate = facts.get("bandwidth", 0.0), facts.get("gemm_rate", 0.0)
         section = SECTIONS[name]
+        scene = scenes[section.narrow]
+        if _file(folder, "ceilings").exists():
+            facts = json.loads(_file(folder, "ceilings").read_text(encoding="utf-8")).get("facts", {})
+            scene.bandwidth, scene.gemm_rate = facts.get("bandwidth", 0.0), facts.get("gemm_rate", 0.0)
         later = sum(SECTIONS[other].least for other in args.child[number + 1 :])
         scene.clock = Clock(min(section.seconds, end - time.monotonic() - later))
         print(f"== {name}", flush=True)
         begin = time.monotonic()
-        found[name] = {**_section(section, scene, name), "seconds": time.monotonic() - begin}
-        aside = results.with_suffix(".new")
-        aside.write_text(json.dumps(found), encoding="utf-8")
-        aside.replace(results)
+        _keep(folder, name, {**_section(section, scene, name), "seconds": time.monotonic() - begin})
         print(f"-- {name}: {time.monotonic() - begin:.0f} s", flush=True)
     return 0
 
@@ -208,15 +229,21 @@ def _section(section: _Section, scene: Any, name: str) -> dict[str, Any]:
     return {**report.plain(), "markdown": report.markdown()}
 
 
-def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], seconds: float) -> None:
-    """Write the Markdown and the JSON file."""
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _stem(args: argparse.Namespace) -> str:
+    """The name of a run's folder and files."""
     changed = [
         given for given, first in ((args.shape, _SHAPES[0]), (args.weight_dtype, _WEIGHT_DTYPES[0])) if given != first
     ]
-    stem = "_".join(["gpu_suite", *(["toy"] if args.tiny else []), today, *changed])
-    folder = Path(args.output)
-    folder.mkdir(parents=True, exist_ok=True)
+    return "_".join(["gpu_minutes", *(["toy"] if args.tiny else []), _today(), *changed])
+
+
+def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], seconds: float) -> None:
+    """Write the Markdown and the JSON file."""
+    folder, stem = Path(args.output), _stem(args)
     note = (
         ""
         if args.device.startswith("cuda")
@@ -225,10 +252,10 @@ def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], sec
     errors = [f"## {one['title']}\n\n**Failed:** {one['error']}\n\n```\n{one.get('trace', '').strip()}\n```"
               for one in found.values() if "error" in one]  # fmt: skip
     times = ", ".join(f"{name} {one.get('seconds', 0.0):.0f} s" for name, one in found.items())
-    command = ["python -m benchmarks.gpu.suite", *(["--device cpu"] if args.tiny else []), *_options(args)]
+    command = ["python -m benchmarks.gpu.minutes", *(["--device cpu"] if args.tiny else []), *_options(args)]
     parts = [
         "# The GPU path, measured",
-        f"- Command: `{' '.join(command)}`\n- Date: {today}\n"
+        f"- Command: `{' '.join(command)}`\n- Date: {_today()}\n"
         f"- Machine: {machine()}\n- The whole run took {seconds:.0f} s ({times}).",
         *([note] if note else []),
         *errors,
@@ -237,7 +264,7 @@ def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], sec
     body = "\n\n".join(parts) + "\n"
     (folder / f"{stem}.md").write_text(body, encoding="utf-8")
     plain = {name: {k: v for k, v in one.items() if k != "markdown"} for name, one in found.items()}
-    head = {"date": today, "machine": machine(), "device": args.device, "toy": args.tiny, "seconds": seconds,
+    head = {"date": _today(), "machine": machine(), "device": args.device, "toy": args.tiny, "seconds": seconds,
             "shape": "toy" if args.tiny else args.shape, "weight_dtype": args.weight_dtype}  # fmt: skip
     (folder / f"{stem}.json").write_text(json.dumps({**head, "sections": plain}, indent=1) + "\n", encoding="utf-8")
     print(f"\n{body}\nwritten: {stem}.md, {stem}.json")
@@ -258,7 +285,7 @@ def _count(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=list(SECTIONS))
+    parser.add_argument("--sections", nargs="+", default=list(OPEN), choices=list(SECTIONS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to exercise the code")
     parser.add_argument("--shape", default=_SHAPES[0], choices=_SHAPES, help="of the random model; of no toy")
@@ -267,7 +294,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batches", type=_count, nargs="+", help="sequences of the races, and of structured output")
     parser.add_argument("--contexts", type=_count, nargs="+", help="tokens before those that the races generate")
     parser.add_argument("--slice-steps", type=_count, help="steps at least that a slice of the races is timed for")
-    parser.add_argument("--minutes", type=float, default=7.8, help="limit of the whole run")
+    parser.add_argument("--minutes", type=float, default=9.8, help="limit of the whole run")
     parser.add_argument("--output", default="out/benchmarks", help="folder of the result")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--into", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""The GPU suite runs from end to end on a CPU at toy sizes, and refuses to run without a GPU otherwise."""
+"""The GPU minutes run from end to end on a CPU at toy sizes, and refuse to run without a GPU otherwise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ import pytest
 import torch
 
 from benchmarks.decode.random_model import SHAPES, parameters, random_decoder
-from benchmarks.gpu import suite as module
+from benchmarks.gpu import minutes as module
 from benchmarks.gpu.decoding import Subject
 from benchmarks.gpu.device import ceilings
-from benchmarks.gpu.host import idle_seconds
 from benchmarks.gpu.kernels import kind_of
+from benchmarks.gpu.minutes import OPEN, SECTIONS
 from benchmarks.gpu.section import FULL, TOY, Clock, Scene, WeightDtype, scale_of
 from benchmarks.gpu.structured import structured
-from benchmarks.gpu.suite import SECTIONS
 from testing.engine.models import random_decoder as small_decoder
 from testing.repository import ROOT
 from wedlm_core import EngineConfig
@@ -32,8 +31,8 @@ ON_CPUS = [dtype for dtype in get_args(WeightDtype) if dtype != "int4"]
 """int4 runs on GPUs only."""
 
 
-def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.gpu.suite", *arguments]
+def minutes(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.gpu.minutes", *arguments]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # so that a machine with a GPU behaves the same
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
@@ -41,11 +40,11 @@ def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow  # half a minute of both cores
 @pytest.mark.parametrize("weights", ON_CPUS)
 def test_sections_of_the_model_run_with_every_dtype_of_weights(weights: str, tmp_path: Path) -> None:
-    sections = ("steps", "kernels", "host")
-    done = suite("--device", "cpu", "--tiny", "--weight-dtype", weights, "--sections", *sections,
+    sections = ("costs", "steps")
+    done = minutes("--device", "cpu", "--tiny", "--weight-dtype", weights, "--sections", *sections,
                  "--output", str(tmp_path))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    (plain,) = tmp_path.glob("gpu_suite_toy_*.json" if weights == "auto" else f"gpu_suite_toy_*_{weights}.json")
+    (plain,) = tmp_path.glob("gpu_minutes_toy_*.json" if weights == "int8" else f"gpu_minutes_toy_*_{weights}.json")
     found = json.loads(plain.read_text())
     assert found["weight_dtype"] == weights
     assert list(found["sections"]) == ["ceilings", *sections]
@@ -53,18 +52,19 @@ def test_sections_of_the_model_run_with_every_dtype_of_weights(weights: str, tmp
 
 @pytest.mark.slow  # half a minute of both cores
 def test_every_section_runs_on_a_cpu_and_the_result_says_that_it_is_not_of_a_gpu(tmp_path: Path) -> None:
-    done = suite("--device", "cpu", "--tiny", "--output", str(tmp_path))
+    done = minutes("--device", "cpu", "--tiny", "--sections", *SECTIONS, "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    (text,) = tmp_path.glob("gpu_suite_toy_*.md")
-    (plain,) = tmp_path.glob("gpu_suite_toy_*.json")
+    (text,) = tmp_path.glob("gpu_minutes_toy_*.md")
+    (plain,) = tmp_path.glob("gpu_minutes_toy_*.json")
     found = json.loads(plain.read_text())
     assert found["toy"]
     assert list(found["sections"]) == list(SECTIONS)
     for name, section in found["sections"].items():
         assert section["rows"], name
         assert f"## {section['title']}" in text.read_text()
+        assert json.loads((plain.with_suffix("") / f"{name.replace(' ', '_')}.json").read_text())["rows"], name
     assert "Not a GPU" in text.read_text()
-    assert found["sections"]["tiny"]["goals"][0]["reached"], "the CPU against itself"
+    assert found["sections"]["tests"]["rows"] == [{"note": "not run: these tests need a GPU"}]
     races = found["sections"]["load"]["rows"]
     assert {(r["context"], r["batch"], r["regime"]) for r in races} == {
         (c, b, r) for c in (64, 128) for b in (1, 4) for r in ("low", "medium", "high")
@@ -73,7 +73,7 @@ def test_every_section_runs_on_a_cpu_and_the_result_says_that_it_is_not_of_a_gpu
 
 @pytest.mark.slow  # half a minute of both cores
 def test_slices_are_as_long_as_asked_for(tmp_path: Path) -> None:
-    done = suite("--device", "cpu", "--tiny", "--sections", "load", "--batches", "1", "--contexts", "64",
+    done = minutes("--device", "cpu", "--tiny", "--sections", "load", "--batches", "1", "--contexts", "64",
                  "--slice-steps", "5", "--output", str(tmp_path))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (text,) = tmp_path.glob("*.md")
@@ -82,16 +82,32 @@ def test_slices_are_as_long_as_asked_for(tmp_path: Path) -> None:
 
 
 def test_sections_that_were_not_started_are_failures_in_a_result_named_after_what_was_measured(tmp_path: Path) -> None:
-    # There is no time for the ceilings: their process is not started, and the other section needs their results.
-    given = ["--device", "cpu", "--tiny", "--weight-dtype", "int8", "--sections", "host", "--minutes", "0.01"]
+    # There is no time for the ceilings: their process is not started, and the other part needs their results.
+    given = ["--device", "cpu", "--tiny", "--weight-dtype", "auto", "--sections", "steps", "--minutes", "0.01"]
     assert module.main([*given, "--output", str(tmp_path)]) == 1
-    (text,) = tmp_path.glob("gpu_suite_toy_*_int8.md")
-    assert "python -m benchmarks.gpu.suite --device cpu --tiny --weight-dtype int8`" in text.read_text()
+    (text,) = tmp_path.glob("gpu_minutes_toy_*_auto.md")
+    assert "python -m benchmarks.gpu.minutes --device cpu --tiny --weight-dtype auto`" in text.read_text()
     assert text.read_text().count("**Failed:** its process was not started") == 2
-    for shape, weights, end in (("8b", "auto", ""), ("0.6b", "auto", "_0.6b"), ("1.7b", "int4", "_1.7b_int4")):
+    for shape, weights, end in (("8b", "int8", ""), ("0.6b", "int8", "_0.6b"), ("1.7b", "int4", "_1.7b_int4")):
         args = module._parser().parse_args(["--shape", shape, "--weight-dtype", weights, "--output", str(tmp_path)])
         module._write(args, {}, 0.0)
-        assert [p for p in tmp_path.glob(f"gpu_suite_2*{end}.json") if p.stem.count("_") == 2 + end.count("_")]
+        assert [p for p in tmp_path.glob(f"gpu_minutes_2*{end}.json") if p.stem.count("_") == 2 + end.count("_")]
+
+
+def test_the_open_parts_take_no_more_than_the_time_that_a_machine_is_lent_for() -> None:
+    assert sum(SECTIONS[name].seconds for name in OPEN) <= 60 * module._parser().parse_args([]).minutes <= 590
+
+
+def test_a_part_that_fails_keeps_its_error_and_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process: the part between two others raises."""
+    broken = module._Section(place="device:no_such_function", group="device", seconds=5)
+    monkeypatch.setattr(module, "SECTIONS", {**SECTIONS, "products": broken})
+    child = ["--child", "ceilings", "products", "costs", "--into", str(tmp_path), "--seconds", "60"]
+    assert module.main(["--device", "cpu", "--tiny", *child]) == 0
+    found = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in ("ceilings", "products", "costs")}
+    assert "no_such_function" in found["products"]["error"]
+    assert found["ceilings"]["rows"]
+    assert found["costs"]["rows"]
 
 
 def test_what_cannot_be_measured_ends_at_once_and_says_so(
@@ -110,7 +126,8 @@ def test_what_cannot_be_measured_ends_at_once_and_says_so(
 
 
 def test_the_options_are_those_of_the_engine_and_of_the_shapes() -> None:
-    assert module._WEIGHT_DTYPES == get_args(WeightDtype) == get_args(get_type_hints(EngineConfig)["weight_dtype"])
+    assert set(module._WEIGHT_DTYPES) == set(get_args(get_type_hints(EngineConfig)["weight_dtype"]))
+    assert get_args(WeightDtype) == get_args(get_type_hints(EngineConfig)["weight_dtype"])
     assert set(module._SHAPES) <= set(SHAPES)
     assert scale_of("8b", "auto", tiny=False) == replace(FULL, name="random 8B weights in bfloat16")
     small = scale_of("0.6b", "int8", tiny=False)
@@ -157,13 +174,6 @@ def test_kinds_of_kernels(name: str, kind: str) -> None:
     assert kind_of(name) == kind
 
 
-def test_gaps_longer_than_the_bound_are_idle_and_overlaps_are_not() -> None:
-    spans = [(0.0, 1.0), (0.5, 0.7), (1.1, 2.0), (4.0, 5.0), (4.5, 4.6)]
-    assert idle_seconds(spans, 0.5) == pytest.approx(2.0)
-    assert idle_seconds(spans, 0.01) == pytest.approx(2.1)
-    assert idle_seconds(spans[::-1], 5.0) == 0.0
-
-
 def test_a_random_model_is_the_same_for_the_same_seed_and_has_the_shape_asked_for() -> None:
     config = small_decoder(qwen3=False, seed=0).config
     one, same, other = (
@@ -184,4 +194,6 @@ def test_models_of_full_size_have_the_published_parameter_counts() -> None:
         "1.7b": 1_720_574_976,
         "7b": 7_615_616_512,
         "8b": 8_190_735_360,
+        "14b": 14_768_307_200,
+        "32b": 32_762_123_264,
     }

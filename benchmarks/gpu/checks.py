@@ -1,0 +1,36 @@
+"""GPU minutes: the tests that need a GPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.gpu.section import Report, Scene, goal
+
+_WORKERS, _MOST_FAILURES = 14, 5
+_ENDED = re.compile(r"^(?:.*\s)?(PASSED|FAILED|ERROR)\s+(tests/\S+::.*)$")
+
+
+def tests(scene: Scene) -> Report:
+    """Run ``pytest -m gpu``; names are printed as tests end, so that a run that is cut off has them too."""
+    title, notes = "Tests on the device", f"`pytest -m gpu`, ended after {_MOST_FAILURES} failures or its time."
+    if scene.device.type != "cuda":
+        return Report(title=title, notes=notes, rows=[{"note": "not run: these tests need a GPU"}])
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n", str(_WORKERS), f"--maxfail={_MOST_FAILURES}", "-v"]
+    root = Path(__file__).resolve().parents[2]
+    counts, failed = dict.fromkeys(("PASSED", "FAILED", "ERROR"), 0), []
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if (found := _ENDED.match(line.strip())) is not None:
+                counts[found[1]] += 1
+                if found[1] != "PASSED":
+                    failed.append(found[2])
+                    print(line.strip(), flush=True)
+            if scene.clock.left < 0:
+                process.terminate()
+    rows = [{"passed": counts["PASSED"], "failed": len(failed), "exit code": process.returncode}]
+    missed = goal("tests that fail on the device", 0.0, float(len(failed)), at_most=True)
+    return Report(title=title, notes=notes, rows=rows, goals=[missed], facts={"failed": failed})
