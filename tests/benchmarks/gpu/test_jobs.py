@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from benchmarks.decode.random_model import SHAPES
 from benchmarks.gpu import jobs, peers
+from benchmarks.gpu.section import TOY
 from testing.engine.models import random_decoder
 from wedlm_core import EngineConfig, SamplingParams
 from wedlm_core.config import ModelConfig
@@ -22,7 +24,7 @@ TASK = peers.Task(way="bfloat16", random=True, device="cpu", vocab=100, rows=3, 
 
 
 @pytest.mark.slow  # a quarter of a minute
-def test_jobs_and_another_engine_run_on_a_cpu(tmp_path: Path) -> None:
+def test_jobs_run_on_a_cpu_and_say_why_other_engines_do_not(tmp_path: Path) -> None:
     given = [
         "--device",
         "cpu",
@@ -36,7 +38,7 @@ def test_jobs_and_another_engine_run_on_a_cpu(tmp_path: Path) -> None:
         "--output",
         str(tmp_path),
     ]
-    assert jobs.main([*given, "--vllm", sys.executable, "--transformers", sys.executable]) == 0
+    assert jobs.main([*given, "--vllm", sys.executable]) == 0
     (file,) = tmp_path.glob("jobs_*_tiny.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     ours = [line for line in lines if line["engine"] == "ours"]
@@ -47,9 +49,20 @@ def test_jobs_and_another_engine_run_on_a_cpu(tmp_path: Path) -> None:
         for at_once in (1, 3)
     }
     assert all(line["tokens/s"] > 0 and line["of bandwidth"] > 0 for line in ours)
-    static = [line for line in lines if line["numbers"] == "static cache, compiled"]
-    assert [line["at once"] for line in static] == [1, 3]
-    assert all(line["tokens/s"] > 0 for line in static), static
+    others = [line for line in lines if line["engine"] != "ours"]
+    assert {line["engine"] for line in others} == set(peers.PROGRAMS)
+    assert all(line["note"].startswith("not run: ") for line in others)
+
+
+@pytest.mark.slow  # transformers is imported, and its continuous batching is slow without a GPU
+@pytest.mark.parametrize("way", peers.PROGRAMS["transformers"][1])
+def test_transformers_decodes_a_job(way: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    peers.write_folder(TOY.config, tmp_path, None)
+    task = replace(TASK, way=way, rows=3, at_once=2, new=2)
+    found = peers.measure(sys.executable, "transformers_peer.py", tmp_path, task, 200)
+    assert found["tokens"] == 6
+    assert found["seconds"] > 0
 
 
 def test_a_job_counts_its_tokens_steps_and_rows() -> None:
