@@ -1,11 +1,11 @@
 """How full the slots are, and how long the last 5% of rows take, with the longest rows first and in order of arrival.
 
-    python -m benchmarks.pipeline.job_order [--seeds 5] [--real-rows 0] [--rounds 3]
+    python -m benchmarks.pipeline.job_order [--seeds 5]
+    python -m benchmarks.pipeline.job_order --real-rows 1000 [--rounds 3]
 
-Output lengths are log-normal with a sigma of 1. The first table is a simulation: the real dispatcher and queues, and
-engines of 64 slots that make a token a step in each slot. The second one, with ``--real-rows``, is measured: the
-shipped model, one actor with one thread, a ``max_tokens`` of its own in each row and ``ignore_eos``, in turns. Without
-an order, all rows have one size there and nothing else differs.
+Output lengths are log-normal with a sigma of 1. The first command simulates: the real dispatcher and queues, and
+engines of 64 slots that make a token a step in each slot. The second one measures: the shipped model, a ``max_tokens``
+of its own in each row and ``ignore_eos``, in turns. In order of arrival all rows have one size; nothing else differs.
 """
 
 from __future__ import annotations
@@ -51,24 +51,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=positive, default=3)
     args = parser.parse_args(argv)
     names = ("order", "slots in use", "seconds", "last 5% of rows", "of that in order of arrival")
-    parts = [
-        f"Simulated, {args.seeds} seeds. A second is a token of a slot; rows have {_MEDIAN} tokens in the median, "
-        f"at most {_MOST}. Known from limits: `max_tokens` with `ignore_eos`. Learned: a template, one of 20, decides "
-        "half of the variance.\n\n" + table(("actors", "rows", "rows of a unit", *names), _simulated(args.seeds))
-    ]  # fmt: skip
+    command = "python -m benchmarks.pipeline.job_order"
     if args.real_rows:
-        parts.append(
-            f"Measured: the shipped model, {args.real_rows} rows, {_REAL_SLOTS} slots, one actor, {args.rounds} rounds "
-            f"in turns (medians); {_REAL_MEDIAN} tokens in the median, at most {_REAL_MOST}.\n\n"
-            + table(names, _measured(args.real_rows, args.rounds))
+        about = (
+            f"Measured: {args.real_rows} rows, {_REAL_SLOTS} slots, one actor with one thread, {args.rounds} rounds in "
+            f"turns (medians). {_REAL_MEDIAN} tokens in the median, at most {_REAL_MOST}."
         )
-    command = f"python -m benchmarks.pipeline.job_order --seeds {args.seeds}"
-    command += f" --real-rows {args.real_rows} --rounds {args.rounds}" if args.real_rows else ""
-    write_result("job-order", "The longest rows first", command, "\n\n".join(parts), threads=1)
+        body = f"{about}\n\n" + table(names, _measured(args.real_rows, args.rounds))
+        command += f" --real-rows {args.real_rows} --rounds {args.rounds}"
+        write_result("job-order-measured", "The longest rows first: the shipped model", command, body, threads=1)
+        return
+    about = (
+        f"Simulated, {args.seeds} seeds. A second is a token of a slot; rows have {_MEDIAN} tokens in the median, at "
+        f"most {_MOST}. Known from limits: `max_tokens` with `ignore_eos`. Learned: a template, one of 20, decides "
+        "half of the variance."
+    )
+    body = f"{about}\n\n" + table(("actors", "rows", "rows of a unit", *names), _simulated(args.seeds))
+    command += f" --seeds {args.seeds}"
+    write_result("job-order", "The longest rows first: a simulation", command, body, threads=1)
 
 
 def _line(order: str, full: float, seconds: float, last: float, before: float) -> tuple[str, ...]:
-    return order, f"{full:.1%}", f"{seconds:.4g}", f"{last:.3g}", f"{last / before:.2f}"
+    return order, f"{full:.1%}", _seconds(seconds), _seconds(last), f"{last / before:.2f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 # --- simulated --------------------------------------------------------------------------------------
@@ -105,7 +113,7 @@ def _of_one_size(lengths: Lengths, kinds: Any) -> int:
 
 
 def _load_logged(log: str, *, ordered: bool) -> Callable[[Job, int | None], Any]:
-    """A loader whose engine appends a line for each step to ``log``: its end, running requests, finished requests."""
+    """A loader whose engine logs a line for each step: its end, the requests that ran, those that finished."""
 
     def load(job: Job, num_threads: int | None) -> Any:
         if not ordered:
@@ -115,7 +123,7 @@ def _load_logged(log: str, *, ordered: bool) -> Callable[[Job, int | None], Any]
 
         def logged() -> Any:
             done = step()
-            file.write(json.dumps((time.monotonic(), engine.snapshot().running, len(done))) + "\n")
+            file.write(json.dumps((time.monotonic(), engine.snapshot().running + len(done), len(done))) + "\n")
             return done
 
         engine.step = logged
@@ -165,7 +173,7 @@ def _one(folder: Path, number: int, *, ordered: bool) -> tuple[float, float, flo
         run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
     steps = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     begin, end = steps[0][0], steps[-1][0]
-    busy = sum((b[0] - a[0]) * a[1] for a, b in itertools.pairwise(steps))
+    busy = sum((b[0] - a[0]) * b[1] for a, b in itertools.pairwise(steps))
     rows, done, most = sum(step[2] for step in steps), 0, end
     for moment, _, finished in steps:
         done += finished
