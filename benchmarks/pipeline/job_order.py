@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.real_rows:
         about = (
             f"Measured: {args.real_rows} rows, {_REAL_SLOTS} slots, one actor with one thread, {args.rounds} rounds in "
-            f"turns (medians). {_REAL_MEDIAN} tokens in the median, at most {_REAL_MOST}."
+            f"turns (medians). Seconds are CPU time of the engine's thread. {_REAL_MEDIAN} tokens in the median, at "
+            f"most {_REAL_MOST}."
         )
         body = f"{about}\n\n" + table(names, _measured(args.real_rows, args.rounds))
         command += f" --real-rows {args.real_rows} --rounds {args.rounds}"
@@ -113,7 +114,7 @@ def _of_one_size(lengths: Lengths, kinds: Any) -> int:
 
 
 def _load_logged(log: str, *, ordered: bool) -> Callable[[Job, int | None], Any]:
-    """A loader whose engine logs a line for each step: its end, the requests that ran, those that finished."""
+    """A loader whose engine logs each step: CPU seconds of its thread, requests that ran, those that finished."""
 
     def load(job: Job, num_threads: int | None) -> Any:
         if not ordered:
@@ -123,7 +124,7 @@ def _load_logged(log: str, *, ordered: bool) -> Callable[[Job, int | None], Any]
 
         def logged() -> Any:
             done = step()
-            file.write(json.dumps((time.monotonic(), engine.snapshot().running + len(done), len(done))) + "\n")
+            file.write(json.dumps((time.thread_time(), engine.snapshot().running + len(done), len(done))) + "\n")
             return done
 
         engine.step = logged
