@@ -10,6 +10,7 @@ from pipeline.codec import gain_of
 from pipeline.types import Totals
 
 _HOUR = 3600.0
+_LEAST_SECONDS = 0.5  # of decoding: a gain measured over less is noise
 
 
 class Stage(StrEnum):
@@ -145,8 +146,9 @@ class Load:
 
     @property
     def gain(self) -> float | None:
-        """Speed of decoding over that of autoregressive decoding; None where drafting planned nothing."""
-        return gain_of(self.counters.get("autoregressive_seconds", 0.0), self.counters.get("decode_seconds", 0.0))
+        """Speed of decoding over that of autoregressive decoding; None for less than half a second of decoding."""
+        expected = self.counters.get("autoregressive_seconds", 0.0)
+        return gain_of(expected, self.counters.get("decode_seconds", 0.0)) if expected >= _LEAST_SECONDS else None
 
     def __add__(self, other: Load) -> Load:
         """The sums of both."""

@@ -89,7 +89,7 @@ def test_the_sums_keep_what_processes_that_are_gone_have_counted() -> None:
 
 def test_the_gain_is_of_the_sums_over_all_actors() -> None:
     loads = EngineLoads()
-    for actor, (decoding, autoregressive) in enumerate([(0.0, 0.0), (1.0, 3.0), (3.0, 3.0)]):
+    for actor, (decoding, autoregressive) in enumerate([(0.25, 0.25), (0.75, 2.75), (3.0, 3.0)]):
         counters = EngineCounters(decode_seconds=decoding, autoregressive_seconds=autoregressive)
         loads.take(actor, {**answer(str(actor), 1), "counters": asdict(counters)})
         total = loads.total()
