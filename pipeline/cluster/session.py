@@ -97,6 +97,8 @@ _PROBE_SECONDS = 60.0
 _HEAD_SECONDS, _ASK_SECONDS = 60.0, 5.0
 """Time for the head of a cluster to answer, as it may have been started a moment ago; and of one question."""
 _LOGS_STAY = "\nRay's logs hold the output of these processes."
+_TOO_SLOW = "Timed out waiting for file"
+"""In the log of a raylet whose agents did not start in the time that Ray gives them, as on a busy machine."""
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
     "ray.data._internal.execution.streaming_executor",
@@ -199,7 +201,13 @@ def _init_private(**options: Any) -> None:
     try:
         ray.init(**options)
     except Exception as error:  # Ray has no error of its own for it; a node that is slow to start is a plain Exception
-        raise ResourceError(f"Ray does not start: {error}{_logs()}\nCorrect the cause, and run again.") from error
+        logs = _logs()
+        if _TOO_SLOW in logs:
+            raise ResourceError(
+                "Ray does not start: its processes need longer than Ray gives them (30 s). The machine is busy with "
+                "other work: run the same command again."
+            ) from error
+        raise ResourceError(f"Ray does not start: {error}{logs}\nCorrect the cause, and run again.") from error
 
 
 def _logs() -> str:

@@ -69,6 +69,12 @@ def test_a_ray_that_does_not_start_is_an_error_with_the_end_of_its_logs(
     with pytest.raises(ResourceError, match=r"(?s)timed out.*raylet\.err:\n  no room in shared memory"):
         ensure_ray()
 
+    monkeypatch.setattr(session, "end_of_logs", lambda folder: "raylet.err:\n  Timed out waiting for file /tmp/port")
+    monkeypatch.setattr(ray, "init", lambda **given: 1 / 0)
+    with pytest.raises(ResourceError, match="busy with other work: run the same command again") as slow:
+        ensure_ray()
+    assert "\n" not in str(slow.value)
+
 
 _ENDS_WORKERS = """
 import os, sys
