@@ -98,7 +98,8 @@ _HEAD_SECONDS, _ASK_SECONDS = 60.0, 5.0
 """Time for the head of a cluster to answer, as it may have been started a moment ago; and of one question."""
 _LOGS_STAY = "\nRay's logs hold the output of these processes."
 _TOO_SLOW = "Timed out waiting for file"
-"""In the log of a raylet whose agents did not start in the time that Ray gives them, as on a busy machine."""
+"""In the log of a raylet whose agents did not start in the time that Ray gives them."""
+_BUSY = "its processes took longer than Ray gives them (30 s), as this machine is busy"
 _CHATTY = (
     "ray._private.authentication.authentication_token_setup",
     "ray.data._internal.execution.streaming_executor",
@@ -156,7 +157,6 @@ def _ensure_ray() -> bool:
                 log_to_driver=False,
                 _node_ip_address=LOOPBACK,
                 _temp_dir=private_folder(),
-                _system_config=dict(PRIVATE_SYSTEM_CONFIG),  # Ray adds entries for one session to it
             )
         warn_unless_on_loopback()
     if callable(handler) and threading.current_thread() is threading.main_thread():
@@ -198,16 +198,17 @@ def _init_private(**options: Any) -> None:
     """
     import ray
 
-    try:
-        ray.init(**options)
-    except Exception as error:  # Ray has no error of its own for it; a node that is slow to start is a plain Exception
-        logs = _logs()
-        if _TOO_SLOW in logs:
-            raise ResourceError(
-                "Ray does not start: its processes need longer than Ray gives them (30 s). The machine is busy with "
-                "other work: run the same command again."
-            ) from error
-        raise ResourceError(f"Ray does not start: {error}{logs}\nCorrect the cause, and run again.") from error
+    for attempt in range(2):
+        try:
+            ray.init(**options, _system_config=dict(PRIVATE_SYSTEM_CONFIG))  # Ray adds entries for one session to it
+            return
+        except Exception as error:  # Ray has no error of its own; a node that is slow to start is a plain Exception
+            logs = _logs()
+            if _TOO_SLOW not in logs:
+                raise ResourceError(f"Ray does not start: {error}{logs}\nCorrect the cause, and run again.") from error
+            if attempt:
+                raise ResourceError(f"Ray does not start: {_BUSY}; run the same command again") from error
+            stages.announce(f"Ray did not start: {_BUSY}; starting it once more")
 
 
 def _logs() -> str:
