@@ -24,11 +24,13 @@ from wedlm_core.engine.drafting import measure
 from wedlm_core.engine.drafting.bench import IN_FLIGHT
 from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
+from wedlm_core.engine.forward.graph_policy import graph_sizes
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.overlap import CompletedForward
+from wedlm_core.engine.overlap import CompletedForward, head_rows
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.errors import ConfigError
+from wedlm_core.model.int8_gpu import Tiles, tiles_of
 from wedlm_core.types import Generation, Request, SamplingParams
 
 STRATEGIES = ("verified", "reference", "streaming", "autoregressive", "blockwise")
@@ -305,3 +307,15 @@ def test_a_forward_behind_a_measurement_says_nothing_of_what_forwards_cost(
         engine.step()
     timed = [one.seconds is not None for one in seen]
     assert timed[before:] == [True, False, True, True, True, True], "the one in flight meanwhile, and the next"
+
+
+@pytest.mark.parametrize("most", [512, 441, 1024])
+def test_the_head_is_compiled_for_every_kind_of_product_before_a_job(most: int) -> None:
+    """Tiles, and whether all of them are full of rows: a kernel each."""
+
+    def kind(rows: int) -> tuple[Tiles, bool]:
+        tiles = tiles_of(rows, 151_936)
+        return tiles, rows % tiles.rows == 0
+
+    compiled = {kind(rows) for rows in head_rows(graph_sizes(1024), most, 8)}
+    assert compiled >= {kind(rows) for rows in range(8, most + 1, 8)}
