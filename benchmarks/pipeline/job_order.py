@@ -114,7 +114,7 @@ def _of_one_size(lengths: Lengths, kinds: Any) -> int:
 
 
 def _load_logged(log: str, *, ordered: bool) -> Callable[[Job, int | None], Any]:
-    """A loader whose engine logs each step: CPU seconds of its thread, requests that ran, those that finished."""
+    """A loader whose engine logs each step: CPU seconds of its thread, requests that ran, requests that finished."""
 
     def load(job: Job, num_threads: int | None) -> Any:
         if not ordered:

@@ -1,9 +1,9 @@
 """Decides which actor runs which unit next. Plain logic; knows no Ray.
 
 Actors pull: the next unit goes to the actor that holds the smallest share of the units it may hold. Prefetched units
-with long rows go first, so that the last units are short ones. Among the first of them the dispatcher picks the one
-that saves this actor's prefix cache the most tokens, and avoids units whose prefixes another actor has cached. A unit
-can be overtaken by later ones only a bounded number of times.
+with long rows go first, so that the last units are short ones. Among the first units the dispatcher picks the one with
+the most tokens in this actor's prefix cache, and avoids units whose prefixes another actor has cached. A unit can be
+overtaken by later ones only a bounded number of times.
 
 A decision costs the same for ten actors and for thousands. It looks at a bounded number of waiting units: the first
 ones, and those that begin like the actor's last unit. Actors stand in a heap.

@@ -1,4 +1,4 @@
-"""The task of a run that scores: the texts whose log-probabilities it reads, and the columns that it writes."""
+"""The task of a run that scores: the scored texts, and the output columns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Score:
         choices_column: column of each row's own choices: lists of texts.
         continuation_column: column of each row's one text.
         with_end: put the end-of-sequence token after each text. So a text that begins another one, such as ``"1"`` and
-            ``"10"``, is not more probable than it by that alone.
+            ``"10"``, is not more probable only because it is shorter.
 
     Raises:
         ConfigError: not exactly one is given, or the choices are no different texts.

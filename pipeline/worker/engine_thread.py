@@ -20,7 +20,7 @@ from pipeline.codec import Failure, Generation, Request
 from pipeline.worker.lengths import OPENING, Kind, Lengths, kind_of
 
 _Entry = tuple[int, Sequence[int], int, Kind, Request]
-"""Of a request: its window, its prompt, its number, its kind, and itself."""
+"""Window, prompt, number and kind of a request, and the request."""
 
 
 class RequestQueue:

@@ -44,7 +44,7 @@ _STAGES: list[Mapping[str, Any]] = [
 
 
 class Camera:
-    """Observer of a run that keeps the live view of the first moment at which half of the rows are done."""
+    """Observer of a run that keeps the live view when half of the rows are done."""
 
     def __init__(self, command: str) -> None:
         self._command = command

@@ -104,7 +104,7 @@ class SimulatedJob:
         """Rows of a unit's execution that are not done."""
         self._done: dict[str, float] = {}
         self.given: list[str] = []
-        """Units in the order in which they were given."""
+        """Units in the given order."""
         for actor in range(len(speeds)):
             self._dispatcher.join(actor, 0.0)
 
@@ -226,5 +226,5 @@ def skewed_rows(seed: int, count: int, *, median: int, most: int, learned: bool)
 
 
 def without_hints(rows: Sequence[SimulatedRow]) -> list[SimulatedRow]:
-    """The same lengths, of which nothing is known."""
+    """The same lengths, unknown to the dispatcher."""
     return [SimulatedRow(tokens=row.tokens) for row in rows]

@@ -29,7 +29,7 @@ class Scored:
 
 @dataclass(kw_only=True, eq=False)
 class Waiting:
-    """Sequences that wait: those with these tokens in front of their last ones, which ``ends`` has by key."""
+    """Waiting sequences with these tokens in front of their last ones; ``ends`` has the last ones by key."""
 
     inputs: tuple[int, ...]
     context: tuple[int, ...]

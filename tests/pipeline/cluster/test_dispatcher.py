@@ -195,7 +195,7 @@ def test_units_that_begin_alike_meet_on_one_actor_and_all_actors_work() -> None:
 
 
 def simulated(units: Sequence[Sequence[float]], speeds: Sequence[float]) -> JobTimes:
-    """A job whose rows have these lengths in seconds, of which the dispatcher knows nothing."""
+    """A job whose rows have these lengths in seconds, unknown to the dispatcher."""
     config = RunConfig(input="-", output="-", actors=len(speeds), engine=EngineConfig(max_num_seqs=16))
     rows = [[SimulatedRow(tokens=length) for length in unit] for unit in units]
     return SimulatedJob(config, rows, speeds, ordered=False).run()

@@ -76,7 +76,7 @@ def test_scores_are_those_of_transformers_on_the_same_weights(tmp_path: Path, ch
 
 
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(tmp_path: Path) -> None:
-    """Other units, pages, slots and neighbours; and what ``verify`` finds when it scores the rows once more."""
+    """Other units, pages, slots and neighbours; and ``verify``, which scores the rows once more."""
     rows = [{"prompt": f"{PROMPTS[i % 3]} {i}", "own": CHOICES[: 1 + i % 5]} for i in range(9)]
     fields = {"task": {"choices_column": "own"}, "sampling": {"logprobs": True}}
     whole = run(tmp_path / "whole", rows, **fields)

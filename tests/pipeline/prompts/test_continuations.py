@@ -1,4 +1,4 @@
-"""Texts to score as tokens: what an output of a form may be, and texts that a model cannot tell apart."""
+"""Texts to score as tokens: possible outputs of a form, and texts that a model cannot tell apart."""
 
 from __future__ import annotations
 

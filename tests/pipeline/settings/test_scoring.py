@@ -1,4 +1,4 @@
-"""The task of scoring: values that are refused by name, and what a record keeps."""
+"""The task of scoring: values that are refused by name, and the values of a record."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_sequences_that_differ_in_the_last_token_are_computed_once(qwen3_folder:
 
 
 def test_pages_of_a_context_are_given_back_where_others_need_them(qwen3_folder: Path) -> None:
-    """The pool holds one sequence and a page: what a scored context keeps is in the way of its followers."""
+    """The pool holds one sequence and a page: pages of a scored context are in the way of its followers."""
     context = tuple(i * 7 % 330 for i in range(27))
     several = [((*context, 5 + i, 9), 2) for i in range(3)]
     engine = engine_of(qwen3_folder, page_size=8, num_pages=4, max_num_seqs=2, max_window=1)
