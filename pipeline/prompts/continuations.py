@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,8 @@ def continuations_of(
         return _of_structures(given, job) if job.config.label_probabilities else [None] * table.num_rows
     if task.column is None:
         return [_attempt(job.config, tuple(task.choices))] * table.num_rows
-    return [_of_cell(cell, job) for cell in values(table[task.column])]
+    encoded = functools.cache(functools.partial(_encoded, job.config, of_rows=True))
+    return [_of_cell(cell, job, encoded) for cell in values(table[task.column])]
 
 
 def check_continuations(config: RunConfig) -> None:
@@ -108,7 +109,7 @@ def _listed(cell: Any) -> Any:
         return cell
 
 
-def _of_cell(cell: Any, job: Job) -> Continuations | Failure:
+def _of_cell(cell: Any, job: Job, encoded: Callable[[tuple[str, ...]], Continuations]) -> Continuations | Failure:
     task = job.config.task
     assert task is not None
     name = str(task.column)
@@ -119,7 +120,7 @@ def _of_cell(cell: Any, job: Job) -> Continuations | Failure:
             texts: tuple[str, ...] = (checked_text(name, cell),)
         else:
             texts = checked_choices(name, _listed(cell))
-        return _encoded(job.config, texts, tuple(marked(name, text, job.config) for text in texts))
+        return encoded(texts)
     except Exception as error:  # whatever is wrong with one row's cell must not end the run
         return Failure.of(error)
 
@@ -131,8 +132,8 @@ def _attempt(config: RunConfig, labels: tuple[str, ...]) -> Continuations | Fail
         return Failure.of(error)
 
 
-def _encoded(config: RunConfig, labels: tuple[str, ...], texts: tuple[str, ...] | None = None) -> Continuations:
-    """The tokens of texts, each encoded by itself; ``texts``: the labels with marked special tokens.
+def _encoded(config: RunConfig, labels: tuple[str, ...], *, of_rows: bool = False) -> Continuations:
+    """The tokens of texts, each encoded by itself; in texts of rows ``special_tokens_in_text`` decides.
 
     Raises:
         RequestError: a text has no token, or two have the same tokens.
@@ -144,7 +145,8 @@ def _encoded(config: RunConfig, labels: tuple[str, ...], texts: tuple[str, ...] 
         raise RequestError(explain("task.with_end", True, "this model has no end-of-sequence token", "Leave it out."))
     encode_one = functools.partial(encode_marked, tokenizer=model.tokenizer)
     found: dict[tuple[int, ...], str] = {}
-    for label, text in zip(labels, texts or labels, strict=True):
+    for label in labels:
+        text = marked("text to score", label, config) if of_rows else label
         ids = tuple(encode_one(text) if is_marked(text, config) else model.tokenizer.encode(text))
         if not ids:
             rule = "this model's tokenizer gives it no token"

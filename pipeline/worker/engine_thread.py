@@ -47,7 +47,10 @@ class RequestQueue:
     def put(self, request: Request) -> None:
         """Add a request."""
         prompt = request.prompt_token_ids
-        kind = kind_of(prompt[:OPENING], len(prompt), request.params)
+        if request.continuation:  # its length is known, and tells nothing of rows that generate
+            kind = Kind(names=(), least=0, most=len(request.continuation))
+        else:
+            kind = kind_of(prompt[:OPENING], len(prompt), request.params)
         heapq.heappush(self._heap, self._entry(next(self._numbers), kind, request))
 
     def pop(self) -> tuple[Request, Kind]:

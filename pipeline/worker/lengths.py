@@ -81,7 +81,9 @@ class Lengths:
         self._rows, self._settled = 0, 0
 
     def learn(self, kind: Kind, tokens: int) -> None:
-        """A generation of this kind has finished with so many tokens."""
+        """A generation of this kind has finished with so many tokens. A kind without names teaches nothing."""
+        if not kind.names:
+            return
         own = dict.fromkeys(kind.names, (1, tokens))
         with self._lock:
             self._rows += 1

@@ -1,8 +1,9 @@
-"""An engine that fails: nobody is told before the process had its chance to end."""
+"""An engine that fails: nobody is told before the process had its chance to end. And the lengths it teaches."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -33,3 +34,14 @@ def test_no_unit_is_told_of_a_fatal_error_while_the_process_may_still_end_for_it
     go_on.set()
     for future in (before, meanwhile, thread.submit([request("later")])):
         assert future.exception(timeout=10) is not None
+
+
+def test_scored_requests_teach_nothing_of_the_lengths_of_generations() -> None:
+    thread = EngineThread(FakeEngine())
+    scored = [replace(request(f"s{i}"), continuation=(7,) * (1 + i)) for i in range(5)]
+    done = thread.submit(scored).result(timeout=10)
+    assert len(done) == 5
+    assert thread.lengths.take_news() == {}
+    thread.submit([request("generated")]).result(timeout=10)
+    assert thread.lengths.take_news() != {}
+    thread.close()
