@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from pipeline.cluster.dispatcher import Dispatcher
 from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.config import RunConfig
+from pipeline.worker.lengths import Lengths, kind_of
 from testing.pipeline.simulated_job import JobTimes, SimulatedJob, SimulatedRow, cut, skewed_rows, without_hints
 
 SLOTS = 16
@@ -31,6 +33,23 @@ def test_the_last_rows_take_half_of_the_time_that_they_take_in_order_of_arrival(
             full[ordered] += times.utilisation
     assert last[True] <= (0.75 if learned else 0.5) * last[False]
     assert full[True] > full[False]
+
+
+def test_a_unit_with_a_longer_row_is_given_first_and_what_is_learned_of_waiting_units_counts() -> None:
+    limits = [SamplingParams(max_tokens=tokens, ignore_eos=True) for tokens in (10, 500)]
+    exact = [kind_of((1,), 1, params) for params in limits]
+    unknown = [kind_of((opening,), 1, SamplingParams(max_tokens=2000)) for opening in (1, 2)]
+    lengths = Lengths()
+    for kind, tokens in zip(unknown, (5, 90), strict=True):
+        for _ in range(50):
+            lengths.learn(kind, tokens)
+    for kinds, news in ((exact, {}), (unknown, lengths.take_news())):
+        dispatcher = Dispatcher(held=9, max_overtakes=100)
+        dispatcher.join(0, 0.0)
+        for name, kind in zip(("short", "long"), kinds, strict=True):
+            dispatcher.offer(name, {}, [kind])
+        dispatcher.learn(news)
+        assert [run.unit_id for run in iter(lambda own=dispatcher: own.next(0.0), None)] == ["long", "short"]
 
 
 def test_rows_of_one_length_go_in_order_of_arrival() -> None:
