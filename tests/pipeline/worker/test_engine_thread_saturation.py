@@ -84,6 +84,17 @@ def test_a_short_request_goes_while_longer_ones_come_without_end() -> None:
     assert taken.index(1000) == pytest.approx(5 * 3, abs=5)
 
 
+def test_the_order_of_waiting_requests_follows_the_lengths_that_are_learned() -> None:
+    lengths = Lengths()
+    waiting = RequestQueue(100, lengths)
+    params = SamplingParams(max_tokens=2000)
+    for opening, tokens in ((1, 5), (2, 90)):
+        waiting.put(Request(request_id=str(opening), prompt_token_ids=(opening,), params=params))
+        for _ in range(50):
+            lengths.learn(kind_of((opening,), 1, params), tokens)
+    assert [waiting.pop()[0].request_id for _ in range(2)] == ["2", "1"]
+
+
 def test_an_engine_is_given_what_it_can_feed_on_and_no_more() -> None:
     class Watched(FakeEngine):
         most_held = 0
