@@ -17,7 +17,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from pipeline.commands.run import run_on
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job
 from pipeline.storage.open import open_storage
-from pipeline.worker.lengths import Lengths
+from pipeline.worker.lengths import Kind, Lengths
 from pipeline.worker.load_engine import load_engine
 from testing.pipeline.simulated_job import JobTimes, SimulatedJob, cut, skewed_rows, without_hints
 
@@ -109,7 +109,7 @@ def _simulated(seeds: int) -> Iterator[tuple[str, ...]]:
 # --- measured ---------------------------------------------------------------------------------------
 
 
-def _of_one_size(lengths: Lengths, kinds: Any) -> int:
+def _of_one_size(self: Lengths, kinds: Iterable[Kind]) -> int:
     return 0
 
 
@@ -157,7 +157,8 @@ def _measured(count: int, rounds: int) -> Iterator[tuple[str, ...]]:
                 found[ordered].append(_one(Path(made), number, ordered=ordered))
     before = statistics.median(last for _, _, last in found[False])
     for ordered, name in ((False, "arrival"), (True, "longest first, limits")):
-        yield _line(name, *(statistics.median(values) for values in zip(*found[ordered], strict=True)), before)
+        full, seconds, last = (statistics.median(values) for values in zip(*found[ordered], strict=True))
+        yield _line(name, full, seconds, last, before)
 
 
 def _one(folder: Path, number: int, *, ordered: bool) -> tuple[float, float, float]:

@@ -81,7 +81,8 @@ def labels_of(structure: StructuredOutputs | None) -> tuple[str, ...] | None:
     listed = None if schema is None else schema.get("enum")
     if schema is None or not listed or not set(schema) <= {"enum", "type", "title", "description", "$schema"}:
         return None
-    texts = (json.dumps(value, ensure_ascii=False, separators=structure.separators) for value in listed)
+    item, key = structure.separators
+    texts = (json.dumps(value, ensure_ascii=False, separators=(item, key)) for value in listed)
     return tuple(dict.fromkeys(texts))
 
 

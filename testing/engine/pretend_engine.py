@@ -137,11 +137,11 @@ def found_of(engine: Engine, done: list[Generation], expected: list[Generation])
 
 def recompiled() -> dict[str, list[str]]:
     """See :class:`Found`; of all launches in the log."""
-    kinds: dict[object, set[tuple[tuple[str, str], ...]]] = {}
+    kinds: dict[tuple[str, object], set[tuple[tuple[str, str], ...]]] = {}
     for launch in pretend.LOG.launches:
         kinds.setdefault((launch.name, launch.made.constants), set()).add(launch.made.facts)
     found: dict[str, set[str]] = {}
-    for (name, _), variants in kinds.items():  # type: ignore[misc]
+    for (name, _), variants in kinds.items():
         same = set.intersection(*map(set, variants))
         if len(variants) > 1:
             found.setdefault(name, set()).update(argument for one in variants for argument, _ in {*one} - same)

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import transformers
@@ -19,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 Ids = list[list[int]]
 
 
-def continuous(model: transformers.PreTrainedModel, at_once: int) -> Callable[[Ids, int], int]:
+def continuous(model: Any, at_once: int) -> Callable[[Ids, int], int]:
     """Generate so many tokens for each prompt, and return how many there are in all."""
     from transformers import ContinuousBatchingConfig
 
@@ -35,7 +36,7 @@ def continuous(model: transformers.PreTrainedModel, at_once: int) -> Callable[[I
     return generated
 
 
-def static(model: transformers.PreTrainedModel, at_once: int) -> Callable[[Ids, int], int]:
+def static(model: Any, at_once: int) -> Callable[[Ids, int], int]:
     """As :func:`continuous`."""
 
     def generated(prompts: Ids, new: int) -> int:
