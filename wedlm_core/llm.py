@@ -235,7 +235,8 @@ class LLM:
             )
             for one in listed
         ]
-        prompts: list[Prompt] = list(texts)
+        most = self.engine.max_model_len  # the template has all tokens around a prompt
+        prompts: list[Any] = [tokenised(text, self.tokenizer, most, complete=False) for text in texts]
         return self.generate(prompts, either("params", params, "sampling_params", sampling_params), use_tqdm=use_tqdm)
 
     def score(

@@ -52,6 +52,13 @@ def test_the_shipped_model_begins_no_answer_with_a_line_end() -> None:
         assert answer.text == answer.text.lstrip(), prompt
 
 
+def test_a_chat_has_the_tokens_of_its_template_and_none_around_it() -> None:
+    talk = [{"role": "user", "content": CONTEXTS[0]}]
+    (answer,) = ours().chat(talk, SamplingParams(max_tokens=40, window_size=16))
+    assert list(answer.prompt_token_ids) == ours().tokenizer.apply_chat_template(talk)
+    assert answer.stats.tokens_per_forward > 2, "a prompt of another form makes drafts worthless"
+
+
 def test_a_prompt_alone_is_scored_from_its_second_token() -> None:
     (score,) = ours().score("Count from 3 to 9.")
     ids = ours().tokenizer.encode("Count from 3 to 9.")
