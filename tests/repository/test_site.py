@@ -133,6 +133,9 @@ QUESTIONS = {
     "spot instances": ("guides/actors.html",),
     "train my own model": ("concepts/faq.html", "wedlm_core/tiny/index.html"),
     "how long will my job take": ("concepts/faq.html",),
+    "exit status": ("reference/commands.html",),
+    "out of memory": ("concepts/faq.html",),
+    "progress bar in a notebook": ("guides/progress.html",),
 }
 """Words that a user types -> pages with the answer."""
 _WORKER = """
