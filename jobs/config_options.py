@@ -18,6 +18,7 @@ from pipeline import RunConfig
 from pipeline.codec import literal_secrets, masked
 from pipeline.config import INPUT_FORMATS, LONG_PROMPTS, MODES, OUTPUT_FORMATS
 from pipeline.settings.reasoning import NAMED
+from pipeline.settings.tool_calls import MODES_OF_TOOLS
 from wedlm_core.sampling_params import Strategy
 
 _QUOTED = re.compile(r"'[^'<>]{2,}'")
@@ -59,6 +60,11 @@ def parse_actors(text: str) -> int | dict[str, int]:
 def parse_schema(text: str) -> str | dict[str, str]:
     """A JSON schema as it is written, or the file that has it, for ``argparse``."""
     return text if text.lstrip().startswith("{") else {"file": text}
+
+
+def parse_tool_choice(text: str) -> str | dict[str, str]:
+    """A choice of tools, or the name of one, for ``argparse``."""
+    return text if text in MODES_OF_TOOLS else {"name": text}
 
 
 def parse_path(text: str) -> Path:
@@ -152,6 +158,9 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
                 "Generate JSON of this schema: a file, or the schema itself.", type=parse_schema, metavar="FILE"),
         _option("--choices", "sampling.structured_outputs.choice", "Generate one of these texts.", nargs="+",
                 metavar="TEXT"),
+        _option("--tool-choice", "tool_choice",
+                "Read calls of tools into the column tool_calls (auto), force one (required), or one of this tool.",
+                type=parse_tool_choice, metavar="auto|none|required|NAME"),
         _option("--reasoning-parser", "reasoning_parser",
                 "Write the text in <think> tags to the column reasoning, and the answer after it to text.",
                 choices=list(NAMED)),

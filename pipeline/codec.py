@@ -97,6 +97,7 @@ __all__ = [
     "prefix_cacheability",
     "quotes_secrets",
     "read_json",
+    "read_json_at",
     "redact",
     "redact_forms",
     "remember",
@@ -227,6 +228,14 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
+
+
+def read_json_at(text: str, place: int) -> tuple[Any, int]:
+    """The value of the JSON that begins at a place in a text, and the place after it; raises as :func:`read_json`."""
+    return _DECODER.raw_decode(text, place)
 
 
 def param_of_text(name: str, text: str) -> Any:

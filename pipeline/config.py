@@ -46,6 +46,7 @@ from pipeline.settings.pools import require as _require
 from pipeline.settings.reasoning import REASONING, Tags, tags_of
 from pipeline.settings.scoring import Score, score_columns, task_of
 from pipeline.settings.template import check_template
+from pipeline.settings.tool_calls import TOOL_CALLS, checked_tools
 
 MODES = ("resume", "new", "error_if_exists")
 INPUT_FORMATS = ("auto", "rows", "openai-batch", "text")
@@ -86,7 +87,12 @@ class RunConfig:
             ``prompt_token_ids``.
         prompt_template: Jinja template of the prompt over the input's columns, in place of a prompt column:
             ``"{{ question }}"``, or ``"{{ row['a name'] }}"``. A name that a row lacks is that row's failure.
-        tools_column: column of tools (a list of mappings, or JSON text of one) for the chat template.
+        tools: descriptions of tools for the chat template, each with ``name``, ``description`` and ``parameters`` (a
+            JSON schema), or with these under ``function``.
+        tools_column: column of tools (a list of mappings, or JSON text of one) in place of ``tools``; null keeps these.
+        tool_choice: how outputs call tools. "auto": calls in the text become the column ``tool_calls``; "required": at
+            least one call, or ``{"name": ...}``: one call of this tool, by a grammar; "none": calls are not read. None
+            is "auto" with ``tools``, else "none".
         chat_template_kwargs: variables for the chat template, such as ``{"enable_thinking": False}``.
         chat_template_kwargs_column: column of such variables (a mapping, or JSON text of one), in place of those of
             the same names.
@@ -172,7 +178,9 @@ class RunConfig:
     messages_column: str | None = None
     token_ids_column: str | None = None
     prompt_template: str | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
     tools_column: str | None = None
+    tool_choice: str | Mapping[str, str] | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     chat_template_kwargs_column: str | None = None
     chat: bool = False
@@ -234,6 +242,9 @@ class RunConfig:
                  given, "a mapping of names to values", "Write {enable_thinking: false}, or leave it out.")  # fmt: skip
         object.__setattr__(self, "chat_template_kwargs", dict(given))
         object.__setattr__(self, "parse", parse_settings(self.parse))
+        tools, choice = checked_tools(self.tools, self.tool_choice)
+        object.__setattr__(self, "tools", tools)
+        object.__setattr__(self, "tool_choice", "auto" if choice is None and tools else choice)
         if self.reasoning is not None and not isinstance(self.reasoning_parser, str):
             object.__setattr__(self, "reasoning_parser", list(self.reasoning_parser or ()))
         object.__setattr__(self, "task", task_of(self.task))
@@ -345,6 +356,8 @@ class RunConfig:
     def _check_task(self) -> None:
         _require(self.reasoning is None or REASONING not in self.parse, "parse", REASONING,
                  "reasoning_parser makes a column of this name", "Rename this one.")  # fmt: skip
+        _require(self.tool_choice is None or TOOL_CALLS not in self.parse, "parse", TOOL_CALLS,
+                 "tool_choice makes a column of this name", "Rename this one.")  # fmt: skip
         if self.task is None:
             return
         rule, remedy = "task=Score generates nothing", "Leave it out; sampling.logprobs=True is taken."
@@ -352,7 +365,7 @@ class RunConfig:
         differ = [f.name for f in fields(plain) if getattr(self.sampling, f.name) != getattr(plain, f.name)]
         for name in differ:
             _require(False, f"sampling.{name}", getattr(self.sampling, name), rule, remedy)
-        for name in ("sampling_columns", "label_probabilities", "reasoning_parser"):
+        for name in ("sampling_columns", "label_probabilities", "reasoning_parser", "tool_choice"):
             _require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
 
     def _check_actors(self) -> None:

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_FIRST = (
     "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column",
     "chat_template_kwargs_column", "id_column", "sampling_columns", "columns", "column_prefix", "limit", "parse",
-    "task", "label_probabilities", "reasoning_parser",
+    "task", "label_probabilities", "reasoning_parser", "tools", "tool_choice",
     "system_prompt", "chat", "input_format", "served_model_names",
 )  # fmt: skip
 """Settings about the input's columns and prompts. Next to ``stages`` they are the first stage's."""

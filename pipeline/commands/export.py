@@ -28,6 +28,7 @@ from pipeline.commit.run_record import RunState
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, DamagedError, OutputError
 from pipeline.prompts.model_files import resolved_model
+from pipeline.settings.tool_calls import content_of
 from pipeline.sources.formats.openai_batch import OpenAIBatchSource
 from pipeline.storage.open import open_storage
 from pipeline.storage.urls import is_url, plain_name
@@ -36,7 +37,7 @@ EXPORT_FORMATS = ("openai-batch",)
 _SCRATCH = ".wedlm-export-{}"
 """Folder of the unfinished file of a name, in the folder of that file."""
 _RESULTS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "prompt_tokens", "completion_tokens",
-            "reasoning", "model", "logprobs", "top_logprobs")  # fmt: skip
+            "reasoning", "tool_calls", "model", "logprobs", "top_logprobs")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,12 +256,19 @@ def _line(ids: Mapping[str, str], row_id: str, response: Any, error: Any) -> str
 
 def _chat_choice(sample: Mapping[str, Any], decode: Decode) -> Mapping[str, Any]:
     asked, reasoning = sample["logprobs"] is not None, sample.get("reasoning")
-    apart = {} if reasoning is None else {"reasoning_content": reasoning}
+    apart: dict[str, Any] = {} if reasoning is None else {"reasoning_content": reasoning}
+    calls, content, ended = sample.get("tool_calls"), sample["text"], sample["finish_reason"]
+    if calls:
+        content, ended = content_of(content, calls), "tool_calls" if ended == "stop" else ended
+        apart["tool_calls"] = [
+            {"id": own["id"], "type": "function", "function": {"name": own["name"], "arguments": own["arguments"]}}
+            for own in calls
+        ]
     return {
         "index": sample["sample_index"],
-        "message": {"role": "assistant", "content": sample["text"], "refusal": None, **apart},
+        "message": {"role": "assistant", "content": content, "refusal": None, **apart},
         "logprobs": {"content": _chat_logprobs(sample, decode), "refusal": None} if asked else None,
-        "finish_reason": sample["finish_reason"],
+        "finish_reason": ended,
     }
 
 

@@ -35,7 +35,9 @@ class RunFields(TypedDict, total=False):
     messages_column: str | None
     token_ids_column: str | None
     prompt_template: str | None
+    tools: Sequence[Mapping[str, Any]]
     tools_column: str | None
+    tool_choice: str | Mapping[str, str] | None
     chat_template_kwargs: Mapping[str, Any]
     chat_template_kwargs_column: str | None
     chat: bool

@@ -22,6 +22,7 @@ from pipeline.fingerprint import RETRY_SETTINGS
 from pipeline.schema import SCHEMA_VERSION, dead_schema, output_schema, result_fields
 from pipeline.settings.parsing import Parse, parsed_columns
 from pipeline.settings.scoring import score_columns, task_of
+from pipeline.settings.tool_calls import TOOL_CALLS_FIELD
 from pipeline.storage.protocol import Storage
 
 _OTHER_VERSION = (
@@ -172,7 +173,10 @@ class RunState:
             scores=score_columns(
                 task_of(settings.get("task")), label_probabilities=settings.get("label_probabilities", False)
             ),
-            parsed=[own.field(name) for name, own in parsed.items()],
+            parsed=[
+                *([] if settings.get("tool_choice") is None else [TOOL_CALLS_FIELD]),
+                *(own.field(name) for name, own in parsed.items()),
+            ],
         )
         return output_schema(self.columns, fields)
 

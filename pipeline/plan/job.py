@@ -19,6 +19,7 @@ from pipeline.plan.units import check_any_rows
 from pipeline.schema import check_collisions, dead_schema, output_schema, result_fields
 from pipeline.settings.reasoning import REASONING
 from pipeline.settings.template import WHOLE_ROW, PromptTemplate
+from pipeline.settings.tool_calls import TOOL_CALLS, TOOL_CALLS_FIELD
 from pipeline.sinks import FORMATS, check_format
 from pipeline.sources import FileSource, SlicedSource, Source
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID, OpenAIBatchSource
@@ -134,7 +135,8 @@ class Job:
     @property
     def parsed_columns(self) -> list[str]:
         """Names of the columns that are parsed of the text; the last ones of the output."""
-        return [self.config.column_prefix + name for name in self.config.parsed]
+        calls = [] if self.config.tool_choice is None else [TOOL_CALLS]
+        return [self.config.column_prefix + name for name in (*calls, *self.config.parsed)]
 
     @property
     def own_columns(self) -> list[str]:
@@ -180,7 +182,8 @@ def resolve_job(
     columns = pa.schema(kept, metadata=source.schema.metadata if leading is None else leading.metadata)
     parsed = config.parsed
     scores = config.score_columns
-    own = [*(field.name for field in scores), *parsed, *([] if config.reasoning is None else [REASONING])]
+    calls = [] if config.tool_choice is None else [TOOL_CALLS_FIELD]
+    own = [*(field.name for field in (*scores, *calls)), *parsed, *([] if config.reasoning is None else [REASONING])]
     check_collisions(columns.names, config.column_prefix, own)
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
@@ -192,7 +195,7 @@ def resolve_job(
         reasoning=config.reasoning is not None,
         prefix=config.column_prefix,
         scores=scores,
-        parsed=[parse.field(name) for name, parse in parsed.items()],
+        parsed=[*calls, *(parse.field(name) for name, parse in parsed.items())],
     )
     schema = output_schema(columns, fields)
     check_format(config.output_format, schema)
@@ -210,6 +213,7 @@ def resolve_job(
 
 _IN_BODIES = (
     *PROMPT_PLACES,
+    "tools",
     "tools_column",
     "chat_template_kwargs_column",
     "chat",
@@ -246,10 +250,14 @@ def _check_chat(config: RunConfig, kind: PromptKind) -> None:
     chats = kind in ("messages", "request") or (
         kind != "token_ids" and (config.chat or config.system_prompt is not None)
     )
-    for name in ("chat_template_kwargs", "chat_template_kwargs_column"):
+    for name in ("chat_template_kwargs", "chat_template_kwargs_column", "tools", "tool_choice"):
         if getattr(config, name) and not chats:
             rule = f"prompts of kind {kind!r} do not go through the chat template"
             raise ConfigError(explain(name, getattr(config, name), rule, "Set chat=True, or leave it out."))
+    if config.tool_choice is not None and kind != "request" and not config.tools and config.tools_column is None:
+        raise ConfigError(
+            explain("tool_choice", config.tool_choice, "there are no tools", "Set tools or tools_column.")
+        )
 
 
 def new_run_record(

@@ -14,6 +14,8 @@ from pipeline.prompts.conversation import conversation
 from pipeline.prompts.limited_process import UnstartedError
 from pipeline.prompts.prompt import ChatCells, chat_prompt, checked_ids, marked, no_value, noted
 from pipeline.prompts.structures import of_response_format
+from pipeline.prompts.tools import Offer, offer, with_form
+from pipeline.settings.tool_calls import tool_choice_of
 from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
 
 SAMPLED = frozenset(field.name for field in fields(SamplingParams)) - {"logprobs", "structured_outputs"}
@@ -23,8 +25,8 @@ IGNORED = frozenset({
     "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options",
     "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user",
 })  # fmt: skip
-"""Parameters that do not change the answer: they bear on billing, storage, caching, tracing, or on tools that are
-refused."""
+"""Parameters that do not change the answer: they bear on billing, storage, caching or tracing, or on tools where there
+are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +39,12 @@ class _Refused:
 
 
 _NO_TOOLS = _Refused(
-    rule="calls of tools are not read out of the answer",
-    remedy="Leave it out; to describe tools in the prompt, use a table with tools_column.",
+    rule="this run does not read calls of tools out of answers",
+    remedy='Leave it out, or set tool_choice="auto" for the run.',
     harmless=([], "none", "auto"),
+)
+_OLD_TOOLS = _Refused(
+    rule="the API has tools and tool_choice in its place", remedy="Use these.", harmless=([], "none", "auto")
 )
 _TEXT_ONLY = _Refused(rule="answers are text", remedy="Leave it out.", harmless=(["text"],))
 _NOT_HERE = _Refused(rule="models are not asked to do this here", remedy="Leave it out, or say it in the prompt.")
@@ -50,8 +55,8 @@ REFUSED: Mapping[str, _Refused] = {
     "guided_decoding_backend": _Refused(rule="there is one backend", remedy="Leave it out.", harmless=("auto",)),
     "tools": _NO_TOOLS,
     "tool_choice": _NO_TOOLS,
-    "functions": _NO_TOOLS,
-    "function_call": _NO_TOOLS,
+    "functions": _OLD_TOOLS,
+    "function_call": _OLD_TOOLS,
     "modalities": _TEXT_ONLY,
     "audio": _TEXT_ONLY,
     "reasoning_effort": _NOT_HERE,
@@ -167,6 +172,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _ENDPOINTS = (CHAT, COMPLETIONS)
 _ANY = "*"
 _IN_CHAT = frozenset({"model", "messages", "chat_template_kwargs"})
+_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 _IN_COMPLETIONS = frozenset({"model", "prompt"})
 
 
@@ -177,10 +183,12 @@ class RowRequest:
     Attributes:
         prompt: text to encode, token ids, or why there is none.
         params: its sampling parameters, by their names here; None of a failed row.
+        offered: names of the tools that it may call; None: its calls are not read.
     """
 
     prompt: str | list[int] | Failure
     params: Mapping[str, Any] | None = None
+    offered: Sequence[str] | None = None
 
 
 def row_request(line: Sequence[Any], job: Job) -> RowRequest:
@@ -210,9 +218,26 @@ def _request(line: Mapping[str, Any], job: Job) -> RowRequest:
         raise RequestError(explain("url", line["url"], f"one of {list(_ENDPOINTS)}", "Move the line to another batch."))
     body, chat = _body(line["body"]), line["url"] == CHAT
     _check_model(body.get("model"), job)
-    params = body_params(body, chat=chat, own=_IN_CHAT if chat else _IN_COMPLETIONS)
+    with_tools = chat and job.config.tool_choice is not None
+    own = _IN_CHAT | (_TOOLS if with_tools else frozenset()) if chat else _IN_COMPLETIONS
+    params = body_params(body, chat=chat, own=own)
     prompt = _chat(body, job) if chat else marked("body.prompt", _prompt(body.get("prompt")), job.config)
-    return RowRequest(prompt=prompt, params=params)
+    offered = _offer(body, job) if with_tools else None
+    if offered is None:
+        return RowRequest(prompt=prompt, params=params)
+    return RowRequest(
+        prompt=prompt, params=with_form(params, offered, prompt, job.config), offered=offered.names
+    )  # fmt: skip
+
+
+def _offer(body: Mapping[str, Any], job: Job) -> Offer | None:
+    """The tools that a chat may call; the run's ``tool_choice`` where the body has tools and no choice."""
+    tools, choice = body.get("tools") or None, body.get("tool_choice")
+    if choice is not None:
+        choice = tool_choice_of("body.tool_choice", choice)
+    else:
+        choice = job.config.tool_choice if tools else "none"
+    return offer("body.tools", tools, choice, parallel=body.get("parallel_tool_calls") is not False)
 
 
 def _body(text: str | None) -> Mapping[str, Any]:
@@ -241,7 +266,8 @@ def _chat(body: Mapping[str, Any], job: Job) -> str:
         {**message, "role": "system"} if message.get("role") == "developer" else message
         for message in marked("body.messages", conversation("body.messages", body.get("messages")), job.config)
     ]
-    text = chat_prompt(messages, job, ChatCells(variables=body.get("chat_template_kwargs")))
+    tools = None if job.config.tool_choice is None else body.get("tools") or None
+    text = chat_prompt(messages, job, ChatCells(tools=tools, variables=body.get("chat_template_kwargs")))
     given = (message.get("content") or message.get("tool_calls") for message in messages)
     return noted(text, *given, chat=True)
 

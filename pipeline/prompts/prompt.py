@@ -188,9 +188,10 @@ def chat_prompt(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells = 
     Raises:
         RequestError: the template refuses them, or a cell is of a wrong type.
     """
-    config, tools = job.config, None
+    config, tools = job.config, job.config.tools or None
     if cells.tools is not None:
-        tools = marked(str(config.tools_column), listed(str(config.tools_column), cells.tools), config)
+        name = config.tools_column or "tools"
+        tools = marked(name, listed(name, cells.tools), config)
     variables: Mapping[str, Any] = config.chat_template_kwargs
     if cells.variables is not None:
         name = str(config.chat_template_kwargs_column)

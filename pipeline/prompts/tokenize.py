@@ -17,6 +17,7 @@ from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, load_place
 from pipeline.prompts.batch_request import row_request
 from pipeline.prompts.continuations import Continuations, continuations_of
+from pipeline.prompts.conversation import listed
 from pipeline.prompts.limited_process import UnstartedError
 from pipeline.prompts.model_files import check_same_model, model_length, resolved_model
 from pipeline.prompts.prompt import (
@@ -38,6 +39,7 @@ from pipeline.prompts.prompt import (
 )
 from pipeline.prompts.rendering import render_prompt
 from pipeline.prompts.structures import grammar_faults, of_cell
+from pipeline.prompts.tools import offer, with_form
 from pipeline.settings.template import NullCellError, PromptTemplate
 from pipeline.sinks.staged import data_checksum, row_digests
 from pipeline.sources import BAD, RAW
@@ -57,6 +59,7 @@ RAW_TEXT = "__wedlm_raw_text"
 BLANK = "__wedlm_blank"
 LABELS = "__wedlm_labels"
 CONTINUATIONS = "__wedlm_continuations"
+OFFERED = "__wedlm_offered"
 INPUT_SHA256 = b"wedlm.input_sha256"
 REDONE = b"wedlm.redone"
 ROW_DIGESTS = b"wedlm.row_digests"
@@ -71,6 +74,7 @@ _PREPARED = (
     pa.field(BLANK, pa.bool_()),
     pa.field(LABELS, pa.list_(pa.string())),
     pa.field(CONTINUATIONS, pa.list_(pa.list_(pa.int32()))),
+    pa.field(OFFERED, pa.list_(pa.string())),
 )
 
 
@@ -78,6 +82,8 @@ _Prompt = str | list[int] | Failure
 """The prompt of a row: text to encode, token ids, or a failure."""
 _Params = Mapping[str, Any] | None
 """Sampling parameters of a row's own."""
+_Names = Sequence[str] | None
+"""Of the tools that a row may call; None: its calls are not read."""
 
 
 _STRUCTURE = "structured_outputs"
@@ -152,12 +158,12 @@ def _rows_to_do(table: pa.Table, unit: Unit, job: Job, digests: bytes) -> tuple[
 
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
-    prompts, given = _asked(table, job)
+    prompts, given, offered = _asked(table, job)
     blank = [isinstance(prompt, PromptText) and prompt.blank for prompt in prompts]
     scored = _encode_all(prompts, given, table, job)
     for i, fault in grammar_faults(given, job.config).items():
         prompts[i] = prompts[i] if isinstance(prompts[i], Failure) else fault
-    return _prepared(table, rows, unit, job, prompts, given, blank, scored)
+    return _prepared(table, rows, unit, job, prompts, given, blank, scored, offered)
 
 
 def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
@@ -165,7 +171,7 @@ def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Par
 
     ``table``: the columns that prompts and parameters are made of.
     """
-    prompts, given = _asked(table, job)
+    prompts, given, _ = _asked(table, job)
     _encode_all(prompts, given, table, job)
     return prompts, given
 
@@ -210,13 +216,37 @@ def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, fai
     return _prepared(table, rows, unit, job, [failure] * table.num_rows, [None] * table.num_rows)
 
 
-def _asked(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
-    """For each row its prompt, and its own sampling parameters."""
+def _asked(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params], list[_Names]]:
+    """For each row its prompt, its own sampling parameters, and the names of the tools that it may call."""
     if job.prompt_kind != "request":
-        return _with_own_params(_prompts(table, job), table, job)
+        prompts, given = _with_own_params(_prompts(table, job), table, job)
+        return prompts, given, _offered(prompts, given, table, job)
     lines = zip(*(values(table[name]) for name in BATCH_COLUMNS.names), strict=True)
     asked = [row_request(line, job) for line in lines]
-    return [row.prompt for row in asked], [row.params for row in asked]
+    return [row.prompt for row in asked], [row.params for row in asked], [row.offered for row in asked]
+
+
+def _offered(prompts: list[_Prompt], given: list[_Params], table: pa.Table, job: Job) -> list[_Names]:
+    """For each row the names of the tools that it may call; its parameters get the form of a forced call.
+
+    A row whose tools are malformed is failed.
+    """
+    found: list[_Names] = [None] * table.num_rows
+    config = job.config
+    if config.tool_choice is None:
+        return found
+    for i, cells in enumerate(_chat_cells(table, job)):
+        if isinstance(prompts[i], Failure):
+            continue
+        try:
+            tools = config.tools if cells.tools is None else listed(str(config.tools_column), cells.tools)
+            own = offer("tools", tools, config.tool_choice)
+            if own is not None:
+                given[i] = with_form(given[i], own, prompts[i], config)
+                found[i] = own.names
+        except Exception as error:  # whatever is wrong with one row's tools must not end the run
+            prompts[i] = Failure.of(error)
+    return found
 
 
 def _prepared(
@@ -228,6 +258,7 @@ def _prepared(
     given: Sequence[_Params],
     blank: Sequence[bool] | None = None,
     scored: Sequence[Continuations | None] | None = None,
+    offered: Sequence[_Names] | None = None,
 ) -> pa.Table:
     scored = scored or [None] * len(prompts)
     failures = [prompt if isinstance(prompt, Failure) else None for prompt in prompts]
@@ -244,6 +275,7 @@ def _prepared(
         ],
         [None if own is None else own.labels for own in scored],
         [None if own is None else own.token_ids for own in scored],
+        offered or [None] * len(prompts),
     )
     prepared = [pa.array(column, f.type) for column, f in zip(made, _PREPARED, strict=True)]
     kept = [table[name] for name in job.columns.names]

@@ -88,6 +88,8 @@ UNPARSED = {
     "length": "cut at max_tokens",
     "invalid": "no JSON of this form",
     "range": "a value that its type cannot hold",
+    "call": "with a call that is no JSON of a name and arguments",
+    "tool": "with a call of a tool that was not offered",
     "alone": "without an answer after it",
 }
 """Why a value of JSON, or a part of it, is null -> in words."""

@@ -17,10 +17,11 @@ from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import retried_rows
 from pipeline.prompts.model_files import resolved_model
 from pipeline.prompts.structures import special_token, with_special_tags, with_tag
-from pipeline.prompts.tokenize import PROMPT_IDS, RAW_TEXT
+from pipeline.prompts.tokenize import OFFERED, PROMPT_IDS, RAW_TEXT
 from pipeline.schema import data_columns
 from pipeline.settings.parsing import Parse
 from pipeline.settings.reasoning import REASONING, Tags
+from pipeline.settings.tool_calls import TOOL_CALLS, calls_column, calls_faults
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
 
@@ -46,6 +47,11 @@ def encode_unit(
         place = next(i for i, field in enumerate(fields) if field.name == f"{prefix}text")
         arrays[place : place + 1] = _apart(job, job.config.reasoning, table, results)
     results_table = pa.table(arrays, schema=pa.schema(job.result_fields))
+    if job.config.tool_choice is not None:
+        offered = [names for names, count in zip(table[OFFERED].to_pylist(), counts, strict=True) for _ in range(count)]
+        keys = (results_table[f"{prefix}{name}"].to_pylist() for name in ("row_id", "sample_index"))
+        texts = results_table[f"{prefix}text"].to_pylist()
+        arrays.append(calls_column(texts, offered, list(zip(*keys, strict=True))))
     arrays += [parse.values(*_ended(job, results_table, parse)) for parse in job.config.parsed.values()]
     out = pa.table([*whole.columns, *arrays], schema=job.schema)
     failed = [i for i, row in enumerate(results) if row.failure is not None]
@@ -96,14 +102,28 @@ def _unanswered(job: Job, out: pa.Table) -> dict[str, int]:
     return {f"{name}:alone": count} if count else {}
 
 
+def _uncalled(job: Job, out: pa.Table) -> dict[str, int]:
+    """How many generations have something that looks like a call of a tool and is none, by reason."""
+    if job.config.tool_choice is None:
+        return {}
+    name = job.config.column_prefix + TOOL_CALLS
+    names = (f"{job.config.column_prefix}text", name, f"{job.config.column_prefix}finish_reason")
+    counts = calls_faults(*(out[own].to_pylist() for own in names))
+    return {f"{name}:{reason}": count for reason, count in sorted(counts.items())}
+
+
 def _unparsed(job: Job, out: pa.Table) -> dict[str, int]:
     """How many generations have no value in a column of JSON, or not all of it, by column and reason."""
-    return _unanswered(job, out) | {
-        f"{job.config.column_prefix}{name}:{reason}": count
-        for name, parse in job.config.parsed.items()
-        if parse.json is not None
-        for reason, count in sorted(parse.faults(*_ended(job, out, parse)).items())
-    }
+    return (
+        _unanswered(job, out)
+        | _uncalled(job, out)
+        | {
+            f"{job.config.column_prefix}{name}:{reason}": count
+            for name, parse in job.config.parsed.items()
+            if parse.json is not None
+            for reason, count in sorted(parse.faults(*_ended(job, out, parse)).items())
+        }
+    )
 
 
 def record_of(job: Job, unit: Unit, out: pa.Table, dead: pa.Table) -> CommitRecord:

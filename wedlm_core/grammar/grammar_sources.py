@@ -58,7 +58,7 @@ def _answer(wanted: StructuredOutputs) -> dict[str, Any]:
     if wanted.choice is not None:
         texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
         return {"lark_grammar": f"start: CHOICE\nCHOICE: {texts}"}  # one lexeme: thousands of rules would be too many
-    return {"lark_grammar": _as_lark(wanted.grammar or "")}
+    return {"lark_grammar": _as_lark(wanted.grammar or "", wanted.whitespace_pattern)}
 
 
 def _first(grammar: str) -> dict[str, Any]:
@@ -77,9 +77,9 @@ def _of_schema(wanted: StructuredOutputs) -> dict[str, Any]:
     return _first(LLMatcher.grammar_from_json_schema(text, overrides=options))
 
 
-def _as_lark(grammar: str) -> str:
+def _as_lark(grammar: str, whitespace_pattern: str | None = None) -> str:
     """A grammar in Lark's syntax as it is, one in GBNF translated."""
-    grammar = _with_canonical_schemas(grammar)
+    grammar = _with_canonical_schemas(grammar, whitespace_pattern)
     if "::=" not in grammar:
         return grammar
     from llguidance.gbnf_to_lark import any_to_lark
@@ -91,15 +91,16 @@ def _as_lark(grammar: str) -> str:
         raise RequestError(explain("structured_outputs.grammar", grammar, rule, "Correct it, or use Lark.")) from error
 
 
-def _with_canonical_schemas(grammar: str) -> str:
+def _with_canonical_schemas(grammar: str, whitespace_pattern: str | None) -> str:
     """A grammar whose JSON schemas are enforced or refused as others are."""
     made, end = list[str](), 0
+    spaces = {} if whitespace_pattern is None else {"whitespace_pattern": whitespace_pattern}
     for found in re.finditer(r"%json\s*(?=\{)", grammar):
         try:
             schema, stop = json.JSONDecoder().raw_decode(grammar, found.end())
         except (ValueError, RecursionError):
             continue  # the library names the fault and its place
-        options = {"x-guidance": {"json_allowed_escapes": _ESCAPES}}
+        options = {"x-guidance": {"json_allowed_escapes": _ESCAPES, **spaces}}
         made += [grammar[end : found.end()], json.dumps(options | check_schema(schema), ensure_ascii=False)]
         end = stop
     return "".join((*made, grammar[end:]))

@@ -93,7 +93,7 @@ def test_what_the_answer_has_to_be_has_several_names(body: dict[str, Any], field
         (True, {"structured_outputs": {}}, r"body.structured_outputs=\{\}: an object of fields"),
         (True, {"guided_whitespace_pattern": " "}, "body.guided_whitespace_pattern=' ': it is about JSON"),
         (True, {"guided_decoding_backend": "outlines"}, "body.guided_decoding_backend=.*one backend"),
-        (True, {"tools": [{"type": "function"}]}, "body.tools=.*tools_column"),
+        (True, {"tools": [{"type": "function"}]}, "body.tools=.*tool_choice"),
         (True, {"tool_choice": "required"}, "body.tool_choice='required'"),
         (True, {"reasoning_effort": "high"}, "body.reasoning_effort='high'"),
         (False, {"echo": True}, "body.echo=True"),
