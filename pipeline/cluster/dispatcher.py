@@ -31,9 +31,9 @@ from pipeline.worker.lengths import Kind, Lengths, Sums
 _KNOWN_PREFIXES = 1 << 16
 """Prefixes whose actor is remembered; the least recently used are forgotten."""
 _RECENT = 8
-"""An actor's speed is measured over so many finished units."""
+"""Finished units over which an actor's speed is measured."""
 _LOOKS = 32
-"""For units worth a backup is looked so often in the time of a unit, if none was found the last time."""
+"""Searches for a backup in the time of a unit, after a search that found no unit worth it."""
 _BACKUP_GAIN = 1.5
 """A backup starts if the slow actor is expected to need this many times as long as the idle one needs for a unit."""
 
@@ -85,7 +85,7 @@ class _Actor:
 
     @property
     def share(self) -> float:
-        """Units held, divided by the most units allowed; 1 or more where it takes none."""
+        """Units held, divided by the most units allowed; from 1 on the actor takes no unit."""
         return len(self.units) / self.held if self.held else 1.0
 
     @property
@@ -99,7 +99,7 @@ class Dispatcher:
 
     Args:
         held: units that an actor holds at most, unless :meth:`join` says otherwise.
-        max_overtakes: a unit that later ones overtook so often goes next.
+        max_overtakes: a unit goes next once so many later units have overtaken it.
     """
 
     def __init__(self, *, held: int, max_overtakes: int) -> None:
@@ -128,7 +128,7 @@ class Dispatcher:
 
     @property
     def unit_seconds(self) -> float | None:
-        """Mean time that the actors there are hold a unit; None before the first one is done."""
+        """Mean seconds for which present actors hold a unit; None before the first unit is done."""
         return self._speeds / self._measured if self._measured else None
 
     def held_by(self, actor: int) -> int:
@@ -141,20 +141,20 @@ class Dispatcher:
         return self._ended and not self._units
 
     def join(self, actor: int, now: float, held: int | None = None) -> None:
-        """An actor is ready for units. ``held``: how many it holds at most, where actors differ."""
-        assert actor not in self._actors, "an actor that comes back has left before"
+        """Add an actor that is ready for units. ``held``: units that it holds at most, if actors differ."""
+        assert actor not in self._actors, "an actor that comes back must have left before"
         self._actors[actor] = _Actor(next(self._numbers), now, self._held if held is None else held)
         self._changed(actor)
 
     def retire(self, actor: int) -> None:
-        """An actor takes no new unit; it keeps those that it holds. Nothing happens if it is not here."""
+        """Give an actor no new units; it keeps those that it holds. An unknown actor is ignored."""
         if actor in self._actors:
             self._actors[actor].held = 0
 
     def leave(self, actor: int) -> list[str]:
-        """An actor is gone. Returns the units that go back to the front of the queue, in the order it got them.
+        """Remove an actor. Returns its units that go back to the front of the queue, in the order it got them.
 
-        Units that another actor runs too stay there. An actor that is not here has nothing to give back.
+        Units that another actor runs too stay with that one. An unknown actor has no units.
         """
         gone = self._actors.pop(actor, None)
         if gone is None:
@@ -173,7 +173,7 @@ class Dispatcher:
         return [unit.unit_id for unit in back]
 
     def learn(self, lengths: Sums) -> None:
-        """Rows of an actor have finished: what it has learned from them."""
+        """Add the lengths of rows that finished on an actor."""
         self._lengths.add(lengths)
         if self._lengths.order_is_due():
             self._waiting.sort(lambda unit_id: self._lengths.size(self._units[unit_id].kinds))
@@ -186,8 +186,8 @@ class Dispatcher:
         Args:
             unit_id: the unit.
             histogram: prefix -> tokens of the unit's prompts that a cache with this prefix saves.
-            kinds: of its rows.
-            first: before all waiting units, since a chain goes on with begun units before it begins more.
+            kinds: the kinds of its rows.
+            first: put it before all waiting units. A chain finishes units that it has begun before it begins others.
         """
         self._units[unit_id] = _Unit(unit_id=unit_id, histogram=histogram, kinds=kinds)
         if first:
@@ -207,9 +207,9 @@ class Dispatcher:
         return self._next_backup(now) if self._ended and self._units else None
 
     def done(self, unit_id: str, actor: int, now: float) -> list[Assignment] | None:
-        """An actor finished a unit. Returns its other executions, to be dropped; None if another result came first.
+        """Record that an actor finished a unit. Returns other executions to drop; None if another result came first.
 
-        A result of an actor that has left counts too: its staged object is there.
+        A result of an actor that has left counts too: its staged object still exists.
         """
         unit = self._units.pop(unit_id, None)
         if unit is None:
@@ -227,7 +227,7 @@ class Dispatcher:
         ]
 
     def decline(self, unit_id: str, actor: int) -> None:
-        """An actor refuses a backup it was given: only the other execution goes on; without one, the unit waits."""
+        """Record that an actor refused a backup. The unit waits again if no other actor runs it."""
         unit = self._units.get(unit_id)
         if unit is not None and unit.runs.pop(actor, None) is not None:
             del self._actors[actor].units[unit_id]
@@ -255,7 +255,7 @@ class Dispatcher:
     # --- actors ---------------------------------------------------------------------------------------
 
     def _changed(self, name: int) -> None:
-        """An actor holds more or fewer units than before."""
+        """Update the heap after an actor's number of units changed."""
         actor = self._actors[name]
         if actor.share < 1:
             heapq.heappush(self._shares, (actor.share, actor.number, name))
@@ -267,7 +267,7 @@ class Dispatcher:
             actor = self._actors.get(name)
             if actor is not None and actor.number == number and share == actor.share:
                 return name
-            heapq.heappop(self._shares)  # it holds another number of units by now, or none any more
+            heapq.heappop(self._shares)  # an old entry: its actor has another load now, or is gone
         return None
 
     def _record_end(self, actor: _Actor, seconds: float, now: float) -> None:
@@ -276,7 +276,7 @@ class Dispatcher:
         self._count_speed(actor.unit_seconds, 1)
 
     def _count_speed(self, unit_seconds: float | None, count: int) -> None:
-        """Count an actor's speed in the mean, or take it out."""
+        """Add an actor's speed to the mean, or remove it."""
         if unit_seconds is not None:
             self._measured += count
             self._speeds = self._speeds + count * unit_seconds if self._measured else 0.0
@@ -284,7 +284,7 @@ class Dispatcher:
     # --- speculative execution ------------------------------------------------------------------------
 
     def _next_backup(self, now: float) -> Assignment | None:
-        """A backup on an actor with room, of a unit of the slowest other actor that it would probably finish first."""
+        """A backup for an actor with room: a unit of the slowest other actor that it would probably finish sooner."""
         if self.unit_seconds is None or now < self._next_look:
             return None
         slow = self._two_slowest(now)
@@ -302,7 +302,7 @@ class Dispatcher:
         return None
 
     def _two_slowest(self, now: float) -> list[tuple[float, int]]:
-        """Seconds left, and which actor: of those with a unit that no other actor runs."""
+        """Seconds left and actor, for the two slowest actors with a unit that no other actor runs."""
 
         def candidates() -> Iterator[tuple[float, int]]:
             for name, actor in self._actors.items():

@@ -1,7 +1,7 @@
 """The driver loop that feeds the generate actors: carries out the dispatcher's decisions with Ray.
 
-All that happens comes as an event in one queue: from callbacks of Ray, from the thread that draws units, and from the
-watch of the cluster's nodes.
+Every event comes through one queue: from callbacks of Ray, from the threads that read units, and from the watch of the
+cluster's nodes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pipeline.worker.crash_bisection import QUARANTINED
 from pipeline.worker.lengths import Sums
 
 _POLL_SECONDS = 0.2
-"""Longest wait for an event. A slow actor and a request to stop cause none, so both are looked at this often."""
+"""Longest wait for an event. A slow actor or a request to stop causes no event, so both are checked this often."""
 _MIN_PREFETCHED = 8
-"""Prefetched units per actor, at least: with fewer the dispatcher has too few to choose a matching prefix from."""
+"""Least prefetched units per actor: with fewer, the dispatcher rarely finds one with a matching prefix."""
 _PREFETCHED = 4
-"""Prefetched units per unit that an actor holds: with fewer, the longest rows are found too late to end with others."""
+"""Prefetched units per unit that an actor holds: with fewer, the longest rows begin too late and end alone."""
 _END_SECONDS = 10.0
-"""How long a job that ends early waits for its prefetch thread."""
+"""Seconds that a job that ends early waits for its prefetch threads."""
 _STOP_SECONDS = 0.2
-"""The same of a job that was asked to stop."""
+"""The same for a job that was asked to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class _Result:
 
 @dataclass(frozen=True, kw_only=True)
 class _Failed:
-    """A call of ``actor`` ended with an error; None: a reader of units did."""
+    """A call of ``actor`` ended with an error; with None, a reader of units did."""
 
     error: BaseException
     actor: int | None = None
@@ -62,7 +62,7 @@ _Event = tuple[int, Sign] | _Result | _Failed | NodeTable | UnitRead
 
 
 def most_held(units: int) -> int:
-    """Units that an actor is given when it works on ``units`` at once: a quarter more, so that the next is there."""
+    """Units given to an actor that works on ``units`` at once: a quarter more, so that the next one is at hand."""
     return units + max(1, units // 4)
 
 
@@ -84,16 +84,16 @@ def generate(
     nodes: NodeWatch | None = None,
     drain_seconds: float = 0.0,
 ) -> Iterator[CommitRecord]:
-    """Run units on the actors; yields the commit record of each unit once, in order of their ends.
+    """Run units on the actors; yields the commit record of each unit once, as units finish.
 
-    It begins as soon as the first actor is ready, asks for more and ends some as :class:`Members` decides.
+    It begins once the first actor is ready. :class:`Members` decides when to start or end further actors.
 
     Args:
         pool: the actors.
-        units: streams, each drawn from in a thread of its own; of each a bounded number waits.
+        units: streams; a thread reads each, and a bounded number of its units waits.
         held: units that each actor of a pool works on at once.
         count: how many units there are.
-        stop: once asked, no unit is given out; those in flight are waited for, but not for longer than it says.
+        stop: once asked, no unit is given out; units in flight may finish within the time that it allows.
         end: ends streams that wait for results of other units.
         starts: filled with the seconds of each stage of the start of every actor.
         refit: see :class:`Members`.
@@ -119,10 +119,10 @@ def generate(
 
 
 class _Loop:
-    """The state of the loop: the units that were read, the actors, and who has which unit.
+    """The state of the loop: the units that were read, the actors, and the units of each actor.
 
     Attributes:
-        events: whatever happens comes here.
+        events: the queue of events.
         members: the actors.
     """
 
@@ -158,21 +158,21 @@ class _Loop:
     def is_over(self) -> bool:
         """Whether all is done, or the run has stopped.
 
-        A run that was asked to stop is over once it has no units in flight, or these have had their time.
+        A run that was asked to stop is over once no unit is in flight, or the time for these units is over.
         """
         if self._dispatcher.finished or self._pool.closed:
             return True
         return self._stop.asked and (not self._dispatcher.running or self._stop.overdue)
 
     def next_event(self) -> _Event | _Silence:
-        """The next event, or that none came in time."""
+        """The next event, or a :class:`_Silence` if no event came in time."""
         try:
             return self.events.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             return _Silence()
 
     def take(self, event: _Event | _Silence, now: float) -> Iterator[CommitRecord]:
-        """Take up an event; yields the record of a unit that it brings.
+        """Handle an event; yields the commit record of a unit that it finishes.
 
         Raises:
             BaseException: an actor's or the prefetch thread's error.
@@ -219,7 +219,7 @@ class _Loop:
             reader.join(_STOP_SECONDS if self._stop.asked else _END_SECONDS)
 
     def _allow_reading(self) -> None:
-        """Let as many units of each stream wait for an actor as the actors hold, and enough to choose from."""
+        """Allow each stream enough waiting units for its actors, and for the dispatcher to choose from."""
         most = max(self._always, len(self.members.ready_actors)) * self._each
         for reader in self._readers:
             reader.allow(most)
@@ -265,7 +265,7 @@ class _Loop:
         yield record
 
     def _report_quarantine(self, record: CommitRecord) -> None:
-        """Log how many rows were quarantined so far: the first ones, and each time that their number has doubled."""
+        """Log how many rows were quarantined so far: the first ones, and each time their number has doubled."""
         self._quarantined += record.failures.get(QUARANTINED, 0)
         if self._quarantined >= self._announced:
             self._announced = 2 * self._quarantined
@@ -275,11 +275,11 @@ class _Loop:
     # --- actors -----------------------------------------------------------------------------------------
 
     def _watch(self, actor: int, known: str) -> None:
-        """Ask an actor for a sign of a process other than ``known``, or for the notice that this one has to go."""
+        """Ask an actor to report a process other than ``known``, or that its process has to end."""
         self._when_done(self._pool.watch(actor, known), actor, lambda sign: (actor, sign))
 
     def _hear(self, actor: int, sign: Sign, now: float) -> None:
-        """Take a sign of an actor, and ask for the next one."""
+        """Handle a sign of an actor, and ask for the next one."""
         if actor not in self.members:
             return
         if sign.notice is not None:

@@ -1,8 +1,8 @@
-"""The units that wait for an actor, and which of them goes to whom. Plain logic; knows no Ray.
+"""The queue of units that wait for an actor. Plain logic; knows no Ray.
 
-Units with long rows go first: a unit of the next size class counts as older, by a bounded number of units. Of the
-first ones an actor gets the unit that fits its prefix cache best. With thousands of actors, thousands of units wait; so
-only some are compared: the first ones, and the oldest of those that begin like the actor's last units.
+Units with long rows go first: for each size class, a unit moves forward by a fixed number of places. An actor gets,
+of the first units, the unit that fits its prefix cache best. Thousands of units may wait, so only some are compared:
+the first ones, and the oldest unit for each prefix of the actor's last units.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ FIRST = 32
 _ALIKE = 32
 """Most prefixes of an actor's last units that are used to look up units."""
 _INDEXED = 8
-"""The prefixes of a unit that it can be looked up by: those whose caching saves most."""
+"""Prefixes of a unit that are indexed: those whose caching saves most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
-    """A unit: its place, how many units had been given when it got that, and how many waited before it.
+    """A waiting unit.
 
-    The smallest place goes first: whether the unit was not put first, its number less the units that it may go ahead
-    of, and its number.
+    Attributes:
+        histogram: see :meth:`Dispatcher.offer`.
+        place: sort key, smallest first: whether the unit was not put first, its number less the number of units that
+            it may overtake, and its number.
+        given: units that had been given when it got its place.
+        before: units that waited before it then.
     """
 
     histogram: Mapping[int, int]
@@ -36,11 +40,11 @@ class _Waiting:
 
 
 class WaitingUnits:
-    """A queue whose order is bent for long rows, and for the sake of prefix caches.
+    """A queue that prefers long rows, and units whose prefixes the actor has cached.
 
     Args:
-        max_overtakes: the first unit goes next if others overtook it so often. A unit goes ahead of so many older ones
-            that are a size class smaller.
+        max_overtakes: the first unit goes next if others overtook it so often. Also the number of older units, one
+            size class smaller, that a unit may overtake.
     """
 
     def __init__(self, max_overtakes: int) -> None:
@@ -83,7 +87,7 @@ class WaitingUnits:
             self._units[unit_id] = replace(unit, place=place, given=given, before=before)
 
     def remove(self, unit_id: str) -> None:
-        """Take a certain unit out, if it is here."""
+        """Remove a unit, if it waits here."""
         unit = self._units.pop(unit_id, None)
         if unit is None:
             return
@@ -94,11 +98,11 @@ class WaitingUnits:
                 del self._alike[prefix]
 
     def take(self, actor: int, fit: Callable[[Mapping[int, int], int], int]) -> str:
-        """Take out the unit for an actor: the best fit of those compared, the first of equals.
+        """Remove and return the next unit of an actor: the best fit of the compared units, the first of equal ones.
 
         Args:
-            actor: who gets it.
-            fit: of a unit's histogram for an actor; larger is better.
+            actor: the actor that gets the unit.
+            fit: rates a unit's histogram for an actor; larger is better.
         """
         units = self._units
         best = self._places[0][1]
@@ -112,7 +116,7 @@ class WaitingUnits:
         return best
 
     def forget(self, actor: int) -> None:
-        """An actor is gone, and its cache with it."""
+        """Forget an actor that is gone with its cache."""
         self._last.pop(actor, None)
 
     def _compared(self, actor: int) -> set[str]:
@@ -121,7 +125,7 @@ class WaitingUnits:
         return {*first, *(next(iter(units)) for units in alike if units)}
 
     def _sized(self, place: tuple[bool, int, int], size: int) -> tuple[bool, int, int]:
-        """The place of a unit that is of another size class now."""
+        """The place of a unit, moved forward for its size class."""
         later, _, number = place
         return (later, number - self._max_overtakes * size, number) if later else place
 

@@ -1,4 +1,4 @@
-"""The texts of a row that are scored after its prompt, as token ids; a row with a bad one is marked as failed."""
+"""Encodes the texts that are scored after each row's prompt. A row with a bad text is marked as failed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Continuations:
 
     @property
     def places(self) -> int:
-        """Places of KV that the longest takes after the prompt: its last token needs none."""
+        """KV entries that the longest text takes after the prompt: its last token needs no entry."""
         return max(map(len, self.token_ids)) - 1
 
 
 def continuations_of(
     table: pa.Table, given: Sequence[Mapping[str, Any] | None], job: Job
 ) -> list[Continuations | Failure | None]:
-    """For each row the texts to score; None where nothing is to be scored.
+    """The texts to score for each row; None for a row without texts to score.
 
     Args:
         table: the input rows.
-        given: the sampling parameters of each row's own.
+        given: each row's own sampling parameters.
         job: the resolved run.
     """
     task = job.config.task
@@ -55,7 +55,7 @@ def check_continuations(config: RunConfig) -> None:
     """Check that the choices of a run can be told apart by its model's tokenizer.
 
     Raises:
-        ConfigError: they cannot; or ``label_probabilities`` is asked for and the outputs are no choices.
+        ConfigError: two choices have the same tokens, or ``label_probabilities`` is set and outputs are no choices.
         WeightsError: the model or its tokenizer cannot be read.
     """
     try:
@@ -64,7 +64,7 @@ def check_continuations(config: RunConfig) -> None:
         if config.label_probabilities and "structured_outputs" not in config.sampling_columns:
             labels = labels_of(config.sampling.structure)
             if labels is None:
-                rule = "the outputs are choices, or JSON of a schema that is one enum of its values, without after"
+                rule = "outputs are choices, or JSON whose schema is a single enum, and after is not set"
                 raise RequestError(explain("label_probabilities", True, rule, "Set structured_outputs.choice."))
             _encoded(config, labels)
     except RequestError as error:
@@ -72,7 +72,7 @@ def check_continuations(config: RunConfig) -> None:
 
 
 def labels_of(structure: StructuredOutputs | None) -> tuple[str, ...] | None:
-    """The texts that an output of this form may be; None if it is no choice or enum, or comes after free text."""
+    """The possible outputs of a form; None for a form that is no choice or enum, or that follows free text."""
     if structure is None or structure.after is not None:
         return None
     if structure.choice is not None:
@@ -87,7 +87,7 @@ def labels_of(structure: StructuredOutputs | None) -> tuple[str, ...] | None:
 
 
 def _of_structures(given: Sequence[Mapping[str, Any] | None], job: Job) -> list[Continuations | Failure | None]:
-    """For each row the choices of its output's form; None where the form is another one."""
+    """The choices of each row's output form; None for a row with another form."""
     encoded = functools.cache(functools.partial(_attempt, job.config))
     found: list[Continuations | Failure | None] = []
     for own in given:
@@ -103,7 +103,7 @@ def _of_structures(given: Sequence[Mapping[str, Any] | None], job: Job) -> list[
 
 
 def _listed(cell: Any) -> Any:
-    """The value of JSON text, as CSV has lists; any other value as it is."""
+    """The value of a cell; text is read as JSON if possible, as CSV has no lists."""
     try:
         return read_json(cell) if isinstance(cell, str) else cell
     except (ValueError, RecursionError):
@@ -122,7 +122,7 @@ def _of_cell(cell: Any, job: Job, encoded: Callable[[tuple[str, ...]], Continuat
         else:
             texts = checked_choices(name, _listed(cell))
         return encoded(texts)
-    except Exception as error:  # whatever is wrong with one row's cell must not end the run
+    except Exception as error:  # one row's bad cell must not end the run
         return Failure.of(error)
 
 
@@ -134,7 +134,7 @@ def _attempt(config: RunConfig, labels: tuple[str, ...]) -> Continuations | Fail
 
 
 def _encoded(config: RunConfig, labels: tuple[str, ...], *, of_rows: bool = False) -> Continuations:
-    """The tokens of texts, each encoded by itself; in texts of rows ``special_tokens_in_text`` decides.
+    """The tokens of each text. ``of_rows``: the texts come from rows, so ``special_tokens_in_text`` applies.
 
     Raises:
         RequestError: a text has no token, or two have the same tokens.

@@ -1,4 +1,4 @@
-"""Takes the reasoning of a generation, which stands between two tags, apart from its answer."""
+"""Splits a generation into its reasoning, which stands between two tags, and its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeline.codec import explain
 from pipeline.errors import ConfigError
 
 REASONING = "reasoning"
-"""The column."""
+"""The output column."""
 NAMED: Mapping[str, tuple[str, str]] = {"think": ("<think>", "</think>")}
 """Name of a parser -> its tags."""
 _LONGEST_TAG = 256
@@ -17,20 +17,20 @@ _LONGEST_TAG = 256
 
 @dataclass(frozen=True)
 class Tags:
-    """The texts around the reasoning. ``open`` may stand in the text, at the end of its prompt, or nowhere."""
+    """The tags around the reasoning. ``open`` may begin the text, end its prompt, or be missing."""
 
     open: str
     close: str
 
     def split(self, text: str, *, opened: bool) -> tuple[str | None, str]:
-        """The reasoning and the answer of a text. The first closing tag counts; whitespace next to a tag is left out.
+        """Split a text at its first closing tag, and drop the whitespace next to tags.
 
         Args:
             text: a generation.
             opened: whether its prompt ends with ``open``.
 
         Returns:
-            The reasoning is None where there is no tag. The answer is empty where the reasoning has no end.
+            The reasoning, None if there is no tag; and the answer, empty if the reasoning has no closing tag.
         """
         before, closed, answer = text.partition(self.close)
         begun = before.lstrip().startswith(self.open)
@@ -42,7 +42,7 @@ class Tags:
 
 
 def tags_of(given: object) -> Tags | None:
-    """The tags that ``reasoning_parser`` stands for: a name of :data:`NAMED`, or the two tags; None for None.
+    """The tags that ``reasoning_parser`` stands for: a name of :data:`NAMED`, or two tags. None stands for None.
 
     Raises:
         ConfigError: it is neither.

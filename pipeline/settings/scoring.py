@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.settings.pools import require
 
 MOST_CHOICES = 4096
-"""Of a row: each is a request of its own."""
+"""Choices of a row: each becomes a request."""
 _TOKENS = 16
 """Expected work of a choice or continuation, in generated tokens; sizes units."""
 
@@ -37,19 +37,19 @@ LABEL_PROBABILITIES = pa.field(
 class Score:
     """The task of a run that reads log-probabilities of given texts after each prompt, and generates nothing.
 
-    One of ``choices``, ``choices_column`` and ``continuation_column`` is given. A text is encoded apart from the
-    prompt, with the space in front that it is written with, and follows the tokens that ``generate`` would continue:
-    in a chat the beginning of the assistant's turn.
+    Set one of ``choices``, ``choices_column`` and ``continuation_column``. A text is scored where ``generate`` would
+    begin its output: in a chat, after the beginning of the assistant's turn. It is tokenised separately from the
+    prompt, so it has to include its leading space.
 
     Attributes:
         choices: texts to choose from, for all rows.
         choices_column: column of each row's own choices: lists of texts.
         continuation_column: column of each row's one text.
-        with_end: put the end-of-sequence token after each text. So a text that begins another one, such as ``"1"`` and
-            ``"10"``, is not more probable only because it is shorter.
+        with_end: put the end-of-sequence token after each text. Without it ``"1"`` is at least as probable as
+            ``"10"``, which begins with it.
 
     Raises:
-        ConfigError: not exactly one is given, or the choices are no different texts.
+        ConfigError: none or several of the three are set, or two choices are equal.
     """
 
     choices: Sequence[str] = ()
@@ -85,13 +85,13 @@ class Score:
         return _TOKENS * max(4, len(self.choices))
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields that are not at their defaults, as JSON has them."""
+        """The fields that differ from their defaults, as JSON types."""
         plain = asdict(self) | {"choices": list(self.choices)}
         return {name: value for name, value in plain.items() if value}
 
 
 def score_columns(task: Score | None, *, label_probabilities: bool) -> list[pa.Field]:
-    """The columns of log-probabilities of given texts, of a run with this task and setting."""
+    """The output columns that a run with this task and setting has for scores."""
     if task is None:
         return [LABEL_PROBABILITIES] if label_probabilities else []
     sums = [pa.field("logprob", pa.float64()), pa.field("mean_logprob", pa.float64())]
@@ -116,10 +116,10 @@ def task_of(given: Any) -> Score | None:
 
 
 def checked_choices(name: str, given: Any) -> tuple[str, ...]:
-    """Different texts, none of them empty.
+    """The given choices as a tuple.
 
     Raises:
-        RequestError: they are not.
+        RequestError: they are no list, too many, or one is empty or occurs twice.
     """
     listed = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))
     choices = tuple(given) if listed else ()
@@ -131,15 +131,15 @@ def checked_choices(name: str, given: Any) -> tuple[str, ...]:
         checked_text(f"{name}[{place}]", choice)
     if len(set(choices)) < len(choices):
         twice = next(choice for place, choice in enumerate(choices) if choice in choices[:place])
-        raise RequestError(explain(name, twice, "each choice is another text", "Leave out the second one."))
+        raise RequestError(explain(name, twice, "each choice occurs once", "Leave out the second one."))
     return choices
 
 
 def checked_text(name: str, given: Any) -> str:
-    """A text that is not empty.
+    """The given text.
 
     Raises:
-        RequestError: it is none.
+        RequestError: it is no text, is empty, or is no valid Unicode.
     """
     if isinstance(given, str) and given:
         try:

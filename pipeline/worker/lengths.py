@@ -1,7 +1,7 @@
 """Expected output lengths of rows, learned from the rows of the job that have finished. Plain logic; knows no Ray.
 
-Long rows should begin first: a long row that begins last runs alone, and all other slots are empty. A row's length is
-expected to be the mean of finished rows of its kind, within the row's own limits.
+Long rows should begin first: a long row that begins last runs alone, while all other slots are empty. The expected
+length of a row is the mean of the finished rows of its kind, within the row's own limits.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import NamedTuple
 from pipeline.codec import SamplingParams
 
 OPENING = 16
-"""Tokens by which prompts of one template are recognised: the marks of a chat, and the first words of its task."""
+"""First tokens of a prompt that identify its template: the marks of a chat, and the first words of the task."""
 _PRIOR = 4
-"""Finished rows of a kind that count as much as the mean of the coarser kind: with fewer, one long row decides."""
+"""Weight of the coarser kind's mean, in finished rows: with a smaller one, a single long row decides."""
 _MOST_KINDS = 1 << 14
-"""Kinds that are remembered. Without a template, prompts have about as many openings as there are rows."""
+"""Most kinds that are remembered: without a template, nearly every row has another opening."""
 
 Sums = Mapping[int, tuple[int, int]]
-"""Name of a kind -> its finished generations, and their tokens."""
+"""Name of a kind -> number of its finished generations, and the sum of their tokens."""
 
 
 class Kind(NamedTuple):
-    """Rows whose outputs are expected to have one length.
+    """Rows whose outputs have the same expected length.
 
     Attributes:
-        names: hashes of the kind and of the kinds that it is part of, the coarsest first. The same in all processes.
-        least, most: tokens of an output.
+        names: hashes of the kinds that the rows belong to, the coarsest first; the same in all processes.
+        least, most: bounds of an output, in tokens.
     """
 
     names: tuple[int, ...]
@@ -58,12 +58,12 @@ def kind_of(opening: Sequence[int], length: int, params: SamplingParams) -> Kind
 
 @functools.lru_cache(maxsize=1024)
 def _form(params: SamplingParams) -> int:
-    """A hash of the form of the output that the parameters ask for."""
+    """A hash of the output form that the parameters request."""
     return zlib.crc32(repr(params.structure).encode("utf-8", "backslashreplace"))
 
 
 def longest_kinds(kinds: Iterable[Kind], most: int) -> list[Kind]:
-    """Each kind of a unit's rows once, with its largest limits; of more than ``most``, those with the largest."""
+    """The different kinds of a unit's rows, each with its largest limits; at most ``most``, by the largest limits."""
     found: dict[tuple[int, ...], Kind] = {}
     for kind in kinds:
         other = found.get(kind.names, kind)
@@ -81,7 +81,7 @@ class Lengths:
         self._rows, self._settled = 0, 0
 
     def learn(self, kind: Kind, tokens: int) -> None:
-        """A generation of this kind has finished with so many tokens. A kind without names teaches nothing."""
+        """Record the tokens of a finished generation of this kind. A kind without names is ignored."""
         if not kind.names:
             return
         own = dict.fromkeys(kind.names, (1, tokens))
@@ -91,26 +91,26 @@ class Lengths:
             _add(self._news, own)
 
     def take_news(self) -> Sums:
-        """What was learned from rows since the last call: to be given to :meth:`add` of another process."""
+        """The sums of the rows since the last call, for :meth:`add` in another process."""
         with self._lock:
             news, self._news = self._news, {}
         return news
 
     def add(self, news: Sums) -> None:
-        """Add what another process has learned."""
+        """Add the sums of another process."""
         with self._lock:
             self._rows += max((rows for rows, _ in news.values()), default=0)
             _add(self._sums, news)
 
     def order_is_due(self) -> bool:
-        """Whether it knows twice the rows that it knew when this was last true; then an order by size is renewed."""
+        """Whether units should be sorted by size again: rows have doubled since this was last true."""
         if self._rows < 2 * self._settled or not self._rows:
             return False
         self._settled = self._rows
         return True
 
     def expected(self, kind: Kind) -> float:
-        """Expected tokens of an output. Of a kind of which no row has finished, the most it may have."""
+        """Expected tokens of an output: its limit until a row of one of its kinds has finished."""
         mean = float(kind.most)
         for name in kind.names:
             rows, tokens = self._sums.get(name, (0, 0))

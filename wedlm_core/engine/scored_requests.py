@@ -1,4 +1,4 @@
-"""Requests with a ``continuation`` on their way through the engine: scored, and returned as generations."""
+"""Passes requests with a ``continuation`` to the scorer, and returns their results as generations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ScoredRequests:
 
     Args:
         scorer: of the engine.
-        tokenizer: makes text of continuations.
+        tokenizer: decodes continuations.
     """
 
     def __init__(self, scorer: Scorer, tokenizer: Tokenizer) -> None:
@@ -48,11 +48,11 @@ class ScoredRequests:
             del self._requests[key]
 
     def __len__(self) -> int:
-        """Requests that wait or are under way."""
+        """Number of waiting and running requests."""
         return len(self._keys)
 
     def step(self) -> list[Generation] | None:
-        """Run one forward; the requests that it finished. None if they wait for pages of other sequences."""
+        """Run one forward and return the requests that it finished; None if all wait for pages of other sequences."""
         done = self._scorer.step()
         return None if done is None else [self._generation(one) for one in done]
 

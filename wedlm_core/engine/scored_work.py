@@ -1,4 +1,4 @@
-"""Sequences of the scorer, waiting and under way, and the tokens whose log-probabilities are wanted."""
+"""Waiting and running sequences of the scorer, and the tokens whose log-probabilities are wanted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Scored:
     """One scored sequence.
 
     Attributes:
-        key: as it was added.
-        logprobs: nats of each scored token; NaN where the model's logits are no numbers.
-        greedy: whether each was the most likely token (the first of equal ones).
+        key: the key that it was added with.
+        logprobs: nats of each scored token; NaN if the model's logits are NaN.
+        greedy: for each scored token, whether it was the most likely one (the first of equal ones).
         cached_tokens: leading tokens whose KV was shared.
     """
 
@@ -29,7 +29,13 @@ class Scored:
 
 @dataclass(kw_only=True, eq=False)
 class Waiting:
-    """Waiting sequences with these tokens in front of their last ones; ``ends`` has the last ones by key."""
+    """Waiting sequences that differ only in their last token.
+
+    Attributes:
+        inputs: their common tokens: all but the last.
+        context: the leading tokens that are not scored.
+        ends: key -> last token of the sequence.
+    """
 
     inputs: tuple[int, ...]
     context: tuple[int, ...]
@@ -38,7 +44,10 @@ class Waiting:
 
 @dataclass(kw_only=True, eq=False)
 class Work(Waiting):
-    """Those under way: each of ``inputs`` needs a row, those from ``first`` on logits too."""
+    """Running sequences that differ only in their last token: each of ``inputs`` needs a row.
+
+    Rows from ``first`` on need logits too.
+    """
 
     pages: SequencePages
     cached: int
@@ -64,10 +73,10 @@ class Work(Waiting):
 
 
 def targets_of(chunks: Sequence[tuple[Work, int]], edges: Sequence[int]) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Of the rows with logits each row's targets: places of rows, tokens, and the number of targets of each chunk.
+    """The targets of rows with logits: the row of each target, its token, and the number of targets of each chunk.
 
-    The last row of a sequence has all its ends as targets, any other row the token after it. ``edges``: the place of
-    each chunk's first row, and the end.
+    The targets of the last row of a work are all its ends. Any other row has one target, the token after it.
+    ``edges``: the place of each chunk's first row, and the end.
     """
     places: list[int] = []
     tokens: list[int] = []

@@ -1,8 +1,9 @@
 """Scorer: log-probabilities of given tokens under the next-token head, by packed prefills over the engine's KV pool.
 
-A sequence needs a row for each token but its last, and logits for the rows in front of the tokens that are scored.
-Sequences with equal beginnings share whole pages, as prompts do: the first one computes them, the others wait for it.
-Of sequences with one context the others then copy its last page. Sequences that differ in the last token are one.
+A sequence needs a row for each token but its last, and logits for each row that precedes a scored token. The context of
+a sequence is its tokens before the scored ones. Sequences with equal beginnings share whole pages, as prompts do: one
+computes them while the others wait. Sequences with the same context then also copy its last, partial page. Sequences
+that differ only in the last token are computed as one.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from wedlm_core.kv.prefix import page_key
 
 
 class Scorer:
-    """Scores sequences on an engine's model and pool. Not thread safe; the engine's own requests may be under way.
+    """Scores sequences on an engine's model and pool, also while the engine generates. Not thread safe.
 
     Args:
         model_runner: the engine's.
         pages: its page manager; the scorer holds pages only until its sequences are scored.
-        config: row budget, sequences of a forward and memory for logits are the engine's.
-        limits: of the engine on a sequence.
+        config: the engine's; gives the row budget, the sequences of a forward and the memory for logits.
+        limits: the engine's limits on a sequence.
     """
 
     def __init__(self, model_runner: ModelRunner, pages: PageManager, config: EngineConfig, limits: Limits) -> None:
@@ -54,7 +55,7 @@ class Scorer:
         """Queue a sequence to score its last ``scored`` tokens.
 
         Raises:
-            RequestError: no token in front of the scored ones, too many tokens, or ids out of range.
+            RequestError: no token before the scored ones, too many tokens, or ids out of range.
             CapacityError: the KV pool could not hold it even alone.
         """
         context = tokens[: len(tokens) - scored]
@@ -68,7 +69,7 @@ class Scorer:
         entry.ends[key] = tokens[-1]
 
     def has_work(self) -> bool:
-        """Whether sequences wait or are under way."""
+        """Whether any sequence waits or runs."""
         return bool(self._waiting or self._running)
 
     def drop(self, key: int) -> None:
@@ -92,9 +93,9 @@ class Scorer:
 
     @on_own_device
     def step(self) -> list[Scored] | None:
-        """Run one forward; the use of the result. None if nothing can run before other sequences free pages."""
+        """Run one forward and return the finished sequences; None if all wait for pages of other sequences."""
         self._admit()
-        if not self._running and self._scored:  # their pages may be all that is missing
+        if not self._running and self._scored:  # perhaps only their pages are missing
             self._give_back(list(self._scored))
             self._admit()
         if not self._running:
@@ -113,7 +114,7 @@ class Scorer:
     # ---- admission ------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Open pages for waiting entries; those whose context or next page is being computed by another one wait."""
+        """Open pages for waiting entries. An entry waits while another one computes its context or next page."""
         room = self._config.max_num_seqs - len(self._running)
         rows = self._config.max_batch_rows - sum(work.left for work in self._running)
         computing = {key for work in self._running for key in work.page_keys}
@@ -154,15 +155,15 @@ class Scorer:
         return work
 
     def _sharable(self, work: Work) -> list[bytes]:
-        """The next page that the sequence could share, if another one had computed it."""
+        """The key of the next page that the sequence could share once another one has computed it."""
         return work.page_keys[:1] if work.cached + self._pages.page_size <= work.first else []
 
     def _is_copied(self, entry: Waiting) -> bool:
-        """Whether the context has tokens that need a row and are in no whole page."""
+        """Whether a copy saves rows: tokens of the context before its last one lie outside of whole pages."""
         return self._pages.prefix_caching and (len(entry.context) - 1) % self._pages.page_size > 0
 
     def _copy_context(self, work: Work) -> None:
-        """Copy the KV of the context that no shared page has, up to its last token, whose row gives logits."""
+        """Copy the context's KV that is in no shared page, but not of its last token: that row is needed for logits."""
         scored, size = self._scored.get(work.context), self._pages.page_size
         if scored is None:
             return
@@ -171,7 +172,7 @@ class Scorer:
         work.cached = work.shared = work.first
 
     def _admitted(self, entry: Waiting) -> None:
-        """An entry waits no longer: nothing joins it, and nothing may be left that copies its context."""
+        """Take an entry out of the waiting ones; give back the pages of its context if no other one copies it."""
         del self._same[entry.inputs, len(entry.context)]
         self._contexts[entry.context] -= 1
         if not self._contexts[entry.context]:
@@ -235,7 +236,7 @@ class Scorer:
         return logprob_N.cpu().numpy(), greedy_N.cpu().numpy()
 
     def _chunks(self, hidden_ND: Tensor, target_N: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """In chunks of rows, so that logits stay within ``logits_chunk_bytes``."""
+        """The same in chunks of rows, so that logits stay within ``logits_chunk_bytes``."""
         for start in range(0, target_N.shape[0], self._chunk):
             targets = target_N[start : start + self._chunk]
             count = targets.shape[0]
@@ -246,7 +247,7 @@ class Scorer:
             yield log_RV.gather(-1, targets[:, None]).squeeze(-1), best_R == targets
 
     def _close(self, work: Work) -> list[Scored]:
-        """The results of a work; its pages stay while other entries have its context."""
+        """The results of a finished work; its pages stay open while waiting entries have its context."""
         if len(work.logprobs) != len(work.targets):
             raise IntegrityError(f"{len(work.logprobs)} log-probabilities of {len(work.targets)} tokens")
         if any(map(_is_nan, work.logprobs)):

@@ -12,10 +12,10 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 _SMALL = (1, 2, 4, 8)
-_STEPS = ((128, 8), (512, 32), (1024, 64))  # up to so many rows: sizes so far apart
+_STEPS = ((128, 8), (512, 32), (1024, 64))  # (most rows, distance of sizes up to there)
 _LAST_STEP = 128
 _FIRST_BUCKET = 1024
-_USES, _USES_COVERED = 2, 32  # forwards of a kind that make a graph worth its capture, without and with another one
+_USES, _USES_COVERED = 2, 32  # forwards before a capture: if no graph covers them, and if one does
 
 
 def graph_sizes(limit: int) -> list[int]:
@@ -30,7 +30,7 @@ def graph_sizes(limit: int) -> list[int]:
 
 
 def kv_buckets(most: int) -> list[int]:
-    """Bounds of a sequence's KV entries that graphs are told apart by: 1024, four times that, ... and ``most``."""
+    """Bounds of a sequence's KV entries in graphs: 1024, 4096, 16384, ... and ``most``."""
     buckets = []
     bucket = _FIRST_BUCKET
     while bucket < most:
@@ -41,7 +41,7 @@ def kv_buckets(most: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class GraphKey:
-    """Sizes of a captured forward: rows, most sequences, and most rows and KV entries of a sequence."""
+    """Sizes of a captured forward: rows, and the most sequences, rows of a sequence and KV entries of a sequence."""
 
     size: int
     max_kv: int
@@ -59,19 +59,19 @@ class GraphKey:
 
 
 class Recent(Generic[Key, Value]):
-    """Values by key, of the keys that were used last."""
+    """A cache that keeps the most recently used keys."""
 
     def __init__(self, most: int) -> None:
         self._most, self._values = most, OrderedDict[Key, Value]()
 
     def get(self, key: Key) -> Value | None:
-        """The value of a key, which is the last used one then; None where it is not kept."""
+        """The value of a key, which becomes the most recently used one; None if it is not kept."""
         if key in self._values:
             self._values.move_to_end(key)
         return self._values.get(key)
 
     def put(self, key: Key, value: Value) -> None:
-        """Set a value; the key that was not used for longest goes, if there are too many."""
+        """Set a value. If there are too many keys, drop the least recently used one."""
         self._values[key] = value
         self._values.move_to_end(key)
         if len(self._values) > self._most:
@@ -84,9 +84,9 @@ class Recent(Generic[Key, Value]):
 class GraphBook:
     """Chooses sizes and decides on captures, within a budget.
 
-    Bounds shape how attention splits its work, so that a forward runs best in a graph of its own bounds; but any
-    graph of its size with larger ones will do. The most general ones are captured first; others when they were wanted
-    several times, for a capture takes as long as a few dozen forwards.
+    Attention splits its work by the bounds, so a forward is fastest in a graph of its own bounds. But any graph of its
+    size with larger bounds can run it. The graphs with the largest bounds are captured first. Another one is captured
+    once it was wanted several times, because a capture takes as long as a few dozen forwards.
 
     Args:
         limit: rows of the largest captured forward.
@@ -108,7 +108,7 @@ class GraphBook:
         return self.sizes[place] if place < len(self.sizes) else None
 
     def key(self, size: int, *, sequences: int, max_rows: int, max_kv: int) -> GraphKey | None:
-        """The graph that suits a forward of a padded size best: bounds are rounded up, to few different ones.
+        """The best graph for a forward of a padded size. Bounds are rounded up, so that there are few graphs.
 
         None where the forward has more sequences, or longer ones, than the graphs' buffers hold.
         """
@@ -122,10 +122,10 @@ class GraphBook:
         )
 
     def padded_sequences(self, decoding: int, sequences: int, size: int) -> tuple[int, int]:
-        """Places for so many decoding sequences, and for all sequences, of a forward of a padded size.
+        """Round up the numbers of decoding sequences and of all sequences of a forward of a padded size.
 
-        They are the sizes of forwards, so that few kinds of work are recorded while a job drains; no more than there
-        are rows, or places in the buffers.
+        They are rounded to sizes of forwards, so that few kinds of work are recorded while a job drains, but never
+        beyond the number of rows or the places in the buffers.
         """
         room = min(self._sequences, size)
         others = sequences - decoding
@@ -134,7 +134,7 @@ class GraphBook:
         return padded, min(self.padded(whole) or whole, room)
 
     def general(self, size: int) -> GraphKey:
-        """The graph that can run every forward of a size (each sequence has a row at least)."""
+        """The graph that can run every forward of a size. Each sequence has at least one row."""
         return GraphKey(size=size, max_kv=self._buckets[-1], sequences=min(self._sequences, size), max_rows=size)
 
     def first_keys(self) -> list[GraphKey]:
@@ -142,11 +142,11 @@ class GraphBook:
         return [self.general(size) for size in reversed(self.sizes)]
 
     def covering(self, key: GraphKey) -> GraphKey | None:
-        """The captured graph with the least bounds that can run a forward."""
+        """The captured graph with the smallest bounds that can run a forward; None if there is no such graph."""
         return min((k for k in self._captured.get(key.size, ()) if k.covers(key)), default=None)
 
     def wants(self, key: GraphKey) -> bool:
-        """Whether to capture now: a kind of forward comes again and again, and the budget lasts."""
+        """Count a use, and return whether to capture now: the kind of forward is frequent, and some budget is left."""
         if self.exhausted or key in self._captured.get(key.size, ()):
             return False
         self._uses[key] += 1
@@ -164,12 +164,12 @@ class GraphBook:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no capture can be paid for any more."""
+        """Whether the budget is spent."""
         return self._seconds <= 0 or self._bytes <= 0
 
 
 def _power_of(base: int, number: int) -> int:
-    """The least power of ``base`` that is no smaller."""
+    """The smallest power of ``base`` that is at least ``number``."""
     power = 1
     while power < number:
         power *= base

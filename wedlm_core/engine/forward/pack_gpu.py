@@ -1,9 +1,9 @@
-"""Packing on the device: the rows of one forward where only the device knows how many there are.
+"""Packs the rows of one forward on the device, when the host does not know their number.
 
-The host knows a bound of each sequence's decode rows; their number, and with it where every row stands, comes from
-the window state on the device. Rows up to the padded total follow the real ones; they belong to no sequence and write
-their KV to a slot that no one reads. Tests hold the real rows equal to the readable packer's
-(``testing/engine/pack_oracle.py``). Where all windows have kernels,
+The host knows a bound of each sequence's decode rows. Their number, and so the place of every row, comes from the
+window state on the device. Padding rows follow the real ones. They belong to no sequence, and the slot that they write
+their KV to is never read. Tests hold the real rows equal to the readable packer's
+(``testing/engine/pack_oracle.py``). If all windows have kernels,
 :mod:`wedlm_core.engine.forward.windows_by_kernels` does the same in one launch.
 """
 
@@ -28,13 +28,13 @@ from wedlm_core.engine.scheduling.slots import IntArray
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The host's record of a forward that it does not wait for.
+    """The host's bounds of a forward whose numbers of rows only the device knows.
 
     Attributes:
-        total: T, rows of the padded forward, at least the rows there can be.
-        max_rows: rows of one sequence at most.
-        max_kv: KV entries of one sequence at most, its own rows included.
-        wanted: rows that need logits at most.
+        total: T, rows of the padded forward: no fewer than the real rows can be.
+        max_rows: most rows of one sequence.
+        max_kv: most KV entries of one sequence, its own rows included.
+        wanted: most rows that need logits.
     """
 
     total: int
@@ -60,18 +60,18 @@ class DeviceBatch:
 
 
 def plan_facts(plan: ForwardPlan) -> IntArray:
-    """The host's part of a plan, int64 ``[3, S]``: slot, prefill rows, KV entries before (-1: the device knows)."""
+    """The host's part of a plan, int64 ``[3, S]``: slot, prefill rows, earlier KV entries (-1: on the device only)."""
     return np.stack([plan.slots_S, plan.prefill_S, np.where(plan.prefill_S > 0, plan.cached_S, -1)])
 
 
 def facts_at_places(facts_3S: IntArray, decoding: int, stop: int, places: int) -> IntArray:
-    """The facts with places between sequences that have none, which kernels leave out; their slot is -1.
+    """Spread the facts over places. A place without a sequence has the slot -1, which kernels skip.
 
     Args:
         facts_3S: :func:`plan_facts` of a plan whose first ``decoding`` sequences decode.
         decoding: see above.
-        stop: the place of the first one that does not.
-        places: in all.
+        stop: the place of the first sequence that does not decode.
+        places: number of all places.
     """
     placed_3S = np.repeat(np.array([[-1], [0], [-1]], dtype=np.int64), places, axis=1)
     placed_3S[:, :decoding] = facts_3S[:, :decoding]
@@ -82,17 +82,17 @@ def facts_at_places(facts_3S: IntArray, decoding: int, stop: int, places: int) -
 def pack_on_device(
     facts_3S: Tensor, layout: FlatLayout | None, state: DeviceState, shape: Shape, page_size: int
 ) -> tuple[DeviceBatch, Tensor]:
-    """Pack prefill rows and decode rows of all sequences, without the host looking at a device tensor.
+    """Pack prefill rows and decode rows of all sequences, without reading a device tensor on the host.
 
     Args:
         facts_3S: :func:`plan_facts` on the device.
-        layout: of the decoding sequences, which come first; None where there are none.
+        layout: rows of the decoding sequences, which come first; None if no sequence decodes.
         state: tokens, contexts and page tables.
-        shape: bounds.
+        shape: the host's bounds.
         page_size: tokens per KV page.
 
     Returns:
-        The forward's input, and int64 ``[S]`` the row of each sequence's first decode row.
+        The forward's input, and the place of each sequence's first decode row, int64 ``[S]``.
     """
     slots_S, prefill_S, start_S = facts_3S
     start_S = torch.where(start_S < 0, state.context_S[slots_S], start_S)
@@ -135,7 +135,7 @@ def pack_on_device(
 
 
 def pick_on_device(groups: list[Group], layout: FlatLayout, batch: DeviceBatch, first_S: Tensor, shape: Shape) -> Picks:
-    """The rows that need logits, as many as the bound with padding (which repeats row 0, its result is put away)."""
+    """The rows that need logits, padded to the bound. Padding repeats row 0, and its results are dropped."""
     places = layout.next_F.shape[0]
     row_F = join_tensors([(first_S[g.start : g.stop, None] + _places(g)).flatten() for g in groups])
     slot_F = join_tensors([g.slots_S[:, None].expand(g.layout.id_SR.shape).flatten() for g in groups])

@@ -1,9 +1,9 @@
-"""The work around the decoder's forward as CUDA graphs: rows are packed and picked before it, windows advanced after.
+"""CUDA graphs of the work around the decoder's forward: it packs and picks rows before, and advances windows after.
 
-That is some 240 small operations, which take a host several milliseconds to launch, more than a small model takes to
-run. A graph of them reads only tensors at fixed addresses: those of slots, and the buffers here for the facts of a plan
-and the hidden states. All else is fixed by its :class:`StepKind`, whose bounds are rounded up so that forwards are of
-few kinds. A forward whose kind has no graphs runs eagerly.
+This work has about 240 small operations. Launching them takes the host several milliseconds, longer than a small model
+runs. Their graph reads only tensors at fixed addresses: those of slots, and the buffers here for the facts of a plan
+and the hidden states. The :class:`StepKind` fixes all else; its bounds are rounded up, so that there are few kinds. A
+forward whose kind has no graphs runs eagerly.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_USES = 4  # the forward of a kind that is recorded: to record takes as long as several eager ones
-_MOST_BITS = 64 << 20  # bytes of the states that allow several tokens
-_MOST, _MOST_COUNTED = 256, 4096  # kinds of one state whose work is kept, and others whose uses are counted
+_USES = 4  # a kind is recorded at its fourth use, as recording takes as long as several eager forwards
+_MOST_BITS = 64 << 20  # most bytes of the buffer for allowed tokens
+_MOST, _MOST_COUNTED = 256, 4096  # kinds of one state: with records, and with counted uses
 
 
 class _RecordedStep(StepWork):
-    """The work of one kind is replayed; each part is recorded when it is first done."""
+    """The work of one kind: each part is recorded when it is first done, and replayed from then on."""
 
     def __init__(self, kind: StepKind, graphs: StepGraphs) -> None:
         super().__init__(kind, graphs.device)
@@ -48,11 +48,11 @@ class _RecordedStep(StepWork):
         self._after: Record[Any] | None = None
 
     def facts(self, facts_3S: IntArray, decoding: int) -> Tensor:
-        """See :class:`StepWork`; places without a sequence follow those that decode, and the others."""
+        """See :class:`StepWork`; empty places follow the decoding sequences, and follow the others too."""
         return self._graphs.facts(facts_at_places(facts_3S, decoding, self.runs[-1].stop, self._sequences))
 
     def before(self, work: Callable[[], Result]) -> Result:
-        """See :class:`StepWork`; ``work`` is called only where it is to be recorded."""
+        """See :class:`StepWork`; ``work`` is called only to be recorded, or if that fails."""
         self._before = self._before or self._graphs.record(work)
         return self._graphs.replay(self._before, work)
 
@@ -61,7 +61,7 @@ class _RecordedStep(StepWork):
         return self._graphs.hidden(hidden_TD)
 
     def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
-        """See :class:`StepWork`; likewise."""
+        """See :class:`StepWork`; ``work`` also runs if the allowed tokens do not fit in the buffers."""
         if self._constrained and not self._graphs.allow(state):
             return work()
         self._after = self._after or self._graphs.record(work)
@@ -69,7 +69,7 @@ class _RecordedStep(StepWork):
 
 
 class _Kinds:
-    """Kinds of forwards on one state: their recorded work, and how often those without were used."""
+    """Kinds of forwards on one state: their recorded work, and the uses of kinds without it."""
 
     def __init__(self) -> None:
         self.records: Recent[StepKind, StepWork] = Recent(_MOST)
@@ -77,7 +77,7 @@ class _Kinds:
 
 
 class AllowedBuffers:
-    """Buffers that recorded work reads allowed tokens from."""
+    """Buffers of the allowed tokens that recorded work reads."""
 
     def __init__(self, like: AllowedTokens, states: int) -> None:
         words, device = like.bits_UW.shape[1], like.line_N.device
@@ -91,7 +91,7 @@ class AllowedBuffers:
         )
 
     def take(self, allowed: AllowedTokens) -> AllowedTokens | None:
-        """The same states, in the buffers; None where they are too many."""
+        """Copy the allowed tokens to the buffers and return these; None if they do not fit."""
         lines, states = allowed.bits_UW.shape[0], allowed.line_N.shape[0]
         if lines > self._bits_UW.shape[0] or states > self._line_N.shape[0]:
             return None
@@ -106,18 +106,18 @@ class StepGraphs:
 
     Args:
         book: rounds bounds up, and accounts captures.
-        sequences: of a forward at most.
-        window: places of a sequence's window at most.
-        rows: of the largest forward whose work is recorded.
+        sequences: most sequences of a forward.
+        window: most places of a sequence's window.
+        rows: rows of the largest forward whose work is recorded.
         hidden_size: D.
-        dtype: of hidden states.
+        dtype: dtype of hidden states.
         device: a CUDA device.
-        logits_bytes: of a row of logits.
-        most_bytes: that logits of recorded work may take.
+        logits_bytes: bytes of a row of logits.
+        most_bytes: most bytes of the logits of recorded work.
 
     Attributes:
         device: as given.
-        recorded: parts that were recorded so far.
+        recorded: number of parts recorded so far.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class StepGraphs:
         self._facts_3S = torch.zeros(3, sequences, dtype=torch.int64, device=device)
         self._hidden_TD = torch.zeros(rows, hidden_size, dtype=dtype, device=device)
         self._allowed: AllowedBuffers | None = None
-        self._states = 2 * sequences * (window + 1)  # of those that are walked, and of those that have matchers
+        self._states = 2 * sequences * (window + 1)  # of grammars that are walked, and of grammars with matchers
         self._kinds: WeakKeyDictionary[DeviceState, _Kinds] = WeakKeyDictionary()
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
@@ -137,7 +137,7 @@ class StepGraphs:
 
     @contextmanager
     def at_first_use(self) -> Iterator[None]:
-        """Record each kind when it is first seen: for measuring the cost of forwards that come again and again."""
+        """Record each kind at its first use, to measure the cost of forwards as they are once recorded."""
         self._uses = 1
         try:
             yield
@@ -145,16 +145,16 @@ class StepGraphs:
             self._uses = _USES
 
     def of(self, kind: StepKind, state: DeviceState, slots_S: IntArray, *, padded: bool) -> StepWork | None:
-        """The recorded work of a kind, or where it is to be recorded now; None where it is to run eagerly.
+        """The work of a kind, recorded or to be recorded now; None if the forward should run eagerly.
 
-        That is where it is large, so that the device takes longer than the host or logits more memory than captures
-        may.
+        A large forward runs eagerly: the device takes longer than the host, or logits would take more memory than
+        captures may.
 
         Args:
-            kind: of the forward, without its stages of sampling and its grammars.
-            state: which the work reads and writes.
-            slots_S: of the forward.
-            padded: whether the work leaves out places without a sequence.
+            kind: the forward's kind, without its stages of sampling and its grammars.
+            state: the state that the work reads and writes.
+            slots_S: slots of the forward.
+            padded: whether the work skips places without a sequence.
         """
         rounded = self._rounded(kind, state, slots_S, padded=padded)
         if rounded is None:
@@ -172,7 +172,7 @@ class StepGraphs:
         return fresh
 
     def _rounded(self, kind: StepKind, state: DeviceState, slots_S: IntArray, *, padded: bool) -> StepKind | None:
-        """The kind with bounds rounded up and its stages of sampling; None where its work is not recorded."""
+        """The kind with its stages of sampling, and with bounds rounded up; None if its work is not recorded."""
         shape = kind.shape
         if self._stale or not kind.runs or shape.total > len(self._hidden_TD):
             return None
@@ -183,9 +183,9 @@ class StepGraphs:
         bounds = self._book.key(shape.total, sequences=sequences, max_rows=shape.max_rows, max_kv=shape.max_kv)
         if bounds is None:
             return None
-        # Rows that are wanted but not needed take little time, and each further kind takes a capture.
+        # Padded rows of logits cost little time, but every further kind costs a capture.
         wanted = shape.total if 2 * shape.wanted > shape.total else self._book.padded(shape.wanted)
-        assert wanted is not None  # it is no larger than the total
+        assert wanted is not None  # never None, as wanted rows are no more than all rows
         if wanted * self._logits_bytes > self._most_bytes:
             return None
         return StepKind(
@@ -198,19 +198,19 @@ class StepGraphs:
         )
 
     def facts(self, facts_3S: IntArray) -> Tensor:
-        """Facts of a forward where recorded work reads them."""
+        """Copy the facts of a forward to the buffer that recorded work reads."""
         own_3S = self._facts_3S[:, : facts_3S.shape[1]]
         own_3S.copy_(to_device(facts_3S, self.device))
         return own_3S
 
     def hidden(self, hidden_TD: Tensor) -> Tensor:
-        """Hidden states of a forward where recorded work reads them."""
+        """Copy the hidden states of a forward to the buffer that recorded work reads."""
         own_TD = self._hidden_TD[: hidden_TD.shape[0]]
         own_TD.copy_(hidden_TD)
         return own_TD
 
     def allow(self, state: DeviceState) -> bool:
-        """Copy the allowed tokens of this forward to the buffers of recorded work; False where they do not fit."""
+        """Copy the allowed tokens of this forward to the buffers of recorded work; False if they do not fit."""
         allowed = state.allowed_tokens()
         if allowed is None:
             return False
@@ -222,7 +222,7 @@ class StepGraphs:
         return kept is not None
 
     def record(self, work: Callable[[], Result]) -> Record[Result] | None:
-        """Record work without doing it; None where that fails, and from then on."""
+        """Record work without doing it; None if that fails, and for all later work too."""
         if self._stale:
             return None
         begin, (free, _) = time.perf_counter(), torch.cuda.mem_get_info(self.device)
@@ -240,7 +240,7 @@ class StepGraphs:
         return record
 
     def replay(self, record: Record[Result] | None, work: Callable[[], Result]) -> Result:
-        """Do recorded work; ``work`` itself where there is no record of it."""
+        """Replay recorded work; run ``work`` if there is no record."""
         if record is None:
             return work()
         record.graph.replay()
