@@ -24,16 +24,16 @@ _Entry = tuple[int, Sequence[int], int, Kind, Request]
 
 
 class RequestQueue:
-    """A queue that returns long requests first, and requests with a common prefix one after the other.
+    """A queue that hands out long requests first, and those with a common prefix one after the other.
 
-    Requests are grouped in windows as they arrive. A request that is expected to be twice as long moves to the window
-    before, so only requests of the next few windows can overtake a shorter one. Within a window, requests of one size
-    are sorted by token ids: a shared prefix is still in the engine's cache when the next row needs it. The tokens that
-    a row generates do not depend on the order.
+    Requests arrive in windows. A request that is expected to be twice as long counts as one of the window before, so it
+    is overtaken by later ones of a few windows at most. Within a window, requests of one size are sorted by token ids:
+    a shared prefix is still in the engine's cache when the next row needs it. The tokens that a row generates do not
+    depend on the order.
 
     Args:
-        window: requests of a window, 1 or more. With 1, requests of one size keep their order of arrival.
-        lengths: gives the expected lengths.
+        window: requests, 1 or more; 1 is first in, first out among requests of one size.
+        lengths: the lengths that are expected.
     """
 
     def __init__(self, window: int, lengths: Lengths) -> None:
@@ -47,8 +47,8 @@ class RequestQueue:
     def put(self, request: Request) -> None:
         """Add a request."""
         prompt = request.prompt_token_ids
-        if request.continuation:  # its length is known, and must not count for rows that generate
-            kind = Kind(names=(), least=0, most=len(request.continuation))
+        if request.continuation:  # all of one size, so that texts after one prompt follow each other
+            kind = Kind(names=(), least=0, most=0)
         else:
             kind = kind_of(prompt[:OPENING], len(prompt), request.params)
         heapq.heappush(self._heap, self._entry(next(self._numbers), kind, request))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections import Counter
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,19 @@ def test_requests_of_one_length_are_sorted_by_prompt_within_each_window(prompts:
         part = order[first : first + window]
         assert sorted(part, key=lambda r: int(r.request_id)) == requests[first : first + window]
         assert [r.prompt_token_ids for r in part] == sorted(r.prompt_token_ids for r in part)
+
+
+@given(lengths=st.lists(st.integers(1, 40), min_size=2, max_size=12), seed=st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+def test_scored_texts_of_one_prompt_follow_each_other_whatever_their_lengths(lengths: list[int], seed: int) -> None:
+    """So that the prompt is computed once."""
+    waiting = RequestQueue(2 * len(lengths), Lengths())
+    prompts = [(seed, row) for row in range(6)]
+    for number, prompt in enumerate(prompts):
+        for place, length in enumerate(lengths):
+            waiting.put(replace(request(number * 100 + place, *prompt), continuation=(7,) * length))
+    order = [waiting.pop()[0].prompt_token_ids for _ in range(len(prompts) * len(lengths))]
+    assert [prompt for prompt, _ in itertools.groupby(order)] == prompts
 
 
 @given(data=st.data(), sizes=st.lists(st.integers(0, 6), max_size=60), window=st.integers(1, 8))
