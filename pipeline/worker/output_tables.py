@@ -25,8 +25,8 @@ from pipeline.settings.tool_calls import TOOL_CALLS, calls_column, calls_faults
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
 
-_PROMPT_END = 32
-"""Tokens at the end of a prompt among which a tag is looked for."""
+_SPACES = 32
+"""Most tokens of white space between a tag and the end of a prompt."""
 _CAUSES = 8
 """Causes of failures that a unit's record tells apart; the dead-letter table has every message."""
 
@@ -68,6 +68,7 @@ def _apart(job: Job, tags: Tags, table: pa.Table, results: Sequence[RowResult]) 
     """The answers and the reasoning of all generations; null for failed rows."""
     special = [tag for tag in (tags.open, tags.close) if special_token(job.config, tag) is not None]
     decode = resolved_model(job.config).tokenizer.decode
+    longest = len(tags.open.encode()) + _SPACES  # a token has a byte or more
     pairs: list[tuple[str | None, str | None]] = []
     for number, row in enumerate(results):
         pairs += [] if row.generations else [(None, None)]
@@ -75,7 +76,7 @@ def _apart(job: Job, tags: Tags, table: pa.Table, results: Sequence[RowResult]) 
             text = with_special_tags(job.config, special, own.text, own.token_ids) if special else own.text
             opened = False
             if tags.close not in text:
-                end = decode(table[PROMPT_IDS][number].as_py()[-_PROMPT_END:], skip_special_tokens=False)
+                end = decode(table[PROMPT_IDS][number].as_py()[-longest:], skip_special_tokens=False)
                 opened = end.rstrip().endswith(tags.open)
             pairs.append(tags.split(text, opened=opened))
     return [pa.array([answer for _, answer in pairs], pa.string()), pa.array([own for own, _ in pairs], pa.string())]

@@ -80,3 +80,14 @@ def test_a_batch_has_the_reasoning_beside_the_content(tmp_path: Path) -> None:
     assert first["message"] == {"role": "assistant", "content": '{"a": 1}', "refusal": None, "reasoning_content": "no"}
     assert "".join(one["token"] for one in first["logprobs"]["content"]).startswith("<think>")
     assert "reasoning_content" not in second["message"]
+
+
+def test_an_open_tag_at_the_end_of_a_prompt_is_found_whatever_its_length(tmp_path: Path) -> None:
+    tags = ["<" + "\u00fcber" * 60 + ">", "</r>"]
+    rows = [{"prompt": f"So {tags[0]}\n"}, {"prompt": "So"}]
+    run(RunConfig.from_mapping({
+        "input": rows, "output": str(tmp_path / "out"), "model": "tiny", "report": False, "reasoning_parser": tags,
+        "sampling": {"structured_outputs": {"choice": ["r"]}},
+    }))  # fmt: skip
+    table = pipeline.read(str(tmp_path / "out")).to_arrow()
+    assert list(zip(table["reasoning"].to_pylist(), table["text"].to_pylist(), strict=True)) == [("r", ""), (None, "r")]
