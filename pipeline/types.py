@@ -447,6 +447,11 @@ class Totals:
         return self.rows > 0 and self.failed_rows == self.rows
 
     @property
+    def are_scored(self) -> bool:
+        """Whether the tokens are those of scored texts: no forward decoded one."""
+        return self.completion_tokens > 0 and not self.decode_forwards
+
+    @property
     def tokens_per_forward(self) -> float:
         """Tokens per forward of all generations; see ``wedlm_core.statistics``."""
         return tokens_per_forward(self.completion_tokens, self.decode_forwards)

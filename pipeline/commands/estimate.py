@@ -77,6 +77,7 @@ class Estimate:
         unit: of the seconds: ``GPU`` or ``CPU``.
         price_per_hour: of one of these, if it was given.
         memory: the model's part of an actor's memory, in each dtype.
+        scores: whether texts are scored. Completion tokens are those of the texts, or of the best choices.
     """
 
     rows: int
@@ -95,14 +96,16 @@ class Estimate:
     unit: str = "CPU"
     price_per_hour: float | None = None
     memory: ModelMemory | None = None
+    scores: bool = False
 
     def describe(self) -> str:
         """A few lines for people."""
+        done, tokens = ("scored", "Scored tokens:   ") if self.scores else ("generated", "Generated tokens:")
         lines = [
-            f"ESTIMATE from {self.sampled_rows} of {self.rows} rows, spread over the input, generated on this machine;",
+            f"ESTIMATE from {self.sampled_rows} of {self.rows} rows, spread over the input, {done} on this machine;",
             "ranges hold the sample's spread only (95%), no other differences of the run.",
             f"Prompt tokens:    {_show(self.prompt_tokens, _count)}",
-            f"Generated tokens: {_show(self.completion_tokens, _count)}",
+            f"{tokens} {_show(self.completion_tokens, _count)}{', in the texts or best choices' * self.scores}",
             f"Output:           {_show(self.output_bytes, _bytes)}",
             f"One engine here:  {self.tokens_per_second:.0f} tokens/s, {self.load_seconds:.1f} s to load",
             f"Start-up here:    {self.plan_seconds:.1f} s to plan, {self.actor_start_seconds:.1f} s to start an actor; "
@@ -116,7 +119,7 @@ class Estimate:
             lines.append(
                 "Several actors are as fast as that only where each has such a machine (or device) of its own."
             )
-        if self.sampled_rows < self.engine_slots and self.sampled_rows < self.rows:
+        if not self.scores and self.sampled_rows < self.engine_slots and self.sampled_rows < self.rows:
             lines.append(
                 f"The sample filled {self.sampled_rows} of the engine's {self.engine_slots} slots: a full engine "
                 "generates more tokens/s. Sample more rows to see."
@@ -214,6 +217,7 @@ def _extrapolated(
         load_seconds=load_seconds,
         tokens_per_second=rate,
         engine_slots=job.config.engine.max_num_seqs,
+        scores=job.config.task is not None,
         seconds={n: tokens.scaled(1 / (rate * n) if rate > 0 else 0.0) for n in counts},
     )
 

@@ -293,7 +293,7 @@ class RunSummary:
             f"generated; {total.tokens_per_forward:.2f} per forward ({total.decode_forwards} forwards), prefix "
             f"cacheability (p_cache) {total.prefix_cacheability:.2f} ({total.rows_forwarded} token rows)"
         )
-        if total.completion_tokens and not total.decode_forwards:  # the task is to score
+        if total.are_scored:
             decoded = "in the texts or best choices"
         return {
             "Rows": f"{total.rows}, {total.rows - total.failed_rows} ok, {total.failed_rows} failed; "

@@ -23,6 +23,7 @@ from pipeline.reporting.chart import Bar, Chart, count, figure, histogram_chart,
 from pipeline.reporting.facts import Facts, Session, drafts_by_source
 from pipeline.reporting.player import ABOUT, player_data
 from pipeline.settings.parsing import describe_unparsed
+from pipeline.types import Totals
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 _STRETCHES = 40
@@ -98,7 +99,7 @@ def tiles_of(facts: Facts) -> list[tuple[str, str, str]]:
     tiles = [
         ("Rows ok", _count(totals.rows - totals.failed_rows), f"of {count(planned)}"),
         ("Rows failed", _count(totals.failed_rows), failed),
-        ("Generated tokens", _count(totals.completion_tokens), f"{_count(totals.prompt_tokens)} in prompts"),
+        (_tokens_of(totals), _count(totals.completion_tokens), f"{_count(totals.prompt_tokens)} in prompts"),
     ]
     if totals.decode_forwards:
         over = f"over {_count(totals.decode_forwards)} forwards; autoregressive decoding has 1"
@@ -112,6 +113,10 @@ def tiles_of(facts: Facts) -> list[tuple[str, str, str]]:
         if last.gain is not None:
             tiles.append(("Gain", f"{last.gain:.2f}", "times autoregressive decoding at this load, last run"))
     return [*tiles, *_cost(facts.sessions)]
+
+
+def _tokens_of(totals: Totals) -> str:
+    return "Scored tokens" if totals.are_scored else "Generated tokens"
 
 
 def _count(value: int) -> str:
@@ -134,15 +139,19 @@ def _cost(sessions: Sequence[Session]) -> list[tuple[str, str, str]]:
 def _charts(facts: Facts) -> list[Chart]:
     shown = facts.aggregate.histograms
     session = next((s for s in reversed(facts.sessions) if s.tokens and len(s.moments) > 2), None)
+    throughput = [_throughput(session)] if session is not None else []
+    outputs = histogram_chart("outputs", "Tokens of outputs", "Tokens of each row's text, generated or scored.",
+                              "tokens", shown["completion_tokens"])  # fmt: skip
+    if facts.totals.are_scored:
+        return [*throughput, outputs]
     return [
-        *([_throughput(session)] if session is not None else []),
+        *throughput,
         histogram_chart("tpf", "Tokens per forward", "Generated tokens over decode forwards. Autoregressive decoding "
                         "has 1.", "tokens per forward", shown["tokens_per_forward"]),
         histogram_chart("entropy", "Uncertainty of a row", "Mean entropy of the distributions that its tokens were "
                         "taken from, on a logarithmic axis. Rows at the right end are worth a second look.",
                         "nats", shown["mean_entropy"]),
-        histogram_chart("outputs", "Output length", "Generated tokens of each row.", "tokens",
-                        shown["completion_tokens"]),
+        outputs,
     ]  # fmt: skip
 
 
@@ -158,7 +167,7 @@ def _throughput(session: Session) -> Chart:
             tick=shown(low) if i % max(1, len(rates) // 5) == 0 else "")
         for i, (low, high, rate) in enumerate(zip(edges, edges[1:], rates, strict=False))
     ]  # fmt: skip
-    about = "Tokens that the last run generated."
+    about = "Tokens that the last run generated or scored."
     return Chart(name="throughput", title="Throughput", about=about, x="time", y="tokens per second", bars=bars)
 
 

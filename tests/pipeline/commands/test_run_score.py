@@ -19,6 +19,7 @@ from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.commands.chain import chain_on
 from pipeline.commands.chain_config import ChainConfig
 from pipeline.commands.read import read
+from pipeline.commands.report import report
 from pipeline.commands.run import run_on
 from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
@@ -275,3 +276,17 @@ def test_the_best_of_several_samples_by_a_score_of_the_next_stage(tmp_path: Path
     best = {row["row_id"]: max(own["judge_label_probabilities"][0]["probability"] for own in judged
                                if own["row_id"] == row["row_id"]) for row in kept}  # fmt: skip
     assert [row["judge_label_probabilities"][0]["probability"] for row in kept] == list(best.values())
+
+
+def test_figures_of_scored_texts_are_named_scored_and_none_is_of_decoding(tmp_path: Path) -> None:
+    rows = [{"prompt": prompt} for prompt in PROMPTS]
+    run(tmp_path / "out", rows, task={"choices": CHOICES})
+    page = Path(report(str(tmp_path / "out"), to=str(tmp_path / "report.html"))).read_text(encoding="utf-8")
+    assert "Scored tokens" in page
+    assert "Generated tokens" not in page
+    assert "Tokens per forward" not in page
+    config = RunConfig.from_mapping({"input": rows, "output": str(tmp_path / "o"), "model": "tiny",
+                                     "task": {"choices": CHOICES}})  # fmt: skip
+    shown = pipeline.estimate(config, 2).describe().casefold()
+    assert "scored tokens" in shown
+    assert "generate" not in shown
