@@ -24,16 +24,16 @@ _Entry = tuple[int, Sequence[int], int, Kind, Request]
 
 
 class RequestQueue:
-    """A queue that hands out long requests first, and those with a common prefix one after the other.
+    """A queue that returns long requests first, and requests with a common prefix one after the other.
 
-    Requests arrive in windows. A request that is expected to be twice as long counts as one of the window before, so it
-    is overtaken by later ones of a few windows at most. Within a window, requests of one size are sorted by token ids:
-    a shared prefix is still in the engine's cache when the next row needs it. The tokens that a row generates do not
-    depend on the order.
+    Requests are grouped in windows as they arrive. A request that is expected to be twice as long moves to the window
+    before, so only requests of the next few windows can overtake a shorter one. Within a window, requests of one size
+    are sorted by token ids: a shared prefix is still in the engine's cache when the next row needs it. The tokens that
+    a row generates do not depend on the order.
 
     Args:
-        window: requests, 1 or more; 1 is first in, first out among requests of one size.
-        lengths: the lengths that are expected.
+        window: requests of a window, 1 or more. With 1, requests of one size keep their order of arrival.
+        lengths: gives the expected lengths.
     """
 
     def __init__(self, window: int, lengths: Lengths) -> None:
