@@ -15,7 +15,7 @@ from wedlm_core.attention import AttentionBackend, AttentionProblem, PackedRows,
 from wedlm_core.kv.pool import KVPool
 
 _SLOW = ("oracle", "sdpa", "compiled")
-_TOO_SLOW = 0.05  # a backend's larger shapes are left out after a call of so many seconds
+_TOO_SLOW = 0.05  # seconds: a backend with a slower call skips larger shapes
 _PAGE_SIZES = (EngineConfig().page_size, 256)
 
 
@@ -43,9 +43,9 @@ def attention(scene: Scene) -> Report:
     notes = (
         f'"auto" means `{chosen}` for {scale.dtype} here. The package flash-attn {flash}. One layer of '
         f"{scale.config.num_attention_heads} query and {scale.config.num_key_value_heads} KV heads of "
-        f"{scale.config.head_dim}; pages in random order; `plan` outside of the timed part. Replays of a CUDA "
-        "graph, medians of 20; slow ones run eagerly, 3 times (lowest-highest). KV bytes are each sequence's keys "
-        "and values once."
+        f"{scale.config.head_dim}; pages in random order; `plan` is not timed. Medians of 20 replays of a CUDA "
+        "graph; slow ones run eagerly, 3 times (lowest-highest). KV bytes count each sequence's keys and values "
+        "once."
     )
     return Report(title="Attention backends", notes=notes, rows=rows, facts={"auto": chosen})
 
@@ -59,7 +59,7 @@ def _problem(scene: Scene, page_size: int, kv_dtype: torch.dtype | None = None) 
 
 
 def _backend(scene: Scene, name: str, kv_dtype: torch.dtype | None) -> tuple[AttentionBackend | None, int, str]:
-    """The backend with the first page size that it supports (or None), and the refusals of earlier sizes."""
+    """The backend with its first supported page size, or None; that size; and the refusals of earlier sizes."""
     refused: dict[str, None] = {}
     for page_size in dict.fromkeys(_PAGE_SIZES):
         try:

@@ -14,7 +14,7 @@ _ENDED = re.compile(r"^(?:.*\s)?(PASSED|FAILED|ERROR)\s+(tests/\S+::.*)$")
 
 
 def tests(scene: Scene) -> Report:
-    """Run ``pytest -m gpu``; names are printed as tests end, so that a run that is cut off has them too."""
+    """Run ``pytest -m gpu``; print each test's name when it ends, so that a run that is ended early shows them."""
     title, notes = "Tests on the device", f"`pytest -m gpu`, ended after {_MOST_FAILURES} failures or its time."
     if scene.device.type != "cuda":
         return Report(title=title, notes=notes, rows=[{"note": "not run: these tests need a GPU"}])

@@ -34,7 +34,7 @@ AUTOREGRESSIVE: Mapping[str, Any] = {"strategy": Strategy.AUTOREGRESSIVE}
 
 _NUMBERS = itertools.count()
 _WARM_STEPS = 10  # until windows reach a steady size
-_SETTLED_STEPS = 36  # so many without a capture of a graph, which takes as long as a dozen steps
+_SETTLED_STEPS = 36  # steps without a capture of a graph, which takes as long as a dozen steps
 _SETTLE_SECONDS = 2.0
 _TRIES = 4
 _WINDOW = 16
@@ -80,7 +80,7 @@ class Regime:
 
     Attributes:
         name: low, medium or high entropy.
-        temperature: draft and verification, which share their noise, agree as often as wanted with it.
+        temperature: at this one draft and verification, which share their noise, agree as often as wanted.
         tokens_per_forward: measured for ``verified`` with a fixed window of 16.
     """
 
@@ -99,9 +99,9 @@ class Subject:
     Attributes:
         engine: the engine, with room for the largest batch of the suite.
         model: its decoder.
-        weights, weight_bytes: number of the weights that a forward reads (all but an embedding that is no head), and
-            their bytes as the engine has them, scales included.
-        layer_weights, layer_bytes: those of them that the output head does not have.
+        weights, weight_bytes: weights that a forward reads, and their bytes in the engine, scales included. An
+            embedding counts only if it is also the head.
+        layer_weights, layer_bytes: the same without the output head.
         kv_bytes: bytes of one token's keys and values.
         seconds: time to build the model and the engine.
         prefills: ``(sequences, context, tokens per second)`` of each prefill.
@@ -118,7 +118,7 @@ class Subject:
         layers = (model.layers, model.norm)
         self.weights = sum(each.numel() for each in _tensors(*layers, model.lm_head))
         self.layer_weights = sum(each.numel() for each in _tensors(*layers))
-        quantise(model, scene.weight_dtype)  # layer by layer: of one at a time there are wide weights too
+        quantise(model, scene.weight_dtype)  # layer by layer, so that only one layer has its wide weights at a time
         self.weight_bytes = sum(each.nbytes for each in _tensors(*layers, model.lm_head))
         self.layer_bytes = sum(each.nbytes for each in _tensors(*layers))
         if scene.device.type == "cuda":
@@ -200,7 +200,7 @@ class Subject:
         return sum((launch.graphs.captured if launch.graphs else 0, launch.steps.recorded if launch.steps else 0))
 
     def _settle(self, ids: Sequence[str]) -> None:
-        """Step until no graph was captured for a while, for a limited time: a long job captures once, at its start."""
+        """Step until no graph was captured for a while, within a time limit: a long job captures at its start."""
         begin, quiet, before = time.perf_counter(), 0, self.captured()
         if not before:
             return
@@ -214,7 +214,7 @@ class Subject:
     def slice(self, ids: Sequence[str], seconds: float, steps: int | None = None, least: int = 0) -> Slice:
         """Decode for ``seconds`` and ``least`` steps (or ``steps`` steps), or until a sequence has its maximum.
 
-        A slice with a capture of a graph is thrown away and taken again, three times at most.
+        If a graph was captured in a slice, the slice is dropped and repeated, at most three times.
         """
         for _ in range(_TRIES):
             before = self.captured()

@@ -48,7 +48,7 @@ def _product(scene: Scene) -> Spread:
 
 
 def _narrow_product(scene: Scene) -> Spread:
-    """A product in the numbers that quantised layers multiply. Those of int4 are int8 numbers when they are used."""
+    """A product in the dtype that quantised layers multiply in; int4 weights are multiplied as int8."""
     edge = scene.scale.gemm
     a, b = (torch.randn(edge, edge, device=scene.device) for _ in range(2))
     if scene.weight_dtype == "fp8_e4m3":

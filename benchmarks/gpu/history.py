@@ -1,9 +1,9 @@
 """GPU minutes: drafts from history on random weights that repeat themselves, as templates do.
 
-Attention and the gates add nearly nothing (zeros would run faster), and the head has each token's embedding in the row
-of the token that follows it in a fixed order of long cycles. So the next token is a function of the last one, and rows
-share spans; the temperature sets how often a chain breaks. Steps cost as much as those of usual weights. Masks propose
-nothing of use, so autoregressive decoding is the baseline.
+A fixed order of long cycles gives each token a successor, and the head's row for the successor is the token's
+embedding. Attention and the gates add nearly nothing (zeros would run faster). So the next token is a function of the
+last one, and rows share spans; the temperature sets how often a chain breaks. Steps cost as much as with usual weights.
+Drafts of masks are useless here, so autoregressive decoding is the baseline.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import Tokenizer
 
 _NEARLY_NOTHING = 1e-3
-_LOGIT = 12.0  # of the following token; all others have some 1
+_LOGIT = 12.0  # logit of the successor; other logits are about 1
 _TEMPERATURES = (0.6, 0.9)
 _SPANS = 16  # first tokens of rows, so that rows share chains
 
@@ -68,8 +68,8 @@ def history(scene: Scene) -> Report:
                 if drafts:
                     gains.append((over, f"T = {temperature:g}, {at_once} at once"))
     notes = (
-        f"{scale.name}, with weights that repeat; rows of {_SPANS} kinds, {new} tokens each, whole jobs of four rows "
-        "for each at once, after one such job."
+        f"{scale.name}, with weights that repeat; rows of {_SPANS} kinds, {new} tokens each; whole jobs with four rows "
+        "for each sequence at once, after a job to warm up."
     )
     goals = [goal("verified with history / autoregressive", 1.0, *min(gains))] if gains else []
     return Report(title="History with templates", notes=notes, rows=rows, goals=goals)

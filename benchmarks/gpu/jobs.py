@@ -1,15 +1,16 @@
-"""Whole jobs, as others publish them: rows that arrive and end, prefill included, of our engine and of others.
+"""Measures whole jobs, prefill and end included, with our engine and with others.
 
     python -m benchmarks.gpu.jobs [--shape 8b | --model FOLDER] [--numbers bfloat16 int8 int8+kv8]
         [--lengths 128/1024 1000/1000 2048/2048] [--at-once 1 32 64 128 256 512]
         [--decodings autoregressive low medium high] [--vllm PYTHON] [--transformers PYTHON] [--output FOLDER]
     python -m benchmarks.gpu.jobs --device cpu --shape tiny --lengths 20/12 --at-once 1 4      # runs the code
 
-All rows have as many tokens, in and out; a job has four rows for each sequence at once, and its last ones drain.
-Weights are random, and *low*, *medium* and *high* are temperatures that make ``verified`` accept drafts as in texts of
-such entropy; with ``--model`` they are its own weights, and ``verified`` decodes at temperature 0.7. Other engines
-(:mod:`benchmarks.gpu.peers`) are run by the interpreter that an option names, after ours; they decode
-autoregressively, with the same weights where ``--model`` gives them. Each line is written as soon as it is measured, to
+All rows of a job have the same numbers of prompt and output tokens. A job has four rows for each sequence that runs
+at once; at its end, slots become empty. Without ``--model`` weights are random; *low*, *medium* and *high* are
+temperatures that let ``verified`` accept as many drafts as in texts of such entropy. With ``--model`` the weights come
+from the folder, and ``verified`` decodes at temperature 0.7. Other engines (:mod:`benchmarks.gpu.peers`) run after
+ours, each with the Python interpreter that its option names. They decode autoregressively, with the weights of
+``--model`` or random ones. Each result is written once it is measured, as a line of
 ``jobs_<date>_<shape>.jsonl``. Exit code: 0; 1 if a line of ours failed; 2 without a GPU.
 """
 
@@ -43,19 +44,19 @@ from wedlm_core.model.weights import load_config
 NUMBERS: Mapping[str, tuple[Any, Any]] = {
     "bfloat16": ("auto", "auto"), "int8": ("int8", "auto"), "int8+kv8": ("int8", "fp8_e4m3"),
 }  # fmt: skip
-"""Weights, and keys and values; on a CPU those in 8 bits are int8."""
+"""Name -> dtypes of weights, and of keys and values. On a CPU, keys and values in 8 bits are int8."""
 DECODINGS = ("autoregressive", "low", "medium", "high")
-_ROWS = 4  # of a job, for each sequence at once
-_WARM = 16  # tokens of an output before
+_ROWS = 4  # rows of a job for each sequence that runs at once
+_WARM = 16  # tokens of each output in the job before, which warms up
 _TEMPERATURE = 0.7
-_LIMIT = 1800.0  # seconds of another engine's program
+_LIMIT = 1800.0  # most seconds of another engine's program
 
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """A job that was run: seconds, engine steps, generated tokens, forwards of its sequences, and their rows.
+    """Counts of a finished job: seconds, engine steps, generated tokens, forwards of its sequences, and their rows.
 
-    ``kv_tokens``: keys and values that were read, in tokens.
+    ``kv_tokens``: tokens whose keys and values were read.
     """
 
     seconds: float
@@ -72,7 +73,7 @@ class Done:
 
 
 def run_job(engine: Engine, prompts: Sequence[tuple[int, ...]], params: SamplingParams, at_once: int) -> Done:
-    """Decode the prompts, so many at once; the next one enters when one ends."""
+    """Decode the prompts, ``at_once`` of them at a time; the next one enters when one ends."""
     waiting, done, steps = deque(enumerate(prompts)), [], 0
     open_now = 0
     gc.collect()
@@ -96,7 +97,7 @@ def run_job(engine: Engine, prompts: Sequence[tuple[int, ...]], params: Sampling
 
 
 def figures(scene: Scene, subject: Subject, done: Done) -> dict[str, Any]:
-    """Columns of a job. Bytes are those of weights in each step, and of the keys and values of each forward."""
+    """Columns of a job. Bytes: weights once per step, and keys and values once per forward."""
     read = done.steps * subject.weight_bytes + done.kv_tokens * subject.kv_bytes
     return {
         "tokens/s": round(done.rate, 1), "step ms": round(1e3 * done.seconds / done.steps, 3),
@@ -107,7 +108,7 @@ def figures(scene: Scene, subject: Subject, done: Done) -> dict[str, Any]:
 
 
 def _ways(scene: Scene, subject: Subject, wanted: Sequence[str]) -> Iterator[tuple[str, SamplingParams]]:
-    """The decodings, and their parameters but for the number of tokens."""
+    """The wanted decodings, and their parameters without the number of tokens."""
     for name in wanted:
         if name == "autoregressive":
             yield name, SamplingParams(ignore_eos=True, temperature=_TEMPERATURE, **AUTOREGRESSIVE)
@@ -122,7 +123,7 @@ def _ways(scene: Scene, subject: Subject, wanted: Sequence[str]) -> Iterator[tup
 
 
 def ours(args: argparse.Namespace, numbers: str) -> Iterator[dict[str, Any]]:
-    """Lines of our engine in some numbers."""
+    """Lines of our engine with the dtypes of ``numbers``."""
     scene = _scene(args, numbers)
     found = ceilings(scene).facts
     scene.bandwidth, scene.gemm_rate = found["bandwidth"], found["gemm_rate"]
@@ -145,7 +146,7 @@ def ours(args: argparse.Namespace, numbers: str) -> Iterator[dict[str, Any]]:
 
 
 def others(args: argparse.Namespace, config: ModelConfig) -> Iterator[dict[str, Any]]:
-    """Lines of other engines; one that cannot run says why in its line."""
+    """Lines of other engines. The line of an engine that cannot run has the reason."""
     with tempfile.TemporaryDirectory() as place:
         peers.write_folder(config, Path(place), None if args.model is None else Path(args.model))
         for option, (file, ways) in peers.PROGRAMS.items():
@@ -213,11 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _written(args: argparse.Namespace, numbers: str, write: Callable[[dict[str, Any]], None]) -> bool:
-    """Write our lines as they come; False where they end in an error, which is the last one then."""
+    """Write each of our lines once it is measured; False if an error ends them. Its line is the last one."""
     try:
         for line in ours(args, numbers):
             write(line)
-    except Exception as error:  # other numbers go on
+    except Exception as error:  # the other dtypes are still measured
         write({"engine": "ours", "numbers": numbers, "note": f"failed: {type(error).__name__}: {error}"})
         return False
     finally:
@@ -237,8 +238,8 @@ def _lengths(text: str) -> tuple[int, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=["tiny", *SHAPES], default="8b", help="of random weights")
-    parser.add_argument("--model", help="a folder with weights of its own")
+    parser.add_argument("--shape", choices=["tiny", *SHAPES], default="8b", help="shape of the random model")
+    parser.add_argument("--model", help="a model folder, whose weights are used instead of random ones")
     parser.add_argument("--numbers", nargs="+", choices=list(NUMBERS), default=list(NUMBERS))
     parser.add_argument("--decodings", nargs="+", choices=DECODINGS, default=list(DECODINGS))
     parser.add_argument(
@@ -247,8 +248,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--at-once", nargs="+", type=positive, default=[1, 32, 64, 128, 256, 512])
     parser.add_argument("--device", default="cuda")
     for name in peers.PROGRAMS:
-        parser.add_argument(f"--{name}", metavar="PYTHON", help=f"an interpreter that has {name}")
-    parser.add_argument("--output", default="out/benchmarks", help="folder of the result")
+        parser.add_argument(f"--{name}", metavar="PYTHON", help=f"a Python interpreter that has the package {name}")
+    parser.add_argument("--output", default="out/benchmarks", help="folder for the result")
     return parser
 
 

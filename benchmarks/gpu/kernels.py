@@ -38,7 +38,7 @@ class _Kernels:
 
 
 def kernels(scene: Scene) -> Report:
-    """Profile steady steps at a few batch sizes; the rest of the step is the device's idle time."""
+    """Profile steady steps at a few batch sizes. The device is idle for the rest of a step."""
     scale, subject = scene.scale, open_subject(scene)
     context, rows = scale.contexts[0], []
     for batch in (min(scale.batches), scale.host_batch, max(scale.batches)):
@@ -62,8 +62,8 @@ def kernels(scene: Scene) -> Report:
     rows = [{name: row.get(name, "") for name in columns} for row in rows]
     notes = (
         f"Steady steps at context {context}, medium entropy, mean of {_STEPS}. In brackets: launches per step. "
-        "`kernels` adds up the kernels' own times, which the profiler reads on the device; `step` is the same engine's "
-        "wall-clock time without the profiler; the rest of it the device waits."
+        "`kernels` is the sum of the kernels' times on the device, by the profiler. `step` is the wall-clock time of "
+        "a step without the profiler; the device is idle for the difference."
     )
     return Report(title="Where a step's time goes", notes=notes, rows=rows)
 

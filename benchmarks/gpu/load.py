@@ -15,12 +15,12 @@ def load(scene: Scene) -> Report:
     """Race the contenders in rounds, in rotating order; ratios are between slices of the same round."""
     scale, subject = scene.scale, open_subject(scene)
     found = regimes(scene, subject)
-    # One regime after the other: a job is of one kind, and that another has begun is found out by probes only.
+    # One regime after the other: jobs have one regime, and drafting notices another one only by its trials.
     points = [(context, batch, regime) for context in scale.contexts for regime in found
               for batch in sorted(scale.batches, reverse=True)]  # fmt: skip
     rows: list[dict[str, Any]] = []
     gains = []
-    longest = 0.0  # seconds of a round: a section that is ended in the middle of one shows nothing at all
+    longest = 0.0  # seconds of the longest round: a section that is ended within a round has no result
     for number, (context, batch, regime) in enumerate(points):
         row: dict[str, Any] = {"context": context, "batch": batch, "regime": regime.name}
         if scene.clock.left < longest:
@@ -43,8 +43,8 @@ def load(scene: Scene) -> Report:
     notes = (
         "Simulated acceptance: random weights, whose drafts are right as often as the temperature makes them ("
         + "; ".join(f"{r.name}: {r.described()}" for r in found)
-        + "). Through the real engine, all sequences decoding, no prefill among the timed steps; slices of "
-        f"{scale.slice_seconds:g} s and {scale.race_steps} steps at least, median (lowest-highest) of up to "
+        + "). The real engine; in the timed steps all sequences decode, without prefill; slices of "
+        f"at least {scale.slice_seconds:g} s and {scale.race_steps} steps, median (lowest-highest) of up to "
         f"{scale.slices} rounds. Prefill before that: "
         + ", ".join(f"{n} x {context} tokens at {rate:.0f} tokens/s" for n, context, rate in subject.prefills)
         + "."

@@ -1,14 +1,14 @@
-"""Measure all open questions on one GPU with one command, in less than 10 minutes.
+"""Measures on one GPU, in less than 10 minutes, all that has no figures from a GPU yet.
 
     python -m benchmarks.gpu.minutes [--sections ceilings attention ...] [--minutes 9.8] [--output FOLDER]
         [--shape 8b] [--weight-dtype int8] [--rows 1 8 64 ...] [--batches 1 8 ...] [--contexts 1024 ...]
         [--slice-steps N]
     python -m benchmarks.gpu.minutes --device cpu --tiny        # runs the code, measures nothing of interest
 
-Each group of parts runs in a process, so that a device fault in one does not end the others. After each part a file of
-its figures, or of its error, is written to the folder ``gpu_minutes_<date>``; the shape and the dtype of the weights
-follow the date if they are not the defaults. At the end all are joined to a page and a JSON file of that name. Exit
-code: 0; 1 if a part failed; 2 without a CUDA device.
+Each group of sections runs in its own process, so that a device fault in one does not end the others. When a section
+ends, its figures or its error are written to a file in the folder ``gpu_minutes_<date>``. If the shape or the dtype of
+the weights is not the default, it follows the date. At the end all files are joined to a page and a JSON file with the
+name of the folder. Exit code: 0; 1 if a section failed; 2 without a CUDA device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wedlm_core.kernels.cpu.kept import kernel_folder
 
 _GRACE = 8.0  # seconds that a process may run over its time before it is ended
 _NO_DEVICE = 2
-# The first of each is the default.
+# The first one of each is the default.
 _SHAPES = ("8b", "1.7b", "0.6b")
 _WEIGHT_DTYPES = ("int8", "auto", "int4", "fp8_e4m3")
 # Options that take numbers, and their fields of the scale.
@@ -50,7 +50,7 @@ class _Section:
         place: ``module:function`` in this package.
         group: sections of a group share a process.
         seconds: time limit.
-        least: seconds that earlier sections of the group must leave for it.
+        least: seconds that earlier sections of its group must leave for it.
         narrow: whether keys and values have 8 bits.
     """
 
@@ -76,9 +76,9 @@ SECTIONS: Mapping[str, _Section] = {
     "steps": _Section(place="steps:steps", group="model", seconds=45),
     "structured": _Section(place="structured:structured", group="structured", seconds=60),
 }
-"""In the order of their worth."""
+"""All sections, the most important ones first."""
 OPEN = tuple(SECTIONS)[:11]
-"""Those that are measured where none is named: together they take no more than the time there is."""
+"""The default sections: all that fit into the time limit together."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,7 +116,7 @@ def _in_processes(args: argparse.Namespace, folder: Path, cache: Path, begin: fl
     for kept in (kernel_folder(), writable_cache("benchmarks")):  # compiled kernels and tokenizers are no measurements
         (cache / kept.name).symlink_to(kept)
     end = begin + 60 * args.minutes - _GRACE
-    # The ceilings are always measured: other sections are compared with them.
+    # The ceilings are always measured, as other sections are compared with them.
     wanted = [name for name in SECTIONS if name in (*args.sections, "ceilings")]
     for name in wanted:
         _file(folder, name).unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _keep(folder: Path, name: str, found: Mapping[str, Any]) -> None:
-    """Write the file of a part, whole or not at all."""
+    """Write the file of a section atomically."""
     aside = _file(folder, name).with_suffix(".new")
     aside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     aside.replace(_file(folder, name))
@@ -220,7 +220,7 @@ def _section(section: _Section, scene: Any, name: str) -> dict[str, Any]:
     module, _, function = section.place.partition(":")
     try:
         if name != "ceilings" and not scene.bandwidth:
-            raise RuntimeError("the ceilings of the device were not measured, and this is held against them")
+            raise RuntimeError("the ceilings of the device were not measured, and this section is compared with them")
         report = getattr(import_module(f"benchmarks.gpu.{module}"), function)(scene)
     except Exception as error:
         trace = traceback.format_exc()
@@ -288,12 +288,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sections", nargs="+", default=list(OPEN), choices=list(SECTIONS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to exercise the code")
-    parser.add_argument("--shape", default=_SHAPES[0], choices=_SHAPES, help="of the random model; of no toy")
+    parser.add_argument("--shape", default=_SHAPES[0], choices=_SHAPES, help="of the random model; not with --tiny")
     parser.add_argument("--weight-dtype", default=_WEIGHT_DTYPES[0], choices=_WEIGHT_DTYPES, help="of the random model")
-    parser.add_argument("--rows", type=_count, nargs="+", help="sequences of one row each whose steps are measured")
-    parser.add_argument("--batches", type=_count, nargs="+", help="sequences of the races, and of structured output")
-    parser.add_argument("--contexts", type=_count, nargs="+", help="tokens before those that the races generate")
-    parser.add_argument("--slice-steps", type=_count, help="steps at least that a slice of the races is timed for")
+    parser.add_argument("--rows", type=_count, nargs="+", help="numbers of sequences of one row, for step times")
+    parser.add_argument("--batches", type=_count, nargs="+", help="sequences in races and with structured output")
+    parser.add_argument("--contexts", type=_count, nargs="+", help="context lengths of the races, in tokens")
+    parser.add_argument("--slice-steps", type=_count, help="least steps of a timed slice of the races")
     parser.add_argument("--minutes", type=float, default=9.8, help="limit of the whole run")
     parser.add_argument("--output", default="out/benchmarks", help="folder of the result")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)

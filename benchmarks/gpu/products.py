@@ -1,4 +1,4 @@
-"""GPU minutes: the products of a layer by rows, ours against those of torch."""
+"""GPU minutes: the matrix products of a layer by number of rows, our kernels against torch's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FP8_LARGEST = 448.0
 
 
 def products(scene: Scene) -> Report:
-    """Time each product alone; one that torch refuses has its refusal in its place."""
+    """Time each product alone. If torch refuses a product, the reason stands in place of its time."""
     config, rows = scene.scale.config, []
     heads = config.num_attention_heads + 2 * config.num_key_value_heads
     shapes = {
@@ -71,5 +71,5 @@ def _micros(work: Callable[[], object], device: torch.device) -> str:
     try:
         with torch.inference_mode():
             return device_seconds(replayed(work, device), device).text(1e-6)
-    except Exception as error:  # a refusal of some number of rows is a result
+    except Exception as error:  # a refusal at some number of rows is a result
         return f"refused: {' '.join(str(error).split())}"[:80].replace("|", "/")

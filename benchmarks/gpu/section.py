@@ -33,7 +33,7 @@ class Scale:
         host_batch: number of sequences for host time.
         max_rows: ``max_batch_rows`` of the engine.
         slice_seconds: length of one timed slice of decoding.
-        race_steps: steps of a slice of the races at least: windows change every few steps.
+        race_steps: least steps of a slice of the races, as windows change every few steps.
         slices: most timed slices of a point.
         max_tokens: most tokens that a sequence generates in one run.
         probes: runs to find the temperature of a regime.
@@ -165,7 +165,7 @@ class Goal:
     """A figure and the value that it should reach.
 
     Attributes:
-        claim: of the measurement.
+        claim: name of the figure.
         wanted: the least (``at_most``: the most) value that reaches the goal.
         found: the measured figure.
         where: the point where it was measured.

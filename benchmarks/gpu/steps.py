@@ -49,8 +49,8 @@ def steps(scene: Scene) -> Report:
         f"), {subject.kv_bytes / 1024:.4g} KiB of KV per token, pool of {pool.num_pages} pages of {pool.page_size} "
         f"tokens; model and engine were built in {subject.seconds:.1f} s. Wall-clock time of whole engine steps "
         "(scheduling, forward, logits, sampling, results), median of slices (lowest-highest). "
-        "Roofline: products, as long as the longer of their "
-        "weights' bytes and their arithmetic, and after them the bytes of keys and values; "
+        "Roofline: the products take the longer of two times, for "
+        "reading their weights and for their arithmetic; reading keys and values is added; "
         f"{scene.bandwidth / 1e12:.3f} TB/s and {scene.gemm_rate / 1e12:.1f} TFLOP/s, both as measured above."
     )
     return Report(title="Step time against the roofline", notes=notes, rows=rows, goals=goals)
@@ -65,7 +65,7 @@ def _measure(subject: Subject, count: int, context: int, settings: Mapping[str, 
 
 
 def _floor(scene: Scene, subject: Subject, rows: int, kv_tokens: int) -> tuple[float, str]:
-    """Seconds of the roofline, and the larger term of its products. Attention follows these: the two do not overlap."""
+    """Seconds of the roofline, and the larger term of its products. Attention is added: it does not overlap them."""
     memory, attention = subject.weight_bytes / scene.bandwidth, kv_tokens * subject.kv_bytes / scene.bandwidth
     arithmetic = 2 * subject.weights * rows / scene.gemm_rate
     products, bound = max((memory, "memory"), (arithmetic, "arithmetic"))
@@ -73,11 +73,11 @@ def _floor(scene: Scene, subject: Subject, rows: int, kv_tokens: int) -> tuple[f
 
 
 def costs(scene: Scene) -> Report:
-    """Build the engine, measure its forwards, and keep the table: it plans windows."""
+    """Build the engine and report its measured cost of forwards; the planner chooses windows by it."""
     subject = open_subject(scene)
     cost = subject.engine._drafting.cost
     rows = [{"rows": rows, "ms": f"{1e3 * seconds:.3f}"} for rows, seconds in zip(cost.rows, cost.seconds, strict=True)]
-    notes = f"{scene.scale.name}: a forward by rows, without the keys and values that it reads."
+    notes = f"{scene.scale.name}: a forward by rows, without reading keys and values."
     return Report(title="Table of costs", notes=notes, rows=rows, facts=asdict(cost))
 
 
@@ -87,7 +87,7 @@ _FILTERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def filters(scene: Scene) -> Report:
-    """Steps whose rows filter, of one row a sequence and of windows of eight, over those that do not."""
+    """Compare steps with and without sampling filters, with one row per sequence and with windows of eight."""
     scale, subject = scene.scale, open_subject(scene)
     count, rows, shares = min(scale.host_batch, subject.capacity(scale.short_context)), [], []
     for name, settings in (("autoregressive", AUTOREGRESSIVE), ("windows of 8", _WINDOWS)):

@@ -1,4 +1,4 @@
-"""GPU minutes: outputs that fill a schema, against free ones, with a vocabulary of 151,936 tokens."""
+"""GPU minutes: outputs under a schema against free outputs, with a vocabulary of 151,936 tokens."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def structured(scene: Scene) -> Report:
     if over_constrained:
         goals.append(goal("verified / autoregressive under a schema, 1 and 8", 2.0, *min(over_constrained)))
     notes = (
-        f"{scale.name}; outputs of a schema with long keys, twice as many as sequences at once in a round, {_ROUNDS} "
-        "rounds, medians; ratios are taken within a round. Free outputs have the same lengths. Masks of the grammar "
+        f"{scale.name}; outputs of a schema with long keys; a round has two for each sequence at once. Medians of "
+        f"{_ROUNDS} rounds; ratios are taken within a round. Free outputs have the same lengths. Masks of the grammar "
         "are computed by threads of the host while the model runs, and travel as bits."
     )
     return Report(title="Structured output", notes=notes, rows=rows, goals=goals)
@@ -71,7 +71,7 @@ _Found = Mapping[str, Passage]
 
 
 def _round(engine: Engine, batch: int, turn: int, ids: Iterator[int]) -> _Found:
-    """Each way, one after the other."""
+    """Decode in each way, one after the other."""
     numbers = range(2 * batch)
     prompts = [tuple(10 + (number + turn + 7 * i) % 900 for i in range(_PROMPT)) for number in numbers]
     one = Subject(engines=dict.fromkeys(WAYS, engine), prompts=prompts, answers=(), schema=LONG_KEYS, tokens=112)

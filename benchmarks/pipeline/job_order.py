@@ -1,11 +1,12 @@
-"""How full the slots are, and how long the last 5% of rows take, with the longest rows first and in order of arrival.
+"""Compares two orders of rows, longest first and by arrival: slots in use, and seconds of the last 5% of rows.
 
     python -m benchmarks.pipeline.job_order [--seeds 5]
     python -m benchmarks.pipeline.job_order --real-rows 1000 [--rounds 3]
 
-Output lengths are log-normal with a sigma of 1. The first command simulates: the real dispatcher and queues, and
-engines of 64 slots that make a token a step in each slot. The second one measures: the shipped model, a ``max_tokens``
-of its own in each row and ``ignore_eos``, in turns. In order of arrival all rows have one size; nothing else differs.
+Output lengths are log-normal with a sigma of 1. The first command simulates engines: each has 64 slots, and every slot
+generates one token per step. The dispatcher and the queues are the real ones. The second command measures the shipped
+model, with ``ignore_eos`` and a ``max_tokens`` in each row; the two orders run in turns. For the order of arrival all
+rows count as one size; nothing else differs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from testing.pipeline.simulated_job import JobTimes, SimulatedJob, cut, skewed_r
 
 _MEDIAN, _MOST = 100, 2048
 _JOBS = ((1, 4_000, 8), (1, 4_000, 32), (4, 16_000, 8), (4, 16_000, 32), (4, 3_000, 8))
-"""Actors, rows and rows of a unit."""
+"""Simulated jobs: actors, rows, and rows of a unit."""
 _REAL_MEDIAN, _REAL_MOST, _REAL_SLOTS = 48, 900, 32
 
 
@@ -114,7 +115,7 @@ def _of_one_size(self: Lengths, kinds: Iterable[Kind]) -> int:
 
 
 def _load_logged(log: str, *, ordered: bool) -> Callable[[Job, int | None], Any]:
-    """A loader whose engine logs each step: CPU seconds of its thread, requests that ran, requests that finished."""
+    """A loader whose engine logs each step: CPU seconds of its thread, running requests, finished requests."""
 
     def load(job: Job, num_threads: int | None) -> Any:
         if not ordered:
@@ -135,7 +136,7 @@ def _load_logged(log: str, *, ordered: bool) -> Callable[[Job, int | None], Any]
 
 @contextmanager
 def _sizes(*, ordered: bool) -> Iterator[None]:
-    """In this process the dispatcher knows sizes, or all are one."""
+    """Give the dispatcher of this process real sizes, or one size for all units."""
     own = Lengths.size
     try:
         if not ordered:
@@ -162,7 +163,7 @@ def _measured(count: int, rounds: int) -> Iterator[tuple[str, ...]]:
 
 
 def _one(folder: Path, number: int, *, ordered: bool) -> tuple[float, float, float]:
-    """Share of slots in use, seconds, and seconds of the last 5% of rows, by the engine's log."""
+    """Run a job; its share of slots in use, seconds, and seconds of the last 5% of rows, from the engine's log."""
     name = f"{number}-{ordered}"
     config = RunConfig(
         input=f"{folder}/in.parquet", output=f"{folder}/{name}", model="tiny", actors=1, num_threads=1, report=False,

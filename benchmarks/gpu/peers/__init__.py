@@ -1,7 +1,8 @@
-"""Other engines on a GPU, each a program for an interpreter of its own that has that engine and not this project.
+"""Other engines on a GPU. Each is a program for an interpreter that has this engine, and needs nothing of this project.
 
-A program is started as ``python FILE FOLDER TASK``: a folder with the ``config.json`` of a Qwen model, and its weights
-if they are not to be random, and the fields of :class:`Task` as JSON. It decodes the rows, and prints a line of JSON:
+A program is started as ``python FILE FOLDER TASK``. The folder has the ``config.json`` of a Qwen model, and its
+weights unless these are random. The task is the fields of :class:`Task` as JSON. The program decodes the rows, and
+prints a line of JSON:
 ``{"version": ..., "seconds": wall clock of prefill and decoding, "tokens": generated ones}``.
 """
 
@@ -17,7 +18,7 @@ from wedlm_core import ModelConfig
 
 PROGRAMS = {"vllm": ("vllm_peer.py", ("bfloat16", "fp8")),
             "transformers": ("transformers_peer.py", ("continuous batching", "static cache, compiled"))}  # fmt: skip
-"""By the option that names the interpreter: the file, and the ways that it has."""
+"""Option that names the interpreter -> file of the program, and its ways."""
 _OWN_FIELDS = ("qk_norm", "mask_token_id")
 
 
@@ -28,10 +29,10 @@ class Task:
     Attributes:
         way: one of the program's ways.
         random: whether weights are random.
-        device: of torch.
-        vocab: prompts are random tokens below this.
-        rows: of the job.
-        at_once: sequences at most.
+        device: the torch device.
+        vocab: prompts are random token ids below this.
+        rows: number of rows of the job.
+        at_once: most sequences at once.
         prompt, new: tokens of a prompt, and of an output.
     """
 
@@ -46,7 +47,7 @@ class Task:
 
 
 def write_folder(config: ModelConfig, folder: Path, weights: Path | None) -> None:
-    """The model as one of Qwen's, which other engines know; its weights are those of a folder, or none are there."""
+    """Write the model as a Qwen model, which other engines read, with links to the files of ``weights`` if given."""
     kind = "Qwen3" if config.qk_norm else "Qwen2"
     plain = {
         name: value for name, value in config.to_hf().items() if name not in _OWN_FIELDS and value not in ([], None)
@@ -58,10 +59,10 @@ def write_folder(config: ModelConfig, folder: Path, weights: Path | None) -> Non
 
 
 def measure(python: str, file: str, folder: Path, task: Task, limit: float) -> dict[str, Any]:
-    """The program's answer.
+    """Run a program and return its answer.
 
     Raises:
-        RuntimeError: it has none; a sentence says why.
+        RuntimeError: there is no answer, or not all tokens; the text has the reason.
     """
     command = [python, str(Path(__file__).parent / file), str(folder), json.dumps(asdict(task))]
     try:

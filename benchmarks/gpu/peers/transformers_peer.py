@@ -1,7 +1,7 @@
 """transformers, in bfloat16. Needs the packages torch and transformers.
 
-Ways: ``continuous batching`` is ``generate_batch``, which takes new rows as others end; ``static cache, compiled`` is
-``generate`` with a cache of fixed size, whose forward transformers compiles on a GPU: batches follow each other.
+Ways: ``continuous batching`` is ``generate_batch``, which starts a new row when one ends; ``static cache, compiled`` is
+``generate`` with a cache of fixed size, one batch after the other; on a GPU transformers compiles its forward.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ids = list[list[int]]
 
 
 def continuous(model: Any, at_once: int) -> Callable[[Ids, int], int]:
-    """Generate so many tokens for each prompt, and return how many there are in all."""
+    """A function that generates ``new`` tokens for each prompt, and returns their total number."""
     from transformers import ContinuousBatchingConfig
 
     batching = ContinuousBatchingConfig(max_requests_per_batch=at_once, allow_block_sharing=False)
@@ -37,7 +37,7 @@ def continuous(model: Any, at_once: int) -> Callable[[Ids, int], int]:
 
 
 def static(model: Any, at_once: int) -> Callable[[Ids, int], int]:
-    """As :func:`continuous`."""
+    """The same with a static cache."""
 
     def generated(prompts: Ids, new: int) -> int:
         tokens = 0
@@ -54,7 +54,7 @@ def static(model: Any, at_once: int) -> Callable[[Ids, int], int]:
 
 
 def main() -> None:
-    """Decode the task, after one batch of it, and print the answer."""
+    """Warm up with one batch of the task, decode the task, and print the answer."""
     folder, task = sys.argv[1], json.loads(sys.argv[2])
     torch.manual_seed(0)
     with torch.device(task["device"]):

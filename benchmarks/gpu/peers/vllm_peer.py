@@ -1,7 +1,7 @@
-"""vLLM, by its offline API. Needs the package vllm. It keeps ``max_num_seqs`` sequences at once by itself.
+"""vLLM, by its offline API. Needs the package vllm. vLLM itself runs ``max_num_seqs`` sequences at once.
 
-Ways: ``bfloat16``, and ``fp8`` with weights rounded when they are loaded and keys and values in 8 bits. Random weights
-are its ``load_format="dummy"``.
+Ways: ``bfloat16``; and ``fp8``, which rounds weights when it loads them, and has keys and values in 8 bits. Random
+weights are vLLM's ``load_format="dummy"``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import vllm
 
 
 def main() -> None:
-    """Decode the task, after a few tokens of as many rows as there are at once, and print the answer."""
+    """Warm up with a few tokens of ``at_once`` rows, decode the task, and print the answer."""
     folder, task = sys.argv[1], json.loads(sys.argv[2])
     narrow = task["way"] == "fp8"
     llm = vllm.LLM(
