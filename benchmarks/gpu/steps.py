@@ -73,7 +73,7 @@ def _floor(scene: Scene, subject: Subject, rows: int, kv_tokens: int) -> tuple[f
 
 
 def costs(scene: Scene) -> Report:
-    """Build the engine and report its measured cost of forwards; the planner chooses windows by it."""
+    """Build the engine and report its measured cost of forwards; drafting chooses windows by it."""
     subject = open_subject(scene)
     cost = subject.engine._drafting.cost
     rows = [{"rows": rows, "ms": f"{1e3 * seconds:.3f}"} for rows, seconds in zip(cost.rows, cost.seconds, strict=True)]
