@@ -18,6 +18,7 @@ from pipeline.prompts.continuations import check_continuations
 from pipeline.prompts.limited_process import ExceededError, LimitedProcess
 from pipeline.prompts.model_files import ResolvedModel, resolved_model
 from pipeline.prompts.prompt import no_value
+from pipeline.settings.tool_calls import OPEN
 from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.grammar.schemas import ENFORCED, NOTES
 from wedlm_core.structured_outputs import KINDS
@@ -112,6 +113,9 @@ def check_structure(config: RunConfig) -> None:
         except WeDLMError as error:
             raise ConfigError(f"sampling.{error}") from error
     check_continuations(config)
+    if config.tool_choice not in (None, "none") and special_token(config, OPEN) is not None:
+        rule = f"{OPEN} is a special token of this model, which text leaves out, so calls cannot be read"
+        raise ConfigError(explain("tool_choice", config.tool_choice, rule, 'Use "none".'))
     for name, parse in config.parsed.items():
         if parse.after is not None and not config.include_token_ids and special_token(config, parse.after) is not None:
             rule = f"{parse.after!r} is a special token, which text leaves out, so {name} needs token_ids to find it"

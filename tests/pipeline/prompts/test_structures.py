@@ -12,6 +12,7 @@ import pytest
 from pipeline.codec import RequestError, SamplingParams
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.prompts import structures
 from pipeline.prompts.model_files import resolved_model
 from pipeline.prompts.structures import FREE, check_structure, grammar_faults, of_cell, with_special_tags
 
@@ -120,3 +121,11 @@ def test_tags_that_are_special_tokens_come_back_where_they_stood() -> None:
         ids = tokenizer.encode(text)
         found = with_special_tags(config, tags, tokenizer.decode(ids), ids)
         assert found == ("<|im_start|>why<|im_end|>so" if text.count("<|im_end|>") == 2 else text)
+
+
+def test_calls_whose_tag_text_leaves_out_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RunConfig(input=[], output="none", model="tiny", tools=[{"name": "f"}])
+    check_structure(config)
+    monkeypatch.setattr(structures, "OPEN", "<|im_start|>")  # a special token of this model
+    with pytest.raises(ConfigError, match=r"tool_choice='auto': .* is a special token"):
+        check_structure(config)
