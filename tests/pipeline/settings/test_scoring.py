@@ -21,7 +21,7 @@ from pipeline.settings.scoring import MOST_CHOICES, Score, checked_choices, task
         ({"choices": "yes"}, "a list of 1 to"),
         ({"choices": [True, False]}, 'quote it: "yes"'),
         ({"choices": ["a", ""]}, r"choices\[1\]=''"),
-        ({"choices": ["a", "b", "a"]}, "another text"),
+        ({"choices": ["a", "b", "a"]}, "each choice occurs once"),
         ({"choices": ["\ud800"]}, "valid Unicode"),
         ({"choices": {"a": 1}}, "a list of 1 to"),
         ({"choices": 5}, "a list of 1 to"),
