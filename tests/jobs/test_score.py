@@ -57,7 +57,7 @@ def test_the_texts_come_from_options(
     [
         ([], "task: the texts to score are not given. Use --choices"),
         (["--choices", "a", "--choices-column", "own"], "exactly one of"),
-        (["--choices", "a", "a"], "another text"),
+        (["--choices", "a", "a"], "each choice occurs once"),
         (["--choices-column", "absent"], "no such column"),
         (["--choices", "a", "--set", "sampling.max_tokens=3"], "generates nothing"),
     ],

@@ -105,7 +105,16 @@ def test_a_given_continuation_is_scored_and_nothing_else(tmp_path: Path) -> None
 
 
 HOSTILE: list[Any] = [None, [], [""], ["a", "a"], ["a", None], ["x" * 9000], ["fine", "also\u2028fine"]]
-WORDS = ["own=None", "0 of them", "own[0]=''", "another text", "own[1]=None", "the model's length", "", "a prompt is"]
+WORDS = [
+    "own=None",
+    "0 of them",
+    "own[0]=''",
+    "each choice occurs once",
+    "own[1]=None",
+    "the model's length",
+    "",
+    "a prompt is",
+]
 
 
 def test_a_bad_row_fails_alone_and_says_why(tmp_path: Path) -> None:
