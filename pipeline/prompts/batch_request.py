@@ -236,7 +236,7 @@ def _offer(body: Mapping[str, Any], job: Job) -> Offer | None:
     if choice is not None:
         choice = tool_choice_of("body.tool_choice", choice)
     else:
-        choice = job.config.tool_choice if tools else "none"
+        choice = (job.config.tool_choice or "none") if tools else "none"
     return offer("body.tools", tools, choice, parallel=body.get("parallel_tool_calls") is not False)
 
 
