@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pipeline.codec import EngineConfig, SamplingParams, explain
 from pipeline.errors import ConfigError
@@ -146,13 +146,14 @@ def _warm_up(llm: LLM, sampling: SamplingParams) -> None:
             llm.engine.measure_step_cost()
         if sampling.strategy == "verified":
             with stage("draft kernels ready"):
-                _generate(llm, "verified")
+                # Of a fixed window, as drafting would learn the acceptance of this text, which is none of the job's.
+                _generate(llm, "verified", window_size=1)
 
 
-def _generate(llm: LLM, strategy: str) -> None:
+def _generate(llm: LLM, strategy: str, window_size: int | Literal["auto"] = "auto") -> None:
     """Generate a few tokens, no more than the engine takes."""
     most = min(_FIRST_TOKENS, llm.engine.max_model_len - 1)
-    llm.generate([[0]], SamplingParams(max_tokens=most, ignore_eos=True, strategy=strategy))
+    llm.generate([[0]], SamplingParams(max_tokens=most, ignore_eos=True, strategy=strategy, window_size=window_size))
 
 
 @contextmanager

@@ -17,8 +17,12 @@ from pipeline.plan.job import resolve_job
 from pipeline.storage.open import open_storage
 from pipeline.worker.load_engine import load_engine, load_for_any_row
 from testing.repository import ROOT
+from wedlm_core import Generation, Request
+from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.kernels.cpu.kept import kernel_folder
+from wedlm_core.model.sources import resolve
+from wedlm_core.tokenizer import Tokenizer
 
 LOAD = """
 import json, logging, sys, time
@@ -83,6 +87,25 @@ def test_an_engine_for_short_rows_warms_up(length: int, tmp_path: Path) -> None:
     assert isinstance(engine, Engine)
     assert engine.max_model_len == length
     assert not engine.has_work(), "the rows that warmed it up are done"
+
+
+def test_the_first_row_of_a_job_has_drafts(tmp_path: Path) -> None:
+    """A job may have one short row: what the engine generates to warm up teaches drafting nothing about it."""
+    cost = StepCost.linear(fixed=1e-3, per_row=1e-6)
+    config = RunConfig(
+        input=[{"prompt": "a"}], output=str(tmp_path / "out"), model="tiny", engine=EngineConfig(step_cost=cost)
+    )
+    storage = open_storage(config.output, layout.SCRATCH)
+    engine = load_engine(resolve_job(config, source_of(config, storage), storage), None)
+    prompt = Tokenizer.load(resolve("tiny")).apply_chat_template(
+        [{"role": "user", "content": "Count from 3 to 9."}], True, tokenize=True
+    )
+    engine.add(Request(request_id="row", prompt_token_ids=tuple(prompt), params=SamplingParams(max_tokens=32)))
+    done: list[Generation] = []
+    while engine.has_work():
+        done += engine.step()
+    assert done[0].text == "3, 4, 5, 6, 7, 8, 9"
+    assert done[0].stats.tokens_per_forward > 2
 
 
 def test_a_pool_whose_engine_could_not_hold_every_row_is_refused(tmp_path: Path, qwen3_folder: Path) -> None:
