@@ -1,11 +1,11 @@
 """Kills and damage, and their cost: rows lost, duplicated and wrong, work redone, the price of ledger and staging.
 
-    python -m benchmarks.pipeline.chaos --part reference          # undisturbed, and first: the others need it
+    python -m benchmarks.pipeline.chaos --part reference          # undisturbed: the first part to run
     python -m benchmarks.pipeline.chaos --part local-1            # local-2, s3-1, s3-2: store and actors, 19 events
-    python -m benchmarks.pipeline.chaos --part poison             # a row that kills its process
-    python -m benchmarks.pipeline.chaos --part endings            # many of them, and faults of several rows
+    python -m benchmarks.pipeline.chaos --part poison             # a row kills its process
+    python -m benchmarks.pipeline.chaos --part endings            # many of these rows, and faults of several rows
     python -m benchmarks.pipeline.chaos --part overhead           # ledger and staging against none
-    python -m benchmarks.pipeline.chaos --part report             # the table, from whatever parts are there
+    python -m benchmarks.pipeline.chaos --part report             # the table of the parts that were run
 
 Each part ends by itself in about ten minutes on two cores and leaves its figures in ``--folder``. Everything is
 real: Ray nodes on loopback addresses in processes of their own, the shipped model, a server that speaks the S3

@@ -82,7 +82,7 @@ def test_where_every_first_row_kills_the_task_ends(prepare: Any) -> None:
 def test_the_hints_of_a_unit_are_the_kinds_of_its_rows_that_an_engine_sees_too(
     qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row with a limit of its own, one without, and two that fail: one is invalid, one too long."""
+    """Four rows: with a limit, without a limit, invalid, too long."""
     limits = [3, None, -1, 700]
     config = RunConfig(
         input=[{"prompt_token_ids": [7, 8, i], "limit": limit} for i, limit in enumerate(limits)], output=str(tmp_path),
