@@ -242,12 +242,13 @@ class RunConfig:
                  given, "a mapping of names to values", "Write {enable_thinking: false}, or leave it out.")  # fmt: skip
         object.__setattr__(self, "chat_template_kwargs", dict(given))
         object.__setattr__(self, "parse", parse_settings(self.parse))
-        tools, choice = checked_tools(self.tools, self.tool_choice)
+        has_none = self.tools in ((), []) and self.tool_choice is None
+        tools, choice = ([], None) if has_none else checked_tools(self.tools, self.tool_choice)
         object.__setattr__(self, "tools", tools)
         object.__setattr__(self, "tool_choice", "auto" if choice is None and tools else choice)
         if self.reasoning is not None and not isinstance(self.reasoning_parser, str):
             object.__setattr__(self, "reasoning_parser", list(self.reasoning_parser or ()))
-        object.__setattr__(self, "task", task_of(self.task))
+        object.__setattr__(self, "task", None if self.task is None else task_of(self.task))
         for name in _OPTIONS:
             _check_options(name, getattr(self, name))
         self._check_kinds()
@@ -317,11 +318,18 @@ class RunConfig:
     @property
     def reasoning(self) -> Tags | None:
         """The tags around the reasoning that is taken apart; None: it is not."""
-        return tags_of(self.reasoning_parser)
+        return None if self.reasoning_parser is None else tags_of(self.reasoning_parser)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether it reads log-probabilities of given texts, as its task or in addition to generating."""
+        return self.task is not None or self.label_probabilities
 
     @property
     def score_columns(self) -> list[pa.Field]:
         """The columns of log-probabilities of given texts."""
+        if not self.has_scores:
+            return []
         return score_columns(self.task, label_probabilities=self.label_probabilities)
 
     @property

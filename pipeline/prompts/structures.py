@@ -112,7 +112,8 @@ def check_structure(config: RunConfig) -> None:
             GrammarCompiler(*arguments).check(config.sampling.structure)
         except WeDLMError as error:
             raise ConfigError(f"sampling.{error}") from error
-    check_continuations(config)
+    if config.has_scores:
+        check_continuations(config)
     if config.tool_choice not in (None, "none") and special_token(config, OPEN) is not None:
         rule = f"{OPEN} is a special token of this model, which text leaves out, so calls cannot be read"
         raise ConfigError(explain("tool_choice", config.tool_choice, rule, 'Use "none".'))

@@ -203,6 +203,8 @@ def _encode_all(
 
 def _scored(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, job: Job) -> list[Continuations | None]:
     """For each row the texts to score after its prompt; a row with a bad one is failed."""
+    if not job.config.has_scores:
+        return [None] * len(prompts)
     scored: list[Continuations | None] = []
     for i, found in enumerate(continuations_of(table, given, job)):
         if isinstance(found, Failure):

@@ -110,7 +110,7 @@ class Engine:
             RequestError: the request cannot be served, or its id is in use; the engine is unaffected.
             CapacityError: the KV pool could not hold it even alone.
         """
-        if request.request_id in self._sequences or request.request_id in self._scoring:
+        if request.request_id in self._sequences or request.request_id in self._scoring.unfinished:
             raise RequestError(
                 explain("request_id", request.request_id, "unfinished requests have different ids", "Pick another.")
             )
@@ -142,7 +142,7 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether :meth:`step` would do or return anything."""
-        return bool(self._sequences or self._done or self._scoring)
+        return bool(self._sequences or self._done or self._scoring.unfinished)
 
     def snapshot(self) -> EngineSnapshot:
         """Work so far, and the load of the engine. Any thread may call it, at any time."""
@@ -155,7 +155,7 @@ class Engine:
                 autoregressive_seconds=drafting.autoregressive_seconds,
             ),
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(self._scoring),
+            waiting=len(scheduler.waiting) + len(self._scoring.unfinished),
             slots=self.config.max_num_seqs,
             kv_pages_used=pages.num_pages - pages.num_free,
             kv_pages=pages.num_pages,
@@ -207,7 +207,7 @@ class Engine:
         Raises:
             IntegrityError: requests wait but none can run, which admission rules out.
         """
-        if self._scoring and (scored := self._scoring.step()) is not None:
+        if self._scoring.unfinished and (scored := self._scoring.step()) is not None:
             if self._loop is not None:
                 self._loop.disturb()
             return scored

@@ -17,16 +17,16 @@ class ScoredRequests:
     Args:
         scorer: of the engine.
         tokenizer: decodes continuations.
+
+    Attributes:
+        unfinished: request id -> the scorer's key, of requests that wait or are under way.
     """
 
     def __init__(self, scorer: Scorer, tokenizer: Tokenizer) -> None:
         self._scorer, self._tokenizer = scorer, tokenizer
-        self._keys: dict[str, int] = {}
+        self.unfinished: dict[str, int] = {}
         self._requests: dict[int, tuple[Request, float]] = {}
         self._added = 0
-
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._keys
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -36,20 +36,16 @@ class ScoredRequests:
         """
         tokens = (*request.prompt_token_ids, *request.continuation)
         self._scorer.add(self._added, tokens, len(request.continuation))
-        self._keys[request.request_id] = self._added
+        self.unfinished[request.request_id] = self._added
         self._requests[self._added] = request, time.perf_counter()
         self._added += 1
 
     def abort(self, request_id: str) -> None:
         """Forget a request; an unknown id is ignored."""
-        key = self._keys.pop(request_id, None)
+        key = self.unfinished.pop(request_id, None)
         if key is not None:
             self._scorer.drop(key)
             del self._requests[key]
-
-    def __len__(self) -> int:
-        """Number of waiting and running requests."""
-        return len(self._keys)
 
     def step(self) -> list[Generation] | None:
         """Run one forward and return the requests that it finished; None if all wait for pages of other sequences."""
@@ -58,7 +54,7 @@ class ScoredRequests:
 
     def _generation(self, scored: Scored) -> Generation:
         request, added = self._requests.pop(scored.key)
-        del self._keys[request.request_id]
+        del self.unfinished[request.request_id]
         tokens, logprobs = request.continuation, scored.logprobs
         sound = not any(map(math.isnan, logprobs))
         return Generation(
