@@ -16,14 +16,13 @@ from typing import Any
 from pipeline import stages
 from pipeline.cluster.actor_pool import ActorPool
 from pipeline.cluster.dispatcher import Assignment, Dispatcher
-from pipeline.cluster.generate_actor import Sign
+from pipeline.cluster.generate_actor import Answer, Sign
 from pipeline.cluster.members import Members
 from pipeline.cluster.node_watch import NodeTable, NodeWatch
 from pipeline.cluster.prefetch import PreparedUnit, UnitRead, UnitReader
 from pipeline.stopping import Stop
 from pipeline.types import CommitRecord
 from pipeline.worker.crash_bisection import QUARANTINED
-from pipeline.worker.lengths import Sums
 
 _POLL_SECONDS = 0.2
 """Longest wait for an event. A slow actor or a request to stop causes no event, so both are checked this often."""
@@ -39,10 +38,10 @@ _STOP_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class _Result:
-    """A call came back with the commit record of its unit and lengths of rows; None if it was declined or dropped."""
+    """A call came back with the answer of its actor; None if the unit was declined or dropped."""
 
     given: Assignment
-    answer: tuple[str, Sums] | None
+    answer: Answer | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,8 +250,8 @@ class _Loop:
         if result.answer is None:
             self._dispatcher.decline(given.unit_id, given.actor)
             return
-        text, lengths = result.answer
-        self._dispatcher.learn(lengths)
+        self._dispatcher.learn(result.answer.lengths)
+        self._pool.state.take(given.actor, result.answer.load)
         losers = self._dispatcher.done(given.unit_id, given.actor, now)
         if losers is None:
             return
@@ -260,7 +259,7 @@ class _Loop:
         for loser in losers:
             self._pool.drop(loser)
         self._left -= 1
-        record = CommitRecord.from_json(text)
+        record = CommitRecord.from_json(result.answer.record)
         self._report_quarantine(record)
         yield record
 
@@ -309,5 +308,5 @@ class _Loop:
         reference.future().add_done_callback(put)
 
 
-def _result(given: Assignment, answer: tuple[str, Sums] | None) -> _Event:
+def _result(given: Assignment, answer: Answer | None) -> _Event:
     return _Result(given=given, answer=answer)

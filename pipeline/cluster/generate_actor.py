@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -45,6 +45,20 @@ _LATE_SECONDS = 10.0
 _SWITCH_SECONDS = 2e-4
 """Python's thread switch interval in the actor. The engine's thread needs the interpreter lock many times per step;
 with Python's default of 5 ms it would wait that long each time while another thread encodes a unit."""
+
+
+class Answer(NamedTuple):
+    """The result of a unit.
+
+    Attributes:
+        record: the commit record of the staged unit, as JSON.
+        lengths: of rows that finished since the actor's last answer.
+        load: see :meth:`GenerateActor.engine_load`; with each unit, as a short job ends before it is asked for.
+    """
+
+    record: str
+    lengths: Sums
+    load: Mapping[str, Any] | None
 
 
 class Recorder(BisectionLike, Protocol):
@@ -130,7 +144,7 @@ class GenerateActor:
         """How full the engine is, and its counters; None if it does not say. Costs some microseconds."""
         return engine_load(self._engine.snapshot(), self._process)
 
-    def run(self, label: str, execution: int, block: pa.Table) -> tuple[str, Sums] | None:
+    def run(self, label: str, execution: int, block: pa.Table) -> Answer | None:
         """Run a unit.
 
         Args:
@@ -139,8 +153,7 @@ class GenerateActor:
             block: the unit's envelope.
 
         Returns:
-            The commit record of the staged unit, as JSON, and the lengths of rows that finished since the last call
-            ended; None if the unit was declined or dropped.
+            None if the unit was declined or dropped.
         """
         unit = Unit.from_json(label)
         if execution and self._bisection.is_suspect(unit.unit_id):
@@ -148,7 +161,7 @@ class GenerateActor:
         try:
             with masked_errors():
                 record = self._workers[unit.stage].run(unit, unpack(block), execution)
-                return record.to_json(), self._engine.lengths.take_news()
+                return Answer(record.to_json(), self._engine.lengths.take_news(), self.engine_load())
         except DroppedError:
             return None
 

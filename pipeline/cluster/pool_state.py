@@ -71,6 +71,8 @@ class EngineLoads:
         last = self._last.get(actor)
         if last is not None and last["process"] != answer["process"]:
             self._retire(last)
+        elif last is not None and answer["counters"]["forwards"] < last["counters"]["forwards"]:
+            return  # answers may overtake each other
         self._last[actor] = answer
 
     def keep(self, actors: set[int]) -> None:
@@ -127,6 +129,12 @@ class PoolState:
                 actors = Actors(ready=len(ready), starting=members.starting, leaving=members.leaving,
                                 most=self._pool.most)  # fmt: skip
             return ExecutorState(actors=actors, phase=self._phase, load=self._loads.total())
+
+    def take(self, actor: int, load: Mapping[str, Any] | None) -> None:
+        """Store the load that an actor reports with a unit; None if its engine reports none."""
+        if load is not None:
+            with self._lock:
+                self._loads.take(actor, load)
 
     def close(self) -> None:
         """Stop asking."""
