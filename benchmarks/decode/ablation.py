@@ -69,11 +69,6 @@ def _no_prefill(drafting: Drafting) -> None:
     drafting._load = lambda *args: replace(load(*args), prefill_rows=0.0)  # type: ignore[method-assign]
 
 
-def _one_host_time(drafting: Drafting) -> None:
-    load = drafting._load
-    drafting._load = lambda *args: replace(load(*args), spared_alone=0.0)  # type: ignore[method-assign]
-
-
 def _no_stale_drafts(drafting: Drafting) -> None:
     admit, plan, table = drafting.admit, drafting.plan, drafting._table
 
@@ -114,7 +109,6 @@ PARTS: Mapping[str, Part] = {
     "acceptance: the failure ratio of a sequence": Part(constants={"failure_prior": _ALL}),
     "stale drafts": Part(change=_no_stale_drafts),
     "step time: seconds of the host": Part(change=_no_host_seconds),
-    "step time: the host's seconds apart without drafts": Part(change=_one_host_time),
     "step time: prefill": Part(change=_no_prefill),
     "controller: corrections": Part(change=_no_corrections),
     "controller: all trials": Part(constants={"near": _ALL, "trial_share": 0.0}),

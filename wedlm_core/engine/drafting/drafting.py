@@ -191,9 +191,8 @@ class Drafting:
         table = self._table
         every = float(table.rows[slots_R].sum())
         commits, prefill_rows, prefills = self._counts_3.tolist()
-        host, alone = (self._host_time.seconds(drafts=drafts) for drafts in (True, False))
         return Load(
-            cost=self.cost, host_seconds=host, spared_alone=max(0.0, host - alone),
+            cost=self.cost, host_seconds=self._host_time.seconds(drafts=True),
             kv_tokens=float(table.cached[slots_R].sum()), other_rows=every - float(table.rows[slots_S].sum()),
             most_rows=min(self._most_rows, int(every) + spare_tokens), prefill_rows=prefill_rows / commits,
             burst_rows=prefill_rows / prefills if prefills else 1.0, are_bounds=self._overlap,

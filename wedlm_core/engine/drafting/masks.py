@@ -98,7 +98,6 @@ def allocate(
     )
     rows_N += load.other_rows
     seconds_N = load.seconds(rows_N, count)
-    seconds_N[0] -= min(load.spared_alone, 0.9 * seconds_N[0])
     rate_N = commits_N / (seconds_N + load.prefill_seconds(rows_N, commits_N, count))
     rate_N[1:][(rows_N + load.prefill_rows * commits_N)[1:] > load.most_rows] = -np.inf
 

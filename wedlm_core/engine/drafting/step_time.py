@@ -16,7 +16,6 @@ class Load:
     Attributes:
         cost: seconds of a forward.
         host_seconds: seconds of a step besides its forward; 0 where the host's work overlaps with forwards.
-        spared_alone: seconds that the host saves in a step without drafts and masks.
         kv_tokens: cached tokens of all sequences.
         other_rows: rows of sequences with fixed windows.
         most_rows: the row budget.
@@ -27,7 +26,6 @@ class Load:
 
     cost: StepCost
     host_seconds: float = 0.0
-    spared_alone: float = 0.0
     kv_tokens: float = 0.0
     other_rows: float = 0.0
     most_rows: int = 1 << 30

@@ -45,7 +45,7 @@ def rates_of(run: LongRun, masks_NS: np.ndarray, load: Load) -> tuple[np.ndarray
     count = masks_NS.shape[1]
     rows_N, commits_N = (found[np.arange(count), masks_NS].sum(axis=1) for found in (run.rows_SW, run.commits_SW))
     rows_N += load.other_rows
-    seconds_N = load.seconds(rows_N, count) - np.where(masks_NS.any(axis=1), 0.0, load.spared_alone)
+    seconds_N = load.seconds(rows_N, count)
     return commits_N / (seconds_N + load.prefill_seconds(rows_N, commits_N, count)), commits_N / seconds_N
 
 
@@ -55,7 +55,7 @@ def loads(draw: st.DrawFn) -> Load:
     share = st.floats(0, 1)
     return Load(
         cost=StepCost.linear(fixed=1.0, per_row=draw(st.floats(0.01, 0.2))), host_seconds=draw(share),
-        spared_alone=draw(share) / 2, other_rows=5 * draw(share), prefill_rows=2 * draw(share), burst_rows=8.0,
+        other_rows=5 * draw(share), prefill_rows=2 * draw(share), burst_rows=8.0,
     )  # fmt: skip
 
 
