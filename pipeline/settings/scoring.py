@@ -125,7 +125,7 @@ def checked_choices(name: str, given: Any) -> tuple[str, ...]:
     choices = tuple(given) if listed else ()
     if not 1 <= len(choices) <= MOST_CHOICES:
         rule = f"a list of 1 to {MOST_CHOICES} texts"
-        shown = f"{len(choices)} of them" if listed else given
+        shown = f"{len(choices)} of them" if choices else given
         raise RequestError(explain(name, shown, rule, 'Write ["yes", "no"].'))
     for place, choice in enumerate(choices):
         checked_text(f"{name}[{place}]", choice)

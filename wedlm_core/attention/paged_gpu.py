@@ -13,7 +13,7 @@ from wedlm_core.attention.problem import AttentionProblem
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kv.pool import KVPool
 
-_TILE = 64  # query rows (times query heads per KV head) of a tile if batch invariant, and of most others
+_TILE = 64  # query rows (times query heads per KV head) of most tiles, and of all tiles if batch invariant
 _WINDOW = 64  # a forward with at most so many rows in a sequence counts as decoding, others as prefill
 _MAX_SPLITS = 16
 _SHORT = 1024  # KV entries of a sequence at most
@@ -138,7 +138,7 @@ class TritonPlan:
         if self.invariant:
             tile = _TILE
         elif self._has_room(processor):
-            # Of a window of 17 to 32 rows, in groups of 4, two tiles of 64 would each read all keys.
+            # For a window of 17 to 32 rows, with groups of 4 heads, two tiles of 64 would each read all keys.
             whole_window = needed == 2 * _TILE and self.rows.max_rows <= _WINDOW
             tile = 16 if needed <= 16 else needed if whole_window else _TILE
         else:

@@ -97,13 +97,13 @@ def async_launch(model_runner: ModelRunner, config: EngineConfig, reach: int) ->
 
 
 def head_rows(sizes: Sequence[int], most: int, padding: int) -> list[int]:
-    """Numbers of rows, up to ``most``, whose products with the head are of every kind that occurs in a job."""
+    """Numbers of rows, up to ``most``: their products with the head use every kernel that a job can need."""
     return sorted({min(size + -size % padding, most) for size in sizes})
 
 
 @torch.inference_mode()
 def _run_head(model_runner: ModelRunner, counts: Sequence[int]) -> None:
-    """Compile the head's kernels now: it is no part of captured forwards, and its first use would halt a job."""
+    """Compile the head's kernels now: captured forwards leave the head out, and its first use would halt a job."""
     model = model_runner.model
     for count in counts:
         model_runner.head(torch.zeros(count, model.config.hidden_size, dtype=model.dtype, device=model_runner.device))

@@ -100,8 +100,8 @@ def _sharpness(heat, hidden):  # type: ignore[no-untyped-def]
     return tl.where(warm & hidden, 1.0 / tl.where(warm, heat, 1.0), 1.0)
 
 
-# Not specialised: a kernel is compiled once per vocabulary, not again for one row, 16 tiles and so on, nor where the
-# rows of a chunk begin.
+# Not specialised: a kernel is compiled once per vocabulary, not again for one row, for 16 tiles, or for rows of a chunk
+# that begin at another alignment.
 @triton.jit(
     do_not_specialize=["plane", "words", "mask_token", "vocab_limit", "tiles", "groups", "groups_each"],
     do_not_specialize_on_alignment=["position_ptr"],

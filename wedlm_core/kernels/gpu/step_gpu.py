@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _counts(facts, stride, context, length, sequences, decoding, SEQ_P: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Context, first KV entry, rows and decode rows of every sequence, int32 ``[SEQ_P]``; 0 where there is none."""
+    """Context, first KV entry, rows and decode rows of every sequence, int32 ``[SEQ_P]``; 0 at places without one."""
     index = tl.arange(0, SEQ_P)
     slot = tl.load(facts + index, mask=index < sequences, other=-1)
     there = slot >= 0
@@ -247,7 +247,7 @@ def advance_windows(  # type: ignore[no-untyped-def]
     """Program (decoding sequence): commit the agreeing drafts and the token after them, refill the window, report.
 
     Args:
-        slots: int64 ``[D]``; -1 where there is no sequence, of which nothing is written.
+        slots: int64 ``[D]``; -1 is a place without a sequence, and its program writes nothing.
         first_picks: int32 ``[D]``, of :func:`pack_rows`.
         chosen_token: int64 ``[R]``, the choices of the picks.
         chosen_entropy: float32 ``[R]``.
