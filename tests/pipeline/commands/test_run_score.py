@@ -107,7 +107,7 @@ def test_a_given_continuation_is_scored_and_nothing_else(tmp_path: Path) -> None
 HOSTILE: list[Any] = [None, [], [""], ["a", "a"], ["a", None], ["x" * 9000], ["fine", "also\u2028fine"]]
 WORDS = [
     "own=None",
-    "0 of them",
+    "own=[]",
     "own[0]=''",
     "each choice occurs once",
     "own[1]=None",
