@@ -171,12 +171,12 @@ class TritonPlan:
         return processor is not None and tile > 16 and (tile < 64 or processor.major < 9)
 
     def _stages(self, tile: int, block_n: int, processor: Processor | None, most: int) -> int:
-        """Software pipeline stages: as many KV blocks as fit in shared memory beside the queries, up to ``most``."""
+        """Stages of the software pipeline: as many stored KV blocks as shared memory holds with the queries."""
         if processor is None:
             return 1
         memory = processor.shared - 1024  # a thread block may use all shared memory of its multiprocessor but 1 KiB
-        size, dim = self.pool.compute_dtype.itemsize, _power(self.pool.head_dim)
-        queries, block = tile * dim * size, 2 * block_n * dim * size
+        dim = _power(self.pool.head_dim)
+        queries, block = tile * dim * self.pool.compute_dtype.itemsize, 2 * block_n * dim * self.pool.dtype.itemsize
         return max(1, min(most, (memory - 2 * queries) // block))
 
     def places(self, total: int) -> Tensor:

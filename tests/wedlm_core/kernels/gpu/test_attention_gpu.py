@@ -63,6 +63,21 @@ def test_narrow_dtypes_equal_the_oracle(dtype: torch.dtype, kv_dtype: torch.dtyp
     torch.testing.assert_close(triton(case, splits=splits), oracle(case), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("size", [2.0**-40, 1.0, 2.0**60])
+def test_queries_of_any_size_read_floats_of_8_bits(size: float) -> None:
+    """They are multiplied in float16, whose largest number is 65,504."""
+    narrow = torch.float8_e4m3fn
+    case = case_of(
+        [(1, 90), (5, 3)], heads=4, kv_heads=2, head_dim=32, page_size=16, dtype=torch.bfloat16, kv_dtype=narrow
+    )
+    case.q_THD.mul_(size)
+    wide = case_of([(1, 90), (5, 3)], heads=4, kv_heads=2, head_dim=32, page_size=16)
+    for held, read in ((wide.pool.k, case.pool.k), (wide.pool.v, case.pool.v)):
+        held[0].copy_(read[0].view(narrow).float())
+    expected = oracle(replace(wide, q_THD=case.q_THD.float()))
+    torch.testing.assert_close(triton(case).float(), expected, rtol=2**-7, atol=1e-3)
+
+
 @pytest.mark.parametrize("splits", [1, 2])
 def test_unused_places_and_padding_change_nothing(splits: int) -> None:
     case = case_of([(3, 10), (1, 70), (5, 0)], heads=4, kv_heads=2, head_dim=16, page_size=16)
