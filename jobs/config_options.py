@@ -132,6 +132,8 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         _option("--prompt-column", "prompt_column", "Take text prompts from this column (prompt).", metavar="NAME"),
         _option("--messages-column", "messages_column",
                 "Take conversations, lists of role and content, from this column (messages).", metavar="NAME"),
+        _option("--turns-column", "turns_column",
+                "Answer the user's turns in this column, a list for each row, one after the other.", metavar="NAME"),
         _option("--prompt-template", "prompt_template",
                 'Make prompts from columns with this Jinja template, such as "{{ question }}".', metavar="JINJA"),
         _option("--chat", "chat", "Wrap prompts in the model's chat template.", **_FLAG),

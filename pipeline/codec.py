@@ -37,7 +37,7 @@ from wedlm_core.redaction import (
     redact_forms,
 )
 from wedlm_core.references import check_references, literal_secrets, remember, resolved
-from wedlm_core.seeds import row_seed, sample_seed
+from wedlm_core.seeds import row_seed, sample_seed, turn_seed
 from wedlm_core.statistics import (
     DRAFT_COUNTS,
     DRAFT_SOURCES,
@@ -61,6 +61,7 @@ __all__ = [
     "BoundedTemplate",
     "CapacityError",
     "Choice",
+    "Conversation",
     "CoreConfigError",
     "EngineConfig",
     "Failure",
@@ -107,6 +108,7 @@ __all__ = [
     "scored_choices",
     "scored_requests",
     "tokens_per_forward",
+    "turn_seed",
 ]
 
 _PARAM_NAMES = tuple(f.name for f in fields(SamplingParams))
@@ -184,6 +186,24 @@ class RowResult:
     generations: tuple[Generation, ...] = ()
     choices: tuple[Choice, ...] = ()
     failure: Failure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation(Generation):
+    """The last turn of a conversation; its prompt tokens, stats and timings are those of all turns together.
+
+    Attributes:
+        messages: all messages; the answers are without their reasoning.
+        turns: the generations of all turns.
+    """
+
+    messages: Sequence[Mapping[str, str]]
+    turns: Sequence[Generation]
+
+    @property
+    def evidence(self) -> Any:
+        """Evidence for or against the last turn."""
+        return self.turns[-1].evidence
 
 
 def params_of_row(base: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
@@ -406,9 +426,15 @@ def _of_generations(name: str, done: Sequence[Generation | None]) -> list[Any]:
 _VALUES: Mapping[str, Callable[[Sequence[Generation | None]], list[Any]]] = {
     "sample_index": lambda done: [0 if g is None else g.sample_index for g in done],
     "finish_reason": lambda done: [(FinishReason.ERROR if g is None else g.finish_reason).value for g in done],
-    "completion_tokens": lambda done: [None if g is None else len(g.token_ids) for g in done],
+    "completion_tokens": lambda done: [None if g is None else _completion_tokens(g) for g in done],
+    "messages": lambda done: [getattr(g, "messages", None) for g in done],
 }
 """Columns that are not plain attributes of a generation."""
+
+
+def _completion_tokens(generation: Generation) -> int:
+    turns = generation.turns if isinstance(generation, Conversation) else (generation,)
+    return sum(len(turn.token_ids) for turn in turns)
 
 
 def _struct_array(values: Sequence[Any], kind: pa.StructType) -> pa.Array:

@@ -50,9 +50,11 @@ from pipeline.settings.tool_calls import TOOL_CALLS, checked_tools
 
 MODES = ("resume", "new", "error_if_exists")
 INPUT_FORMATS = ("auto", "rows", "openai-batch", "text")
-PROMPT_PLACES = ("prompt_column", "messages_column", "token_ids_column", "prompt_template")
+PROMPT_PLACES = ("prompt_column", "messages_column", "token_ids_column", "turns_column", "prompt_template")
 """Settings that name the prompts; one at most."""
 OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
+MESSAGES = "messages"
+"""Output column of whole conversations."""
 LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
 SPECIAL_TOKENS = ("control", "text", "fail")
 GENERATION_CONFIGS = ("auto", "off")
@@ -85,6 +87,8 @@ class RunConfig:
         prompt_column, messages_column, token_ids_column: the column of prompts: text, chat messages, or token
             ids. At most one; when none is set, the one column named ``prompt``, ``messages`` or
             ``prompt_token_ids``.
+        turns_column: column of conversations: lists of the user's texts or messages, or JSON text of them. They are
+            answered one after the other, and the column ``messages`` has the whole conversation.
         prompt_template: Jinja template of the prompt over the input's columns, in place of a prompt column:
             ``"{{ question }}"``, or ``"{{ row['a name'] }}"``. A name that a row lacks is that row's failure.
         tools: descriptions of tools for the chat template, each with ``name``, ``description`` and ``parameters`` (a
@@ -177,6 +181,7 @@ class RunConfig:
     prompt_column: str | None = None
     messages_column: str | None = None
     token_ids_column: str | None = None
+    turns_column: str | None = None
     prompt_template: str | None = None
     tools: Sequence[Mapping[str, Any]] = ()
     tools_column: str | None = None
@@ -326,6 +331,11 @@ class RunConfig:
         return self.task is not None or self.label_probabilities
 
     @property
+    def is_traceable(self) -> bool:
+        """Whether a row is one generation, which can be decoded once more, step by step."""
+        return self.task is None and self.turns_column is None
+
+    @property
     def score_columns(self) -> list[pa.Field]:
         """The columns of log-probabilities of given texts."""
         if not self.has_scores:
@@ -360,6 +370,17 @@ class RunConfig:
         _require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
         if self.prompt_template is not None:
             check_template(self.prompt_template)
+        if self.turns_column is not None:
+            self._check_turns()
+
+    def _check_turns(self) -> None:
+        rule = "with turns_column a row is a conversation, which has answers only"
+        for name in ("task", "label_probabilities", "tools", "tools_column", "tool_choice"):
+            _require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
+        _require(self.on_long_prompt == "fail", "on_long_prompt", self.on_long_prompt,
+                 "with turns_column it would cut the history", "Leave it out.")  # fmt: skip
+        _require(MESSAGES not in self.parse, "parse", MESSAGES, "turns_column makes a column of this name",
+                 "Rename this one.")  # fmt: skip
 
     def _check_task(self) -> None:
         _require(self.reasoning is None or REASONING not in self.parse, "parse", REASONING,
@@ -500,7 +521,7 @@ _COUNTS = {
 """The least value, and the remedy of a smaller one."""
 _URLS = ("input", "output", "model")
 _FLAGS = ("chat", "label_probabilities", "include_token_ids", "retry_failed", "repair", "report", "expect_autoscaling")
-_TEXTS = ("revision", "prompt_column", "messages_column", "token_ids_column", "tools_column",
+_TEXTS = ("revision", "prompt_column", "messages_column", "token_ids_column", "turns_column", "tools_column",
           "chat_template_kwargs_column", "system_prompt", "id_column", "column_prefix", "accelerator_type")  # fmt: skip
 _OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")
 

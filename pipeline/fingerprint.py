@@ -18,6 +18,7 @@ _LATER: Mapping[str, Any] = {
     "chat_template_kwargs": {}, "chat_template_kwargs_column": None, "served_model_names": (),
     "special_tokens_in_text": "control", "generation_config": "auto",
     "label_probabilities": False, "reasoning_parser": None, "tools": [], "tool_choice": None,
+    "turns_column": None,
 }  # fmt: skip
 """Settings that outputs of earlier versions lack, with their defaults: other values are recorded."""
 

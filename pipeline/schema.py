@@ -61,6 +61,9 @@ RESULT_FIELDS: tuple[pa.Field, ...] = (
 REASONING_FIELD = pa.field("reasoning", pa.string())
 """Stands after ``text`` where the run takes the reasoning apart; ``text`` is the answer then."""
 
+MESSAGES_FIELD = pa.field("messages", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])))
+"""Stands before ``text`` where rows are conversations: all messages, the answers without their reasoning."""
+
 DATA_COLUMNS = ("row_id", "sample_index", "text", "token_ids", "finish_reason", "error", "retry", "seed")
 """Result columns that another run with the same settings reproduces byte for byte, as it does the input columns."""
 
@@ -69,9 +72,11 @@ def data_columns(schema: pa.Schema, inputs: int, prefix: str = "") -> list[str]:
     """Names of the data columns of an output whose first ``inputs`` columns are the input's."""
     results = schema.names[inputs:]
     found = [prefix + name for name in DATA_COLUMNS if prefix + name in results]
-    reasoning = prefix + REASONING_FIELD.name  # a column that is read out of the text, further on, may have this name
-    if results[results.index(f"{prefix}text") + 1 :][:1] == [reasoning]:
-        found.append(reasoning)
+    text = results.index(f"{prefix}text")
+    # A column that is read out of the text, further on, may have one of these names.
+    for field, place in ((REASONING_FIELD, text + 1), (MESSAGES_FIELD, text - 1)):
+        if results[place : place + 1] == [prefix + field.name]:
+            found.append(prefix + field.name)
     return [*schema.names[:inputs], *found]
 
 
@@ -91,6 +96,7 @@ def result_fields(
     logprobs: bool,
     top_logprobs: bool = False,
     reasoning: bool = False,
+    messages: bool = False,
     prefix: str = "",
     scores: Sequence[pa.Field] = (),
     parsed: Sequence[pa.Field] = (),
@@ -103,8 +109,8 @@ def result_fields(
     }
     left_out = {name for name, wanted in optional.items() if not wanted}
     every = [*(field for field in RESULT_FIELDS if field.name not in left_out), *scores, *parsed]
-    if reasoning:
-        every.insert(1 + [field.name for field in every].index("text"), REASONING_FIELD)
+    text = [field.name for field in every].index("text")
+    every[text : text + 1] = [MESSAGES_FIELD] * messages + [every[text]] + [REASONING_FIELD] * reasoning
     return [field.with_name(prefix + field.name) for field in every]
 
 

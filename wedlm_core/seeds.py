@@ -19,3 +19,8 @@ def row_seed(run_seed: int, row_id: str, sample_index: int = 0) -> int:
 def sample_seed(seed: int, sample_index: int) -> int:
     """Seed of sample ``sample_index`` of a request with seed ``seed``; sample 0 keeps the seed itself."""
     return seed if sample_index == 0 else row_seed(seed, "sample", sample_index)
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """Seed of turn ``turn`` of a conversation whose first turn, number 0, has the seed ``seed``."""
+    return seed if turn == 0 else row_seed(seed, "turn", turn)

@@ -14,9 +14,11 @@ A leaf: imports no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from itertools import zip_longest
+from operator import mul
 from typing import Any, Protocol
 
 import numpy as np
@@ -261,6 +263,32 @@ class CommitStats:
     def prefix_cacheability(self) -> float:
         """See :func:`prefix_cacheability`."""
         return prefix_cacheability(self.generated_tokens, self.rows_forwarded)
+
+
+def stats_of_several(parts: Sequence[CommitStats]) -> CommitStats:
+    """The statistics of several generations together: sums of counts, means weighted by their tokens.
+
+    ``draft_agreement`` is weighted by ``mask_drafts``, as the number of verified drafts is not kept.
+    """
+
+    def known(name: str) -> list[Any]:
+        return [value for part in parts if (value := getattr(part, name)) is not None]
+
+    def mean(name: str, weight: str = "generated_tokens") -> float | None:
+        weights = [getattr(part, weight) for part in parts if getattr(part, name) is not None]
+        return math.fsum(map(mul, known(name), weights)) / sum(weights) if sum(weights) else None
+
+    own = {
+        "commit_histogram": tuple(map(sum, zip_longest(*known("commit_histogram"), fillvalue=0))),
+        "mean_entropy": mean("mean_entropy"),
+        "max_entropy": max(known("max_entropy"), default=None),
+        "mean_logprob": mean("mean_logprob"),
+        "worst_logprob": min(known("worst_logprob"), default=None),
+        "draft_agreement": mean("draft_agreement", "mask_drafts"),
+        "window_mean": mean("window_mean", "decode_forwards") or 0.0,
+        "max_window": max(known("max_window")),
+    }
+    return CommitStats(**own, **{f.name: sum(known(f.name)) for f in fields(CommitStats) if f.name not in own})
 
 
 class HostCounts(Protocol):

@@ -17,7 +17,7 @@ from pipeline.storage.urls import join
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _OF_FIRST = (
-    "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column",
+    "prompt_column", "messages_column", "token_ids_column", "turns_column", "prompt_template", "tools_column",
     "chat_template_kwargs_column", "id_column", "sampling_columns", "columns", "column_prefix", "limit", "parse",
     "task", "label_probabilities", "reasoning_parser", "tools", "tool_choice",
     "system_prompt", "chat", "input_format", "served_model_names",
@@ -34,7 +34,7 @@ _OF_ACTORS = (
     "accelerator_type", "resources_per_actor", "actors_per_node", "num_threads", "units_in_flight",
 )  # fmt: skip
 """Settings of actors. Stages with equal values run on the same ones."""
-_PROMPTS = ("prompt_template", "prompt_column", "messages_column", "token_ids_column")
+_PROMPTS = ("prompt_template", "prompt_column", "messages_column", "token_ids_column", "turns_column")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,8 @@ from pipeline.worker.load_engine import load_engine, uses_gpu
 from pipeline.worker.unit_worker import preview_table
 from wedlm_base.version import VERSION
 
-_COMPARED = ("text", "reasoning", "tool_calls", "token_ids", "finish_reason", "seed", "logprobs", "top_logprobs",
-             "label", "logprob", "mean_logprob", "label_probabilities")  # fmt: skip
+_COMPARED = ("messages", "text", "reasoning", "tool_calls", "token_ids", "finish_reason", "seed", "logprobs",
+             "top_logprobs", "label", "logprob", "mean_logprob", "label_probabilities")  # fmt: skip
 """Result columns that are a function of the row, its settings and the model."""
 WAYS = ("in one batch, in another order", "alone")
 

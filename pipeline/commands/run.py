@@ -307,7 +307,7 @@ def _generate(
         tasks=read_tasks(with_previous(units.work(), index, derived_ids=job.rows.derived_ids)),
         units=units.work_units,
         unit_rows=units.largest_work,
-        traced=job.config.report and job.config.report_traces > 0 and job.config.task is None,
+        traced=job.config.report and job.config.report_traces > 0 and job.config.is_traceable,
     )
     for records in executor.run_units(job, work):
         lease.check()

@@ -34,6 +34,7 @@ class RunFields(TypedDict, total=False):
     prompt_column: str | None
     messages_column: str | None
     token_ids_column: str | None
+    turns_column: str | None
     prompt_template: str | None
     tools: Sequence[Mapping[str, Any]]
     tools_column: str | None

@@ -54,6 +54,8 @@ def trace_output(
     rows = rows_that_succeeded(tables, most + SPARE, prefix)
     if rows is None:
         return Traced(reasons=("no row succeeded",))
+    if "turns_column" in state.fingerprint:
+        return Traced(reasons=("a conversation is not one generation",))
     try:
         job = _job(storage, state, model, storage_options)
     except SourceError as error:

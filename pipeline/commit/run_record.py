@@ -169,6 +169,7 @@ class RunState:
             logprobs=requests or bool(settings["sampling.logprobs"]) or "logprobs" in settings["sampling_columns"],
             top_logprobs=requests or bool(settings.get("sampling.top_logprobs")),
             reasoning=settings.get("reasoning_parser") is not None,
+            messages=settings.get("turns_column") is not None,
             prefix=settings["column_prefix"],
             scores=score_columns(
                 task_of(settings.get("task")), label_probabilities=settings.get("label_probabilities", False)

@@ -12,7 +12,7 @@ from pipeline.codec import explain
 from pipeline.commit.part_files import OutputTables, Rows
 from pipeline.commit.retries import Retry
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
-from pipeline.config import PROMPT_PLACES, RunConfig
+from pipeline.config import MESSAGES, PROMPT_PLACES, RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.fingerprint import fingerprint_fields
 from pipeline.plan.units import check_any_rows
@@ -29,7 +29,7 @@ from pipeline.sources.types import columns_named_by
 from pipeline.storage.protocol import Storage
 from pipeline.types import Unit, Unread
 
-PromptKind = Literal["text", "messages", "token_ids", "template", "request"]
+PromptKind = Literal["text", "messages", "token_ids", "turns", "template", "request"]
 
 _KINDS: tuple[tuple[PromptKind, str, str], ...] = (
     ("text", "prompt_column", "prompt"),
@@ -140,10 +140,16 @@ class Job:
 
     @property
     def own_columns(self) -> list[str]:
-        """Names of the columns of scores, of the reasoning, and of those that are parsed of the text."""
+        """Names of the columns of scores, conversations and reasoning, and of those that are parsed of the text."""
         prefix, config = self.config.column_prefix, self.config
         scores = [prefix + field.name for field in config.score_columns]
-        return [*scores, *([] if config.reasoning is None else [prefix + REASONING]), *self.parsed_columns]
+        apart = _apart(config)
+        return [*scores, *(prefix + name for name in apart), *self.parsed_columns]
+
+
+def _apart(config: RunConfig) -> list[str]:
+    """Names of the columns of conversations and of the reasoning, if the run has them."""
+    return [MESSAGES] * (config.turns_column is not None) + [REASONING] * (config.reasoning is not None)
 
 
 def resolve_job(
@@ -183,7 +189,7 @@ def resolve_job(
     parsed = config.parsed
     scores = config.score_columns
     calls = [] if config.tool_choice is None else [TOOL_CALLS_FIELD]
-    own = [*(field.name for field in (*scores, *calls)), *parsed, *([] if config.reasoning is None else [REASONING])]
+    own = [*(field.name for field in (*scores, *calls)), *parsed, *_apart(config)]
     check_collisions(columns.names, config.column_prefix, own)
     per_row = config.sampling_columns.get("logprobs")
     counted = per_row is not None and not pa.types.is_boolean(source.schema.field(per_row).type)
@@ -193,6 +199,7 @@ def resolve_job(
         logprobs=requests or bool(config.sampling.logprobs) or per_row is not None,
         top_logprobs=requests or config.sampling.top_logprobs > 0 or counted,
         reasoning=config.reasoning is not None,
+        messages=config.turns_column is not None,
         prefix=config.column_prefix,
         scores=scores,
         parsed=[*calls, *(parse.field(name) for name, parse in parsed.items())],
@@ -247,7 +254,7 @@ def _of_requests(config: RunConfig) -> RunConfig:
 
 def _check_chat(config: RunConfig, kind: PromptKind) -> None:
     """Refuse variables of a chat template that no prompt of the run goes through."""
-    chats = kind in ("messages", "request") or (
+    chats = kind in ("messages", "turns", "request") or (
         kind != "token_ids" and (config.chat or config.system_prompt is not None)
     )
     for name in ("chat_template_kwargs", "chat_template_kwargs_column", "tools", "tool_choice"):
@@ -298,6 +305,8 @@ def _prompt_column(config: RunConfig, names: list[str]) -> tuple[PromptKind, str
                 f"prompt_template names {absent}: the input has no such columns. It has {names}: name some of them."
             )
         return "template", "prompt_template"
+    if config.turns_column is not None:
+        return "turns", config.turns_column
     for kind, setting, _ in _KINDS:
         name = getattr(config, setting)
         if name is not None:
@@ -323,5 +332,5 @@ def named_columns(config: RunConfig) -> list[str]:
     names = [name for _, name in columns_named_by(config)]
     if config.prompt_template is not None:
         return [*names, *(PromptTemplate(config.prompt_template).names - {WHOLE_ROW})]
-    has_prompt = any(getattr(config, setting) is not None for _, setting, _ in _KINDS)
+    has_prompt = any(getattr(config, setting) is not None for setting in PROMPT_PLACES)
     return names if has_prompt else [*names, "prompt"]

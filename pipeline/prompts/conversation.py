@@ -14,6 +14,9 @@ from pipeline.codec import RequestError, explain, read_json
 from pipeline.sources.limits import MAX_DEPTH, is_too_deep
 from wedlm_core.messages import with_text
 
+MOST_TURNS = 256
+"""Turns of a row: the chat template is rendered once for each."""
+_TURNS = "a list of the user's texts or messages"
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
@@ -37,6 +40,29 @@ def conversation(name: str, value: Any) -> list[Mapping[str, Any]]:
     if not found:
         rule = "a conversation has at least one message" + (" before the reply" if recorded else "")
         raise RequestError(explain(name, value, rule, "Give it one."))
+    return found
+
+
+def user_turns(name: str, value: Any) -> list[dict[str, str]]:
+    """The messages in a cell of turns: perhaps a system message, then the user's.
+
+    Raises:
+        RequestError: no list of texts and messages, no turn, another speaker, or a message without text.
+    """
+    items = _read(name, value, _TURNS)
+    if not isinstance(items, list) or not all(isinstance(item, (str, Mapping)) for item in items):
+        raise RequestError(explain(name, value, _TURNS, 'Write ["First question?", "Second question?"].'))
+    asked = [_message(name, {"role": "user", "content": own} if isinstance(own, str) else own) for own in items]
+    found = [{"role": str(own.get("role")), "content": own.get("content") or ""} for own in asked]
+    for place, message in enumerate(found):
+        if message["role"] != "user" and not (place == 0 and message["role"] == "system"):
+            rule = "a system message at the beginning, then the user's: answers are generated"
+            raise RequestError(explain(f"{name}[{place}].role", message["role"], rule, "Take it out."))
+        if not message["content"]:
+            raise RequestError(explain(f"{name}[{place}]", "", "a turn is not empty", "Fill it in, or take it out."))
+    count = sum(message["role"] == "user" for message in found)
+    if not 1 <= count <= MOST_TURNS:
+        raise RequestError(explain(name, f"{count} turns", f"1 to {MOST_TURNS} turns", "Give it one, or split it."))
     return found
 
 

@@ -172,7 +172,7 @@ def check_model(config: RunConfig) -> Checkpoint:
     found = read_checkpoint(folder)
     found.config.check_length(config.engine.max_model_len, config.model_name, "engine.max_model_len")
     found.config.check_weight_dtype(config.engine.weight_dtype)
-    if config.chat or config.system_prompt is not None or config.messages_column is not None:
+    if config.chat or any(name is not None for name in _of_chats(config)):
         _check_chat_template(config, folder)
     return found
 
@@ -197,12 +197,16 @@ def _check_smoothing(config: RunConfig, folder: Path) -> None:
         check_file(path, "engine.smoothing")
 
 
+def _of_chats(config: RunConfig) -> tuple[str | None, ...]:
+    return config.system_prompt, config.messages_column, config.turns_column
+
+
 def _check_chat_template(config: RunConfig, folder: Path) -> None:
     named = read_json(folder / "tokenizer_config.json").get("chat_template")
     if not named and not (folder / "chat_template.jinja").is_file():
         raise ConfigError(
-            f"model={config.model!r}: chat, system_prompt or messages need a chat template, and its tokenizer has "
-            "none. Drop them, or add a template to its tokenizer_config.json."
+            f"model={config.model!r}: chat, system_prompt, messages or turns need a chat template, and its tokenizer "
+            "has none. Drop them, or add a template to its tokenizer_config.json."
         )
 
 

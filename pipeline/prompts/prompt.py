@@ -113,15 +113,32 @@ class TemplateRenderError(RequestError):
     """The prompt template cannot be rendered for a row."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """A conversation whose answers are to be generated.
+
+    Attributes:
+        messages: without the answers: perhaps a system message, then the user's.
+        tail: end of each prompt that the template leaves out of the history, such as an empty reasoning.
+        between: for each turn after the first, the text from the answer before to the prompt's end, without the tail.
+    """
+
+    messages: Sequence[dict[str, str]]
+    tail: str = ""
+    between: tuple[str, ...] = ()
+
+
 class PromptText(str):
     """The text of a prompt.
 
     Attributes:
         blank: its row put no visible character into it. It is generated for, and counted.
         chat: it is in the chat template, so it has all of its control tokens.
+        turns: the turns that follow, where the row is a conversation.
     """
 
     blank = chat = False
+    turns: Turns | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +205,12 @@ def chat_prompt(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells = 
     Raises:
         RequestError: the template refuses them, or a cell is of a wrong type.
     """
-    config, tools = job.config, job.config.tools or None
+    return chat_text(messages, job.config, cells)
+
+
+def chat_text(messages: Sequence[Mapping[str, Any]], config: RunConfig, cells: ChatCells = NO_CELLS) -> str:
+    """:func:`chat_prompt` by the settings of a run."""
+    tools = config.tools or None
     if cells.tools is not None:
         name = config.tools_column or "tools"
         tools = marked(name, listed(name, cells.tools), config)
@@ -196,7 +218,7 @@ def chat_prompt(messages: list[Mapping[str, Any]], job: Job, cells: ChatCells = 
     if cells.variables is not None:
         name = str(config.chat_template_kwargs_column)
         variables = {**variables, **marked(name, mapping(name, cells.variables), config)}
-    return resolved_model(job.config).tokenizer.apply_chat_template(
+    return resolved_model(config).tokenizer.apply_chat_template(
         messages, tokenize=False, tools=tools, variables=variables or None
     )
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.codec import Failure, RequestError, StructuredOutputs, WeDLMError, explain, read_json
+from pipeline.codec import Failure, Generation, RequestError, StructuredOutputs, WeDLMError, explain, read_json
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.continuations import check_continuations
 from pipeline.prompts.limited_process import ExceededError, LimitedProcess
 from pipeline.prompts.model_files import ResolvedModel, resolved_model
 from pipeline.prompts.prompt import no_value
+from pipeline.settings.reasoning import Tags
 from pipeline.settings.tool_calls import OPEN
 from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.grammar.schemas import ENFORCED, NOTES
@@ -114,6 +115,10 @@ def check_structure(config: RunConfig) -> None:
             raise ConfigError(f"sampling.{error}") from error
     if config.has_scores:
         check_continuations(config)
+    if config.turns_column is not None:
+        from pipeline.prompts.turns import check_turns
+
+        check_turns(config)
     if config.tool_choice not in (None, "none") and special_token(config, OPEN) is not None:
         rule = f"{OPEN} is a special token of this model, which text leaves out, so calls cannot be read"
         raise ConfigError(explain("tool_choice", config.tool_choice, rule, 'Use "none".'))
@@ -158,6 +163,26 @@ def with_special_tags(config: RunConfig, tags: Sequence[str], text: str, ids: Se
             place = len(resolved_model(config).tokenizer.decode(ids[:end]))
             text = text[:place] + tag + text[place:]
     return text
+
+
+_SPACES = 32
+"""Most tokens of white space between a tag and the end of a prompt."""
+
+
+def split_reasoning(
+    config: RunConfig, tags: Tags, generation: Generation, prompt: Callable[[], Sequence[int]]
+) -> tuple[str | None, str]:
+    """The reasoning of a generation, None if it has none, and its answer; ``prompt``: gives its prompt's tokens."""
+    special = [tag for tag in (tags.open, tags.close) if special_token(config, tag) is not None]
+    text = generation.text
+    if special:
+        text = with_special_tags(config, special, text, generation.token_ids)
+    opened = False
+    if tags.close not in text:
+        longest = len(tags.open.encode()) + _SPACES  # a token has a byte or more
+        end = resolved_model(config).tokenizer.decode(prompt()[-longest:], skip_special_tokens=False)
+        opened = end.rstrip().endswith(tags.open)
+    return tags.split(text, opened=opened)
 
 
 def with_tag(config: RunConfig, tag: str, token: int, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -25,6 +25,7 @@ from pipeline.prompts.prompt import (
     ChatCells,
     PromptText,
     TemplateRenderError,
+    Turns,
     as_written,
     encode_marked,
     is_marked,
@@ -40,6 +41,7 @@ from pipeline.prompts.prompt import (
 from pipeline.prompts.rendering import render_prompt
 from pipeline.prompts.structures import grammar_faults, of_cell
 from pipeline.prompts.tools import offer, with_form
+from pipeline.schema import MESSAGES_FIELD
 from pipeline.settings.template import NullCellError, PromptTemplate
 from pipeline.sinks.staged import data_checksum, row_digests
 from pipeline.sources import BAD, RAW
@@ -60,6 +62,8 @@ BLANK = "__wedlm_blank"
 LABELS = "__wedlm_labels"
 CONTINUATIONS = "__wedlm_continuations"
 OFFERED = "__wedlm_offered"
+TURNS = "__wedlm_turns"
+ASKED = "__wedlm_asked"
 INPUT_SHA256 = b"wedlm.input_sha256"
 REDONE = b"wedlm.redone"
 ROW_DIGESTS = b"wedlm.row_digests"
@@ -75,6 +79,8 @@ _PREPARED = (
     pa.field(LABELS, pa.list_(pa.string())),
     pa.field(CONTINUATIONS, pa.list_(pa.list_(pa.int32()))),
     pa.field(OFFERED, pa.list_(pa.string())),
+    pa.field(TURNS, pa.list_(pa.list_(pa.int32()))),
+    pa.field(ASKED, MESSAGES_FIELD.type),
 )
 
 
@@ -160,10 +166,13 @@ def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> 
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
     prompts, given, offered = _asked(table, job)
     blank = [isinstance(prompt, PromptText) and prompt.blank for prompt in prompts]
+    turns = [prompt.turns if isinstance(prompt, PromptText) else None for prompt in prompts]
     scored = _encode_all(prompts, given, table, job)
+    later = _later_turns(prompts, turns, _max_tokens(given, scored, job), job.config)
     for i, fault in grammar_faults(given, job.config).items():
         prompts[i] = prompts[i] if isinstance(prompts[i], Failure) else fault
-    return _prepared(table, rows, unit, job, prompts, given, blank, scored, offered)
+    asked = [None if own is None else own.messages for own in turns]
+    return _prepared(table, rows, unit, job, prompts, given, blank, scored, offered, later, asked)
 
 
 def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
@@ -211,6 +220,17 @@ def _scored(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, j
             prompts[i] = prompts[i] if isinstance(prompts[i], Failure) else found
         scored.append(None if isinstance(found, Failure) else found)
     return scored
+
+
+def _later_turns(
+    prompts: list[_Prompt], turns: Sequence[Turns | None], max_tokens: Sequence[int], config: RunConfig
+) -> list[Sequence[Sequence[int]] | None]:
+    """For each row the tokens of its turns after the first; a row with a turn that cannot fit is failed."""
+    if config.turns_column is None:
+        return [None] * len(prompts)
+    from pipeline.prompts.turns import encoded_turns
+
+    return encoded_turns(prompts, turns, max_tokens, config)
 
 
 def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, failure: Failure) -> pa.Table:
@@ -261,6 +281,8 @@ def _prepared(
     blank: Sequence[bool] | None = None,
     scored: Sequence[Continuations | None] | None = None,
     offered: Sequence[_Names] | None = None,
+    later: Sequence[Sequence[Sequence[int]] | None] | None = None,
+    asked: Sequence[Sequence[Mapping[str, str]] | None] | None = None,
 ) -> pa.Table:
     scored = scored or [None] * len(prompts)
     failures = [prompt if isinstance(prompt, Failure) else None for prompt in prompts]
@@ -278,6 +300,8 @@ def _prepared(
         [None if own is None else own.labels for own in scored],
         [None if own is None else own.token_ids for own in scored],
         offered or [None] * len(prompts),
+        later or [None] * len(prompts),
+        asked or [None] * len(prompts),
     )
     prepared = [pa.array(column, f.type) for column, f in zip(made, _PREPARED, strict=True)]
     kept = [table[name] for name in job.columns.names]
@@ -357,13 +381,18 @@ def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
     cells = _chat_cells(table, job)
     plain = job.prompt_kind == "text" and not job.config.chat and job.config.system_prompt is None
     plain &= job.config.special_tokens_in_text == "control"
+    read = prompt_of
+    if job.prompt_kind == "turns":
+        from pipeline.prompts.turns import turns_prompt
+
+        read = turns_prompt
     prompts: list[_Prompt] = []
     for value, own in zip(plain_values(table[job.prompt_column]), cells, strict=True):
         if plain and isinstance(value, str) and value and not value.isspace():
             prompts.append(value)
             continue
         try:
-            prompts.append(prompt_of(value, job, own))
+            prompts.append(read(value, job, own))
         except UnstartedError:  # no fault of the row
             raise
         except Exception as error:  # whatever is wrong with one row's prompt must not end the run

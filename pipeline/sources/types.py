@@ -247,7 +247,7 @@ def _typed(texts: list[str | None]) -> pa.Array:
 
 PROMPT_COLUMNS = ("prompt", "messages", "prompt_token_ids", "conversations")
 """Columns of prompts where no setting names one."""
-_PLACES = ("prompt_column", "messages_column", "token_ids_column")
+_PLACES = ("prompt_column", "messages_column", "token_ids_column", "turns_column")
 _OTHERS = ("tools_column", "chat_template_kwargs_column", "id_column")
 COLUMN_SETTINGS = (*_PLACES, *_OTHERS, "columns", "prompt_template", "sampling_columns")
 """Settings of a run that name columns: they decide which faults of cells fail a row."""

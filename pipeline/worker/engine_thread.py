@@ -44,14 +44,14 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def put(self, request: Request) -> None:
-        """Add a request."""
+    def put(self, request: Request, *, first: bool = False) -> None:
+        """Add a request; ``first``: before all that were added without it."""
         prompt = request.prompt_token_ids
         if request.continuation:  # all of one size, so that texts after one prompt follow each other
             kind = Kind(names=(), least=0, most=0)
         else:
             kind = kind_of(prompt[:OPENING], len(prompt), request.params)
-        heapq.heappush(self._heap, self._entry(next(self._numbers), kind, request))
+        heapq.heappush(self._heap, self._entry(next(self._numbers) - _FIRST * first, kind, request))
 
     def pop(self) -> tuple[Request, Kind]:
         """Remove and return the next request, with its kind; raises IndexError if the queue is empty."""
@@ -66,10 +66,24 @@ class RequestQueue:
         return window, request.prompt_token_ids, number, kind, request
 
 
+_FIRST = 1 << 62
 _DEFAULT_SLOTS = 64
 _T = TypeVar("_T")
 
 Outcome = dict[str, "Generation | Failure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedRequest(Request):
+    """A request that others follow, one after the other under its id."""
+
+    def after(self, generation: Generation) -> LinkedRequest | Generation | Failure:
+        """The next request, or the result of all of them."""
+        raise NotImplementedError
+
+    def failed(self, error: BaseException) -> Failure:
+        """The result of all of them where the engine refuses this one."""
+        raise NotImplementedError
 
 
 class DroppedError(Exception):
@@ -151,7 +165,7 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[_Submission | _Drop | _Task | None] = queue.SimpleQueue()
         self._tasks: list[_Task] = []
         self._waiting: dict[str, _Submission] = {}
-        self._running: dict[str, Kind] = {}
+        self._running: dict[str, tuple[Request, Kind]] = {}
         self._fatal: BaseException | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -218,8 +232,7 @@ class EngineThread:
                 self._feed()
                 if self._engine.has_work():
                     for generation in self._engine.step():
-                        self.lengths.learn(self._running.pop(generation.request_id), len(generation.token_ids))
-                        self._waiting.pop(generation.request_id).settle(generation.request_id, generation)
+                        self._finish(generation)
             for task in self._tasks:
                 task.future.set_exception(DroppedError())
         except BaseException as error:
@@ -254,9 +267,25 @@ class EngineThread:
             try:
                 self._engine.add(request)
             except Exception as error:  # a bad request is its row's failure, whatever it raised
-                self._waiting.pop(request.request_id).settle(request.request_id, Failure.of(error))
+                failure = request.failed(error) if isinstance(request, LinkedRequest) else Failure.of(error)
+                self._waiting.pop(request.request_id).settle(request.request_id, failure)
             else:
-                self._running[request.request_id] = kind
+                self._running[request.request_id] = request, kind
+
+    def _finish(self, generation: Generation) -> None:
+        """Resolve the request of a generation, or queue the one that follows it."""
+        request, kind = self._running.pop(generation.request_id)
+        self.lengths.learn(kind, len(generation.token_ids))
+        result: Request | Generation | Failure = generation
+        if isinstance(request, LinkedRequest):
+            try:
+                result = request.after(generation)
+            except Exception as error:  # its row's failure
+                result = request.failed(error)
+        if isinstance(result, Request):
+            self._queue.put(result, first=True)  # while its prefix is in the cache
+        else:
+            self._waiting.pop(request.request_id).settle(request.request_id, result)
 
     def _cancel(self, future: Future[Outcome]) -> None:
         """Abort the running requests of a submission; :meth:`_feed` skips the waiting ones."""

@@ -15,8 +15,7 @@ from pipeline.causes import added_causes, cause_of, example_of
 from pipeline.codec import DRAFT_COUNTS, RowResult
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import retried_rows
-from pipeline.prompts.model_files import resolved_model
-from pipeline.prompts.structures import special_token, with_special_tags, with_tag
+from pipeline.prompts.structures import special_token, split_reasoning, with_tag
 from pipeline.prompts.tokenize import OFFERED, PROMPT_IDS, RAW_TEXT
 from pipeline.schema import data_columns
 from pipeline.settings.parsing import Parse
@@ -25,8 +24,6 @@ from pipeline.settings.tool_calls import TOOL_CALLS, calls_column, calls_faults
 from pipeline.sinks.staged import data_checksum
 from pipeline.types import CommitRecord, Unit
 
-_SPACES = 32
-"""Most tokens of white space between a tag and the end of a prompt."""
 _CAUSES = 8
 """Causes of failures that a unit's record tells apart; the dead-letter table has every message."""
 
@@ -66,19 +63,11 @@ def encode_unit(
 
 def _apart(job: Job, tags: Tags, table: pa.Table, results: Sequence[RowResult]) -> list[pa.Array]:
     """The answers and the reasoning of all generations; null for failed rows."""
-    special = [tag for tag in (tags.open, tags.close) if special_token(job.config, tag) is not None]
-    decode = resolved_model(job.config).tokenizer.decode
-    longest = len(tags.open.encode()) + _SPACES  # a token has a byte or more
     pairs: list[tuple[str | None, str | None]] = []
     for number, row in enumerate(results):
         pairs += [] if row.generations else [(None, None)]
         for own in row.generations:
-            text = with_special_tags(job.config, special, own.text, own.token_ids) if special else own.text
-            opened = False
-            if tags.close not in text:
-                end = decode(table[PROMPT_IDS][number].as_py()[-longest:], skip_special_tokens=False)
-                opened = end.rstrip().endswith(tags.open)
-            pairs.append(tags.split(text, opened=opened))
+            pairs.append(split_reasoning(job.config, tags, own, table[PROMPT_IDS][number].as_py))
     return [pa.array([answer for _, answer in pairs], pa.string()), pa.array([own for own, _ in pairs], pa.string())]
 
 

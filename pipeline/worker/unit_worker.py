@@ -18,10 +18,12 @@ import pyarrow as pa
 
 from pipeline import codec, layout
 from pipeline.codec import Failure, Request, RowResult
+from pipeline.config import RunConfig
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import kept_rows, load_place, merge_letters, merge_retried
 from pipeline.prompts.row_faults import prompt_counts, row_params
 from pipeline.prompts.tokenize import (
+    ASKED,
     CONTINUATIONS,
     FAILURE,
     FAILURE_CLASS,
@@ -32,6 +34,7 @@ from pipeline.prompts.tokenize import (
     REDONE,
     ROW_DIGESTS,
     ROW_ID,
+    TURNS,
 )
 from pipeline.sinks.staged import Staged, digest_of_rows, stage
 from pipeline.sources.corrected_rows import CorrectedRows
@@ -193,9 +196,9 @@ class UnitWorker:
         params_of = functools.lru_cache(maxsize=256)(lambda given: row_params(config, given))
         rows: list[RowResult] = []
         requests: list[list[Request]] = []
-        names = (ROW_ID, PARAMS, FAILURE_CLASS, FAILURE, CONTINUATIONS)
+        names = (ROW_ID, PARAMS, FAILURE_CLASS, FAILURE, CONTINUATIONS, TURNS, ASKED)
         cells = zip(*(table[name].to_pylist() for name in names), _token_ids(table[PROMPT_IDS]), strict=True)
-        for i, (row_id, given, failure_class, message, texts, ids) in enumerate(cells):
+        for i, (row_id, given, failure_class, message, texts, turns, asked, ids) in enumerate(cells):
             own: list[Request] = []
             params = params_of(given) if message is None else None
             if params is None:
@@ -206,6 +209,8 @@ class UnitWorker:
                 row = RowResult(row_id=row_id, params=params)
                 if config.task is None:
                     own = codec.make_requests(f"{call}/{i}", row_id, ids, params, config.seed)
+                if turns is not None:
+                    own = _conversations(own, turns, asked, config)
                 own += codec.scored_requests(f"{call}/{i}", ids, params, texts or ())
             rows.append(row)
             requests.append(own)
@@ -256,6 +261,14 @@ def _kept(job: Job, unit: Unit, out: pa.Table, notes: Mapping[bytes, bytes]) -> 
     prefix = job.config.column_prefix
     kept = kept_rows(out, prefix, job.apart)
     return "" if len(kept) == unit.num_rows else digest_of_rows(notes[ROW_DIGESTS], kept)
+
+
+def _conversations(
+    requests: Sequence[Request], turns: Sequence[Sequence[int]], asked: Sequence[Any], config: RunConfig
+) -> list[Request]:
+    from pipeline.worker.turns import conversation
+
+    return [conversation(request, turns, asked, config) for request in requests]
 
 
 def _run_key(unit_id: str, execution: int) -> str:

@@ -29,6 +29,7 @@ SLOW: Mapping[str, str] = {
     "quickstart.md": "two jobs, a preview and an engine: 36 s; test_installed.py runs the README, which has the same",
     "tutorials/distil.md": "two jobs, one after the other: about 15 s",
     "tutorials/label.md": "three jobs and a chain: about 30 s",
+    "tutorials/converse.md": "a job: about 10 s",
     "tutorials/synthesise.md": "two jobs, one after the other: about 15 s",
     "guides/structured-output.md": "a job: about 15 s",
     "guides/progress.md": "two jobs, one after the other: about 15 s",

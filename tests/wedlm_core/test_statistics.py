@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from testing.engine import accounting_oracle
 from wedlm_core.engine.scheduling.slots import SlotTable
-from wedlm_core.statistics import OUTCOME_KINDS, STATISTICS, CommitStats, DraftSource, StepOutcome
+from wedlm_core.statistics import OUTCOME_KINDS, STATISTICS, CommitStats, DraftSource, StepOutcome, stats_of_several
 
 SLOTS, PLACES = 5, 4
 
@@ -183,3 +183,20 @@ def test_totals_do_not_depend_on_how_forwards_group_the_tokens(nats: list[float]
     assert (one.mean_logprob, one.mean_entropy) == (other.mean_logprob, other.mean_entropy)
     assert one.worst_logprob == other.worst_logprob == pytest.approx(min(nats), abs=2**-24)
     assert one.mean_logprob == pytest.approx(sum(nats) / len(nats), abs=2**-24)
+
+
+def test_statistics_of_several_generations_are_sums_and_weighted_means() -> None:
+    one = CommitStats(generated_tokens=3, decode_forwards=2, rows_forwarded=6, commit_histogram=(0, 1, 1),
+                      mean_entropy=1.0, max_entropy=2.0, worst_logprob=-1.0, mask_drafts=4, draft_agreement=0.5,
+                      window_mean=3.0, max_window=4, cached_prompt_tokens=5)  # fmt: skip
+    other = CommitStats(generated_tokens=1, decode_forwards=1, rows_forwarded=1, commit_histogram=(0, 1),
+                        mean_entropy=0.0, max_entropy=0.5, worst_logprob=-3.0, window_mean=1.0,
+                        max_window=1)  # fmt: skip
+    both = stats_of_several([one, other])
+    assert (both.generated_tokens, both.decode_forwards, both.rows_forwarded) == (4, 3, 7)
+    assert (both.commit_histogram, both.cached_prompt_tokens, both.max_window) == ((0, 2, 1), 5, 4)
+    assert (both.mean_entropy, both.max_entropy, both.worst_logprob) == (0.75, 2.0, -3.0)
+    assert (both.draft_agreement, both.mean_logprob) == (0.5, None)
+    assert both.window_mean == both.rows_forwarded / both.decode_forwards
+    assert stats_of_several([one]) == one
+    assert stats_of_several([CommitStats()]) == CommitStats()
