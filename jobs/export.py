@@ -1,18 +1,21 @@
-"""Write the rows of an output as results of an OpenAI batch, or to a Delta table.
+"""Write the rows of an output as results of an OpenAI batch, or to a Delta or Iceberg table.
 
-Example:
+Examples:
   wedlm-batch export out --to results.jsonl
+  wedlm-batch export out --to lake/rows --format delta
+  wedlm-batch export out --to lake.rows --format iceberg --table-options '{uri: "sqlite:///c.db", warehouse: lake}'
 
 --format openai-batch (the default): the input of the run was a file of OpenAI's batch API. Answers go to --to, failed
 requests to --errors-to, both as the lines that the API returns. The same output gives the same bytes, and a file
 appears whole or not at all.
 
---format delta: --to is a Delta table (needs the extra delta). The table gets one commit for each publication that it
-does not have yet. Run the command after each run; after a kill the same command continues.
+--format delta or iceberg: --to is the folder or URL of a Delta table, or the NAMESPACE.TABLE of an Iceberg table (each
+needs the extra of its name). The table gets one commit for each publication that it does not have yet. Run the command
+after each run; after a kill the same command continues.
 
 Exit status:
   0  written, or there already
-  1  the Delta table could not be written; the same command continues
+  1  the table could not be written; the same command continues
   2  there is nothing to export, or it cannot be read or written
 """
 
@@ -26,30 +29,28 @@ from jobs.cli import ERRORS, Parser, refused
 from jobs.config_options import add_output_options, parse_options
 from jobs.quiet_end import end_quietly
 
-_DELTA = "delta"
-
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.export") -> int:
     """Export; the exit status."""
     parser = Parser(prog, __doc__)
     add_output_options(parser)
     parser.add_argument(
-        "--to", required=True, metavar="PLACE", help="Write answers to this file, or rows to this Delta table."
+        "--to", required=True, metavar="PLACE", help="Write answers to this file, or rows to this table."
     )
-    parser.add_argument("--format", choices=[*pipeline.EXPORT_FORMATS, _DELTA],
+    parser.add_argument("--format", choices=[*pipeline.EXPORT_FORMATS, *pipeline.TABLE_FORMATS],
                         default=pipeline.EXPORT_FORMATS[0], help="Write this format (openai-batch).")  # fmt: skip
     parser.add_argument("--errors-to", metavar="FILE", help="Write failed requests to this file (NAME_errors.jsonl).")
     parser.add_argument("--model", metavar="NAME", help="Read the tokens of log-probabilities from this model.")
-    parser.add_argument("--append", action="store_true", help="Append to a Delta table that has rows of other writers.")
+    parser.add_argument("--append", action="store_true", help="Append to a table that has rows of other writers.")
     parser.add_argument(
-        "--delta-options",
+        "--table-options",
         type=parse_options,
         metavar="YAML",
-        help="Pass these options to the table's store, by deltalake's names.",
+        help="Pass these options to a Delta table's store, or to Iceberg's catalog, by the names of their packages.",
     )
     args = parser.parse_args(argv)
     try:
-        lines = _delta(args) if args.format == _DELTA else _openai_batch(args)
+        lines = _table(args) if args.format in pipeline.TABLE_FORMATS else _openai_batch(args)
     except (*ERRORS, OSError) as error:
         return refused(error, but=pipeline.SinkError)
     print("\n".join(lines))
@@ -62,9 +63,9 @@ def _openai_batch(args: argparse.Namespace) -> list[str]:
     return [f"answers: {done.lines} lines in {done.to}", f"errors: {done.failed} lines in {done.errors_to}"]
 
 
-def _delta(args: argparse.Namespace) -> list[str]:
-    done = pipeline.export_delta(args.output, args.to, append=args.append, storage_options=args.storage_options,
-                                 delta_options=args.delta_options)  # fmt: skip
+def _table(args: argparse.Namespace) -> list[str]:
+    done = pipeline.export_table(args.output, args.to, format=args.format, append=args.append,
+                                 storage_options=args.storage_options, table_options=args.table_options)  # fmt: skip
     what = f"committed {', '.join(done.committed)}, {done.rows} rows" if done.committed else "had everything already"
     return [f"{done.table}: {what}; version {done.version}"]
 

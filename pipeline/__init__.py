@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipeline.commands.etl_config import EtlConfig
     from pipeline.commands.evaluate import Evaluation, evaluate
     from pipeline.commands.export import EXPORT_FORMATS, Exported, export
-    from pipeline.commands.export_delta import DeltaExported, export_delta
+    from pipeline.commands.export_table import TableExported, export_table
     from pipeline.commands.filter import FilterResult, filter
     from pipeline.commands.hub_commit import Pushed
     from pipeline.commands.preview import preview
@@ -58,12 +58,14 @@ if TYPE_CHECKING:
     from pipeline.settings.parsing import Parse
     from pipeline.settings.pools import ActorRange, PoolConfig
     from pipeline.settings.scoring import Score
+    from pipeline.sinks.table_sink import TABLE_FORMATS, ConflictError, TableCommit, TableFile, TableSink
 
 if __name__ == "pipeline":
     refuse_hidden("wedlm_core")
 
 __all__ = [
     "EXPORT_FORMATS",
+    "TABLE_FORMATS",
     "ActorRange",
     "ChainConfig",
     "ChainResult",
@@ -71,9 +73,9 @@ __all__ = [
     "ClusterLostError",
     "Comparison",
     "ConfigError",
+    "ConflictError",
     "DamagedError",
     "DedupConfig",
-    "DeltaExported",
     "EngineConfig",
     "EngineDiedError",
     "Estimate",
@@ -107,6 +109,10 @@ __all__ = [
     "Stage",
     "StoppedError",
     "StructuredOutputs",
+    "TableCommit",
+    "TableExported",
+    "TableFile",
+    "TableSink",
     "TooManyFailuresError",
     "Validation",
     "Verification",
@@ -116,7 +122,7 @@ __all__ = [
     "etl",
     "evaluate",
     "export",
-    "export_delta",
+    "export_table",
     "filter",
     "preview",
     "push",
@@ -159,7 +165,8 @@ _HOME = {
     "EtlConfig": "commands.etl_config",
     "Pushed": "commands.hub_commit",
     "push": "commands.push",
-    **dict.fromkeys(("DeltaExported", "export_delta"), "commands.export_delta"),
+    **dict.fromkeys(("TableExported", "export_table"), "commands.export_table"),
+    **dict.fromkeys(("TABLE_FORMATS", "ConflictError", "TableCommit", "TableFile", "TableSink"), "sinks.table_sink"),
     **dict.fromkeys(("EXPORT_FORMATS", "Exported", "export"), "commands.export"),
     **dict.fromkeys(("Evaluation", "evaluate"), "commands.evaluate"),
 }

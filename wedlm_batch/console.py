@@ -25,7 +25,7 @@ COMMANDS = {
     "status": "print the state of an output, also while a run is writing",
     "report": "write a page about an output, or print two outputs side by side",
     "verify": "prove an output against its ledger and its input",
-    "export": "write the rows of an output as results of an OpenAI batch, or to a Delta table",
+    "export": "write the rows of an output as results of an OpenAI batch, or to a Delta or Iceberg table",
     "push": "upload the published files, with a dataset card, to a Hugging Face hub",
     "filter": "keep the good rows of an output in a new one, and list the dropped rows with reasons",
     "calibrate": "find the entropy threshold that keeps streaming's agreement",

@@ -19,14 +19,17 @@ PAGE = ROOT / "docs" / "reference" / "formats.md"
 
 
 def code_blocks(language: str) -> list[str]:
-    return [block.code for block in blocks_of(PAGE) if block.language == language]
+    return [block.code for block in blocks_of(PAGE) if block.language == language and block.use == "run"]
 
 
 @pytest.mark.slow(reason="a job, exports and two pushes: about 20 s")
 def test_the_blocks_run(tmp_path: Path) -> None:
     commands = "\n".join(code_blocks("bash")).replace("wedlm-batch ", f"{sys.executable} -m wedlm_batch ")
     script = "\n".join(code_blocks("python"))
-    assert (len(code_blocks("bash")), len(code_blocks("python"))) == (3, 6)
+    assert (len(code_blocks("bash")), len(code_blocks("python"))) == (4, 8)
+    for block in blocks_of(PAGE):
+        if block.title:
+            (tmp_path / block.title).write_text(block.code)
     with serve_hub() as hub:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN,
                "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"), "OMP_NUM_THREADS": "1"}  # fmt: skip
@@ -44,12 +47,16 @@ def test_the_blocks_run(tmp_path: Path) -> None:
         assert "unchanged: me/rows has this publication" in said
         assert "committed data-000000, 4 rows; version 1" in said
         assert "had everything already; version 1" in said
+        assert "lake.rows: committed data-000000, 4 rows; version " in said
         lines = printed(sys.executable, "-c", script).splitlines()
     assert lines[0] == "3, 4, 5, 6, 7, 8, 9"
     assert lines[1].startswith("2 {'prompt_tokens': ")
-    assert lines[2].startswith("q3 400 body.tool_choice='required': calls of tools are not read out of the answer")
+    assert lines[2].startswith("q3 400 body.tool_choice='required': this run does not read calls of tools")
     assert lines[3].startswith("4 ['custom_id', 'method', 'url', 'body', 'row_id'")
     assert lines[4] == "1 data-000000"
+    assert "data-000000 4" in lines
+    at = lines.index("('data-000000',)")
+    assert lines[at + 1 : at + 3] == ["[('error', 1), ('stop', 3)]", "()"]
     assert any(line.startswith("4 4 3 ") and line.endswith(" 4") for line in lines)
     answers = [json.loads(line)["custom_id"] for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert answers == ["q1", "q2"]

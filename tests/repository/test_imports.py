@@ -118,6 +118,7 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "pyarrow": ("pipeline", "jobs"),
     "datasets": ("pipeline.sources",),
     "deltalake": ("pipeline.sinks.delta_table",),
+    "pyiceberg": ("pipeline.sinks.iceberg_table",),
     "huggingface_hub": ("pipeline.commands.push", "pipeline.commands.hub_commit", "wedlm_core.model.sources"),
     "sqlite3": ("pipeline.commit.index",),
     "duckdb": ("pipeline.selection.expression",),

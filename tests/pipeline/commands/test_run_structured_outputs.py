@@ -330,9 +330,9 @@ class RealChain(ChainExecutor):
 def test_a_delta_table_has_the_fields_and_refuses_names_that_it_lacks(tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     run(settings(tmp_path / "out", ROWS[:1], closed(a=DIGIT)))
-    pipeline.export_delta(str(tmp_path / "out"), str(tmp_path / "delta"))
+    pipeline.export_table(str(tmp_path / "out"), str(tmp_path / "delta"))
     (row,) = deltalake.DeltaTable(str(tmp_path / "delta")).to_pyarrow_table()["parsed"].to_pylist()
     assert row["a"] in range(10)
     run(settings(tmp_path / "odd", ROWS[:1], closed(**{"a b": DIGIT})))
     with pytest.raises(ConfigError, match=r"'parsed'.*writes JSON text"):
-        pipeline.export_delta(str(tmp_path / "odd"), str(tmp_path / "odd-delta"))
+        pipeline.export_table(str(tmp_path / "odd"), str(tmp_path / "odd-delta"))

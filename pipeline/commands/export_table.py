@@ -1,0 +1,189 @@
+"""``export_table``: the publications of an output in a table of another system, one commit each, exactly once.
+
+For each publication: (1) the table is made, or gains columns that it lacks; (2) one commit adds the rows, removes those
+of the replaced publication, and keeps the revision under the output's name. After each step, kill or conflict the
+table's state is read again, so a commit that is done is found, and of two processes at once one commits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.codec import redact
+from pipeline.commit.committed_rows import PublishedPart, published_rows
+from pipeline.commit.manifest import Manifest, Publication
+from pipeline.commit.part_files import PartRecord
+from pipeline.commit.repair import published
+from pipeline.commit.run_record import RunState
+from pipeline.errors import ConfigError, OutputError, SinkError
+from pipeline.sinks.stored_rows import SupportsWrite, check_object
+from pipeline.sinks.table_sink import ConflictError, TableCommit, TableFile, TableSink, open_sink
+from pipeline.storage.open import open_storage
+from pipeline.storage.protocol import Storage
+from pipeline.storage.urls import lies_inside, plain_name
+
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableExported:
+    """The result of an export.
+
+    Attributes:
+        table: its path, URL or name; credentials are masked.
+        version: of the table that has all publications: Delta's version, Iceberg's snapshot id.
+        committed: publications that this call committed, by name.
+        rows: rows of these.
+    """
+
+    table: str
+    version: int
+    committed: tuple[str, ...]
+    rows: int
+
+
+def export_table(
+    output: str | os.PathLike[str],
+    to: str | os.PathLike[str] | TableSink,
+    *,
+    format: str = "delta",
+    append: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    to_storage_options: Mapping[str, Any] | None = None,
+    table_options: Mapping[str, Any] | None = None,
+) -> TableExported:
+    """Bring a table up to the publications of an output. Call it after each run, or as often as you like.
+
+    Args:
+        output: the folder or URL of a run with ``output_format="parquet"``.
+        to: folder or URL of a Delta table, or ``NAMESPACE.TABLE`` of Iceberg; it is made if it is not there. Or a sink
+            of your own, which follows :class:`~pipeline.sinks.table_sink.TableSink`.
+        format: "delta" or "iceberg".
+        append: add the rows to a table that holds rows of others already.
+        storage_options: keyword arguments of the output's file system.
+        to_storage_options: of a Delta table's, in the same names; None takes ``storage_options``.
+        table_options: further options of a Delta table's store, in the names of ``deltalake``; or properties of
+            Iceberg's catalog, as ``pyiceberg.catalog.load_catalog`` takes them, and its ``name``. Secrets by reference.
+
+    Raises:
+        ConfigError: the format's package is not installed, an option is unknown, or a column that it cannot hold.
+        OutputError: nothing is published there, or the table is not one that can take it.
+        DamagedError: a published file is missing or not as it was published.
+        SinkError: the table could not be written; the same call continues.
+    """
+    if isinstance(to, (str, os.PathLike)):
+        name = plain_name(to)
+        if format == "delta" and lies_inside(name, output):
+            raise ConfigError(f"to={redact(name)!r} lies inside the output, which readers list. Write elsewhere.")
+        options = storage_options if to_storage_options is None else to_storage_options
+        to = open_sink(format, name, options or {}, table_options or {})
+    source = open_storage(output, layout.SCRATCH, storage_options)
+    committed = _bring_up(source, to, append=append)
+    return TableExported(
+        table=redact(to.url),
+        version=to.version,
+        committed=tuple(publication.name for publication in committed),
+        rows=sum(part.rows for publication in committed for part in publication.parts),
+    )
+
+
+def _bring_up(source: Storage, sink: TableSink, *, append: bool) -> list[Publication]:
+    """Commit all visible publications that the table does not have; returns them."""
+    manifest, run = _published(source)
+    committed: list[Publication] = []
+    conflicts = 0
+    while change := _next(source, manifest, run, sink, append=append):
+        try:
+            # After a commit of its own: another may have come in between.
+            if sink.fit(manifest.widest.schema):
+                continue
+            sink.commit(change)
+        except ConflictError as error:
+            conflicts += 1
+            if conflicts == _ATTEMPTS:
+                raise SinkError(f"{error}. Others commit all the time; the same command continues.") from None
+            continue
+        committed += [own for own in manifest.publications if own.position == change.position]
+        conflicts = 0
+    return committed
+
+
+def _published(source: Storage) -> tuple[Manifest, str]:
+    """The publications, and the name of the output in tables: that of its first publication, wherever it is moved to.
+
+    Raises:
+        ConfigError: they are not Parquet.
+        OutputError: there are none.
+    """
+    manifest, state = Manifest.load(source), RunState.load(source)
+    if state is None or not manifest.decided:
+        raise OutputError(f"{source.url}: nothing is published there. Run `wedlm-batch generate` to its end first.")
+    first = min(manifest.decided, key=lambda publication: publication.number)
+    if first.format != "parquet":
+        raise ConfigError(f"output_format={first.format!r}: tables take Parquet files. Generate to "
+                          'output_format="parquet".')  # fmt: skip
+    named = f"{state.fingerprint_hash}\x1f{state.begun}\x1f{first.number}\x1f{first.units.sha256}"
+    return manifest, f"wedlm-{hashlib.blake2b(named.encode(), digest_size=8).hexdigest()}"
+
+
+def _next(source: Storage, manifest: Manifest, run: str, sink: TableSink, *, append: bool) -> TableCommit | None:
+    """The first visible publication, by number, that the table does not have; None if it has all.
+
+    Raises:
+        OutputError: it holds rows of others, and ``append`` is False.
+    """
+    sink.look()
+    there = sink.done(run, [publication.position for publication in manifest.publications])
+    if not there and not append and not sink.is_empty():
+        raise OutputError(
+            f"{sink.url}: the table holds rows of other writers, or of this output before mode='new'. Export to "
+            "another table, or add the rows to this one with append."
+        )
+    pending = [p for p in manifest.publications if there.get(p.position, -1) < p.revision]
+    if not pending:
+        return None
+    publication = min(pending, key=lambda publication: publication.number)
+    replaces = there.get(publication.position)
+    before = [p for p in manifest.decided if (p.position, p.revision) == (publication.position, replaces)]
+    return TableCommit(
+        run=run,
+        position=publication.position,
+        revision=publication.revision,
+        replaces=replaces,
+        schema=publication.schema,
+        files=_files(source, run, publication),
+        replaced=frozenset(_file_name(run, own, part) for own in before for part in own.parts),
+    )
+
+
+def _files(source: Storage, run: str, publication: Publication) -> list[TableFile]:
+    rows = published_rows(source, publication)
+    return [
+        _file(_file_name(run, publication, record), record, part)
+        for part, record in zip(rows, publication.parts, strict=True)
+    ]
+
+
+def _file(name: str, record: PartRecord, part: PublishedPart) -> TableFile:
+    def copy_to(stream: SupportsWrite | None) -> None:
+        with published(part.storage, "Run again with repair, then export."):
+            check_object(part.storage, part.key, record.sha256, stream)
+
+    def tables() -> Iterator[pa.Table]:
+        copy_to(None)
+        yield from part.tables()
+
+    return TableFile(name=name, bytes=record.bytes, rows=record.rows, copy_to=copy_to, tables=tables)
+
+
+def _file_name(run: str, publication: Publication, part: PartRecord) -> str:
+    """The name of a published file in tables: the same bytes have the same name."""
+    stem, _, suffix = part.name.partition(".")
+    return f"{run}/{publication.name}/{stem}-{part.sha256[:16]}.{suffix}"
