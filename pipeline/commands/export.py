@@ -94,20 +94,44 @@ def export(
     failures = _errors_beside(answers) if errors_to is None else plain_name(errors_to)
     if failures == answers:
         raise ConfigError(f"errors_to={failures!r}: this is the file of the answers. Name another one.")
-    state = _batch_run(output, storage_options)
-    lines = _Lines(state, model, storage_options or {})
+    lines = result_lines(output, model=model, storage_options=storage_options)
     options = storage_options if to_storage_options is None else to_storage_options
-    rows, letters = (read(output, table=table, storage_options=storage_options) for table in ("rows", "dead_letters"))
     counts = {failures: 0, answers: 0}  # the stack closes the last one first
     with ExitStack() as stack:
         files = {name: stack.enter_context(_created(name, options)) for name in counts}
-        for failed, line in lines.of(rows, letters):
+        for _, failed, line in lines:
             name = failures if failed else answers
             files[name].write(line.encode() + b"\n")
             counts[name] += 1
     return Exported(
         to=redact(answers), errors_to=redact(failures), lines=counts[answers], failed=counts[failures]
     )  # fmt: skip
+
+
+def result_lines(
+    output: str | os.PathLike[str],
+    *,
+    committed: bool = False,
+    model: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[str, bool, str]]:
+    """The ``custom_id`` of each request, whether it failed, and its line; in input order.
+
+    Args:
+        output: the folder or URL of a run over an OpenAI batch.
+        committed: also of committed rows that are not published yet.
+        model: see :func:`export`.
+        storage_options: keyword arguments of the output's file system.
+
+    Raises:
+        OutputError, DamagedError: see :func:`export`.
+    """
+    lines = _Lines(_batch_run(output, storage_options), model, storage_options or {})
+    rows, letters = (
+        read(output, table=table, committed=committed, storage_options=storage_options)
+        for table in ("rows", "dead_letters")
+    )  # fmt: skip
+    return lines.of(rows, letters)
 
 
 def _batch_run(output: str | os.PathLike[str], options: Mapping[str, Any] | None) -> RunState:
@@ -153,8 +177,8 @@ class _Lines:
         self._model = model or str(state.fingerprint["model"]).rpartition("@")[0]
         self._options = options
 
-    def of(self, rows: OutputTable, letters: OutputTable) -> Iterator[tuple[bool, str]]:
-        """For each request whether it failed, and its line; requests in input order.
+    def of(self, rows: OutputTable, letters: OutputTable) -> Iterator[tuple[str, bool, str]]:
+        """The id of each request, whether it failed, and its line; requests in input order.
 
         Raises:
             DamagedError: a failed row has no dead letter.
@@ -164,13 +188,13 @@ class _Lines:
             samples = [self._named(row) for row in group]
             url = samples[0]["url"]
             if samples[0]["finish_reason"] != "error":
-                yield False, response_line(samples, url, self._run, self._decode)
+                yield row_id, False, response_line(samples, url, self._run, self._decode)
                 continue
             letter = next(waiting, None)
             if letter is None or letter[f"{self._prefix}row_id"] != row_id:
                 raise DamagedError(f"the failed row {row_id!r} has no dead letter", "`wedlm-batch verify` says more.")
             error_class, message = (letter[f"{self._prefix}{name}"] for name in ("error_class", "error"))
-            yield True, failed_line(row_id, url, error_class, message, self._run)
+            yield row_id, True, failed_line(row_id, url, error_class, message, self._run)
 
     def _named(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """A row under the names of the result columns, with its endpoint."""
