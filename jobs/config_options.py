@@ -74,6 +74,17 @@ def parse_path(text: str) -> Path:
     return Path(text)
 
 
+def parse_reference(text: str) -> dict[str, Any]:
+    """A reference to a secret, for ``argparse``; the secret itself is refused, and not shown."""
+    try:
+        found = read_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or len(found) != 1 or not found.keys() <= {"env", "file"}:
+        raise argparse.ArgumentTypeError("must say where the secret is: {env: NAME} or {file: /path}")
+    return found
+
+
 def parse_options(text: str) -> dict[str, Any]:
     """Keyword arguments from YAML (or JSON) text, for ``argparse``; warns of secrets among them."""
     try:
@@ -196,6 +207,18 @@ SCORE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
     ),
 }  # fmt: skip
 """Those of the command ``score``."""
+
+
+_ONLY_OF_TABLES = {
+    "--input", "--output", "--mode", "--limit", "--id-column", "--input-format", "--output-format", "--prompt-column",
+    "--messages-column", "--prompt-template", "--chat", "--retry-failed", "--repair",
+}  # fmt: skip
+SERVE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    "store": (_option("--store", "output", "Keep files, batches and rows in this folder or URL.", required=True,
+                      metavar="FOLDER"),),
+    **{name: tuple(own for own in options if own.flag not in _ONLY_OF_TABLES) for name, options in OPTIONS.items()},
+}  # fmt: skip
+"""Those of the command ``serve``, whose input is files of requests."""
 
 
 def add_config_options(parser: argparse.ArgumentParser, groups: Mapping[str, tuple[Option, ...]] = OPTIONS) -> None:

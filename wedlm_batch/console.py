@@ -17,6 +17,7 @@ PROGRAM = "wedlm-batch"
 COMMANDS = {
     "generate": "run a job, or continue it",
     "score": "read log-probabilities of given texts: choices, labels, continuations",
+    "serve": "serve OpenAI's Files and Batches API: a queue of batches",
     "chain": "run several stages as one job: generate, judge and so on",
     "etl": "process the new files of a folder, and append their rows to a table; for schedulers",
     "validate": "check model, input and settings; generate nothing",
@@ -37,7 +38,7 @@ COMMANDS = {
 }
 """Sub-commands, each a module of ``jobs`` (with ``_`` for ``-``), with a line for ``--help``."""
 
-_RUNS = ("generate", "score", "etl", "demo")
+_RUNS = ("generate", "score", "serve", "etl", "demo")
 """Sub-commands that may take long."""
 _SILENT = {"--quiet", "--help", "-h", "--version", "--print-config", "--print-plan"}
 """Options of these that print nothing but their own output."""
