@@ -72,15 +72,15 @@ def _backend(scene: Scene, name: str, kv_dtype: torch.dtype | None) -> tuple[Att
 def _row(
     scene: Scene,
     backend: AttentionBackend,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     page_size: int,
     slowest: float,
     kv_dtype: torch.dtype | None,
 ) -> tuple[dict[str, Any], float]:
     """The row of a shape, and the seconds of a call (0 if it was not measured)."""
-    (sequences, each, context), scale = shape, scene.scale
+    (sequences, each, context, *prompt), scale = shape, scene.scale
     row: dict[str, Any] = {
-        "shape": f"{sequences} x {each} rows, {context} cached",
+        "shape": f"{sequences} x {each} rows" + f" and {sum(prompt)}" * bool(prompt) + f", {context} cached",
         "page": page_size,
     }
     if scene.clock.left < 0:
@@ -91,7 +91,8 @@ def _row(
         spread = _time(scene, backend, shape, page_size, kv_dtype)
     except Exception as error:  # see above
         return {**row, "us": f"failed: {_short(error)}"}, 0.0
-    read = sequences * (context + each) * 2 * scale.config.num_key_value_heads * scale.config.head_dim
+    entries = sequences * (context + each) + sum(context + rows for rows in prompt)
+    read = entries * 2 * scale.config.num_key_value_heads * scale.config.head_dim
     rate = read * (kv_dtype or scale.dtype).itemsize / spread.median
     row |= {
         "us": spread.text(1e-6),
@@ -102,18 +103,19 @@ def _row(
 
 
 def _time(
-    scene: Scene, backend: AttentionBackend, shape: tuple[int, int, int], page_size: int, kv_dtype: torch.dtype | None
+    scene: Scene, backend: AttentionBackend, shape: tuple[int, ...], page_size: int, kv_dtype: torch.dtype | None
 ) -> Spread:
-    (sequences, each, context), device = shape, scene.device
+    (sequences, each, context, *prompt), device = shape, scene.device
     config = replace(scene.scale.config, num_hidden_layers=1)
-    pages = -(-(context + each) // page_size)
+    counts_S = np.array([each] * sequences + prompt, dtype=np.int64)
+    sequences = len(counts_S)
+    pages = -(-(context + int(counts_S.max())) // page_size)
     pool = KVPool(
         config, sequences * pages, page_size, device=device, dtype=scene.scale.dtype, kv_dtype=kv_dtype,
         transposed_keys=backend.transposed_keys,
     )  # fmt: skip
     for cache in (pool.k[0], pool.v[0]):
         cache.copy_(torch.randn(cache.shape, device=device))
-    counts_S = np.full(sequences, each, dtype=np.int64)
     order = np.random.default_rng(0).permutation(sequences * pages).reshape(sequences, pages)
     rows = PackedRows(
         counts_S=counts_S,
@@ -121,7 +123,7 @@ def _time(
         starts_S=np.cumsum(counts_S) - counts_S,
         pages_SP=torch.from_numpy(order).to(device),
     )
-    query = torch.randn(sequences * each, config.num_attention_heads, config.head_dim, device=device)
+    query = torch.randn(int(counts_S.sum()), config.num_attention_heads, config.head_dim, device=device)
     q_THD = query.to(scene.scale.dtype)
     plan = backend.plan(rows, pool, config.num_attention_heads)
     slow = backend.name in _SLOW

@@ -40,7 +40,8 @@ class Scale:
         copy_bytes: size of the copied tensor.
         gemm: edge of the square matrices.
         product_rows: rows of the products of a layer.
-        attention: ``(sequences, rows each, context)`` of the shapes for timing backends.
+        attention: ``(sequences, rows each, context)`` of the shapes for timing backends, and of some the rows of a
+            prompt's chunk after them.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Scale:
     copy_bytes: int
     gemm: int
     product_rows: Sequence[int]
-    attention: Sequence[tuple[int, int, int]]
+    attention: Sequence[tuple[int, ...]]
 
 
 FULL = Scale(
@@ -82,7 +83,7 @@ FULL = Scale(
     gemm=8192,
     product_rows=(1, 16, 64, 128, 136, 192, 288, 384, 512, 576, 1024),
     attention=((1, 1, 4096), *((64, rows, 1024) for rows in (1, 8, 15, 16, 17, 31, 33)), (64, 1, 4096), (64, 17, 4096),
-               (256, 1, 1024), (1, 2048, 2048)),
+               (256, 1, 1024), (256, 1, 1024, 512), (1, 2048, 2048)),
 )  # fmt: skip
 TOY = Scale(
     name="a toy that only exercises the code",
@@ -112,7 +113,7 @@ TOY = Scale(
     copy_bytes=1 << 20,
     gemm=64,
     product_rows=(1, 17),
-    attention=((2, 3, 64), (1, 20, 64)),
+    attention=((2, 3, 64), (2, 1, 64, 20)),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kv.pool import KVPool
 
 _TILE = 64  # query rows (times query heads per KV head) of most tiles, and of all tiles if batch invariant
+_SMALL_TILE = 16  # of decoding: tensor cores have none smaller
 _WINDOW = 64  # a forward with at most so many rows in a sequence counts as decoding, others as prefill
 _MAX_SPLITS = 16
 _SHORT = 1024  # KV entries of a sequence at most
@@ -54,6 +55,7 @@ class Launch:
         warps, stages: of a program, and of its software pipeline.
         skip_mask: whether blocks that a whole tile attends to have a loop of their own, without a mask. The second
             loop's loads start when the first has ended.
+        least_rows, most_rows: rows of the sequences that the launch computes; programs of others end at once.
     """
 
     block_q: int
@@ -62,6 +64,8 @@ class Launch:
     warps: int
     stages: int
     skip_mask: bool
+    least_rows: int = 1
+    most_rows: int = (1 << 31) - 1
 
 
 class TritonPlan:
@@ -72,7 +76,7 @@ class TritonPlan:
 
     Args:
         splits: number of ranges each tile's KV is cut into; None: as many as keep the device busy.
-        launch: all parameters of the kernels; None: :meth:`choose`.
+        launch: all parameters of the kernels; None: :meth:`launches_of`.
     """
 
     def __init__(
@@ -88,10 +92,24 @@ class TritonPlan:
         self.rows, self.pool, self.heads, self.invariant = rows, pool, num_heads, batch_invariant
         self.group = num_heads // pool.heads
         self.sequences = rows.cu_rows_Z.shape[0] - 1
-        self.launch = launch or self.choose(Processor.of(pool.k[0].device), splits)
-        self._places: dict[int, Tensor] = {}  # by rows of the call, which is the same in all layers
+        self.launches = (launch,) if launch else self.launches_of(Processor.of(pool.k[0].device), splits)
+        self._places: dict[tuple[int, Launch], Tensor] = {}  # by rows of the call, which is the same in all layers
 
-    def choose(self, processor: Processor | None, splits: int | None = None) -> Launch:
+    def launches_of(self, processor: Processor | None, splits: int | None = None) -> tuple[Launch, ...]:
+        """One launch, or two where the tile of decoding, which most sequences want, would be that of a prompt's chunk.
+
+        The host knows bounds alone, so the device tells the two kinds apart, by the rows of each sequence. Larger tiles
+        serve both kinds at once: reading the keys of a decode row takes longer than computing 64.
+        """
+        usual, short = self.choose(processor, splits), _SMALL_TILE // _power(self.group)
+        prompts = self.sequences > 1 and self.rows.max_rows > _WINDOW
+        if splits is not None or not prompts or not self._has_room(processor) or usual.block_q > short:
+            return (usual,)
+        return replace(usual, splits=1, most_rows=short), replace(
+            self.choose(processor, 1, _TILE), least_rows=short + 1
+        )
+
+    def choose(self, processor: Processor | None, splits: int | None = None, tile: int | None = None) -> Launch:
         """The parameters for a forward's shape, from bounds that the host knows.
 
         Decoding waits for memory: its tiles of 16 query rows are computed by few warps, in small blocks, so that many
@@ -99,8 +117,8 @@ class TritonPlan:
         all blocks in one loop, so that loads never pause; prefill waits for arithmetic. If batch invariant, nothing
         depends on the forward. The best were measured on an H200.
         """
-        tile, large = self._tile(processor), self._large()
-        small = tile <= 16 and self._has_room(processor)
+        tile, large = tile or self._tile(processor), self._large()
+        small = tile <= _SMALL_TILE and self._has_room(processor)
         block_n = 16 if large else 32 if small or self._wide() or self._narrow_blocks(tile, processor) else 64
         block_q = max(1, tile // _power(self.group))
         if splits is None:
@@ -111,7 +129,7 @@ class TritonPlan:
             splits=max(1, min(splits, -(-self.rows.max_kv // block_n))),
             warps=2 if small else 8 if tile >= 128 or large else 4,
             stages=self._stages(tile, block_n, processor, most=4 if small else 3),
-            skip_mask=not self.invariant and tile > 16 and self.rows.max_rows > _WINDOW,
+            skip_mask=not self.invariant and tile > _SMALL_TILE and self.rows.max_rows > _WINDOW,
         )
 
     def _has_room(self, processor: Processor | None) -> bool:
@@ -134,13 +152,13 @@ class TritonPlan:
     def _tile(self, processor: Processor | None) -> int:
         """Query rows (times query heads per KV head) of a tile, a power of two."""
         group_p = _power(self.group)
-        needed = max(16, _power(self._usual_rows() * group_p))
+        needed = max(_SMALL_TILE, _power(self._usual_rows() * group_p))
         if self.invariant:
             tile = _TILE
         elif self._has_room(processor):
             # For a window of 17 to 32 rows, with groups of 4 heads, two tiles of 64 would each read all keys.
             whole_window = needed == 2 * _TILE and self.rows.max_rows <= _WINDOW
-            tile = 16 if needed <= 16 else needed if whole_window else _TILE
+            tile = needed if needed == _SMALL_TILE or whole_window else _TILE
         else:
             tile = min(128, needed)
         if self._wide() or self.pool.head_dim > 128:
@@ -179,29 +197,34 @@ class TritonPlan:
         queries, block = tile * dim * self.pool.compute_dtype.itemsize, 2 * block_n * dim * self.pool.dtype.itemsize
         return max(1, min(most, (memory - 2 * queries) // block))
 
-    def places(self, total: int) -> Tensor:
+    def places(self, total: int, launch: Launch) -> Tensor:
         """The record of each tile, int32 ``[tiles, 4]`` (:func:`place_tiles`), of ``total`` rows with padding."""
         from wedlm_core.kernels.gpu.attention_gpu import place_tiles
 
-        if total not in self._places:
-            rows, block_q = self.rows, self.launch.block_q
+        if (total, launch) not in self._places:
+            rows, block_q = self.rows, launch.block_q
             tiles = total // block_q + self.sequences + 1
             places_N4 = torch.empty(tiles, 4, dtype=torch.int32, device=rows.cu_rows_Z.device)
             place_tiles[(self.sequences + 1,)](
-                rows.cu_rows_Z, rows.kv_lengths_S, places_N4, self.sequences, total, BLOCK_Q=block_q, CHUNK=_PLACES,
-                num_warps=1,
+                rows.cu_rows_Z, rows.kv_lengths_S, places_N4, self.sequences, total, launch.least_rows,
+                launch.most_rows, BLOCK_Q=block_q, CHUNK=_PLACES, num_warps=1,
             )  # fmt: skip
-            self._places[total] = places_N4
-        return self._places[total]
+            self._places[total, launch] = places_N4
+        return self._places[total, launch]
 
     def attend(self, layer: int, q_THD: Tensor) -> Tensor:
         """See :class:`wedlm_core.attention.AttentionPlan`; padding rows are zeros."""
+        q_THD = q_THD if q_THD.stride(-1) == 1 else q_THD.contiguous()
+        out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
+        for launch in self.launches:
+            self._attend(layer, q_THD, out_THD, launch)
+        return out_THD
+
+    def _attend(self, layer: int, q_THD: Tensor, out_THD: Tensor, launch: Launch) -> None:
         from wedlm_core.kernels.gpu.attention_gpu import attend_tiles, join_splits
 
-        rows, pool, heads, launch = self.rows, self.pool, self.heads, self.launch
-        q_THD = q_THD if q_THD.stride(-1) == 1 else q_THD.contiguous()
+        rows, pool, heads = self.rows, self.pool, self.heads
         (total, _, dim), splits = q_THD.shape, launch.splits
-        out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
         k, v = pool.k[layer], pool.v[layer]
         if pool.quantised:
             k, v = k.view(torch.uint8), v.view(torch.uint8)
@@ -210,7 +233,7 @@ class TritonPlan:
             parts = torch.empty(total, heads, splits, dim, dtype=torch.float32, device=q_THD.device)
             tops, totals = torch.empty(2, total, heads, splits, dtype=torch.float32, device=q_THD.device).unbind()
         shape = {"HEADS": heads, "DIM": dim, "DIM_P": max(16, _power(dim))}
-        places_N4 = self.places(total)
+        places_N4 = self.places(total, launch)
         attend_tiles[(places_N4.shape[0], pool.heads, splits)](
             q_THD, k, v, out_THD, parts, tops, totals, places_N4, rows.pages_SP,
             dim**-0.5 * math.log2(math.e), splits, rows.pages_SP.stride(0), q_THD.stride(0),
@@ -223,7 +246,6 @@ class TritonPlan:
                 parts, tops, totals, out_THD, splits, SPLITS_P=max(_MAX_SPLITS, _power(splits)),
                 num_warps=1, **shape,
             )  # fmt: skip
-        return out_THD
 
 
 class TritonAttention:

@@ -68,13 +68,22 @@ def expected_places(rows: DeviceRows, total: int, block_q: int) -> list[tuple[in
 def test_records_say_what_every_tile_is(sequences: list[tuple[int, int]], padding: int, block_q: int) -> None:
     counts, cached = (list(column) for column in zip(*sequences, strict=True))
     rows = device_rows(counts, cached, padding)
-    plan = plan_of(rows, launch=replace(SMALL, block_q=block_q))
-    places_N4 = plan.places(rows.total)
-    assert plan.places(rows.total) is places_N4, "all layers of a forward share them"
+    launch = replace(SMALL, block_q=block_q)
+    plan = plan_of(rows, launch=launch)
+    places_N4 = plan.places(rows.total, launch)
+    assert plan.places(rows.total, launch) is places_N4, "all layers of a forward share them"
     found = [(s, first, max(0, count), key) for s, first, count, key in places_N4.tolist()]
     assert found == expected_places(rows, rows.total, block_q)
     covered = [first + row for _, first, count, _ in found for row in range(count)]
     assert sorted(covered) == list(range(rows.total)), "every row is in one tile, padding too"
+    kinds = (replace(launch, most_rows=4), replace(launch, least_rows=5))
+    covered = [
+        first + row
+        for kind in kinds
+        for _, first, count, _ in plan_of(rows, launch=kind).places(rows.total, kind).tolist()
+        for row in range(count)
+    ]
+    assert sorted(covered) == list(range(rows.total)), "of two kinds too"
 
 
 @pytest.mark.sweep(3)
@@ -164,8 +173,32 @@ def test_a_window_that_takes_two_tiles_has_a_larger_one() -> None:
         assert plan_of(decoding(64, rows=rows, max_rows=most), group=4).choose(HOPPER).block_q == 16
 
 
-def test_one_long_sequence_beside_many_short_ones_leaves_their_tiles_small() -> None:
-    assert plan_of(device_rows([1] * 255 + [256], [99] * 256)).choose(HOPPER).block_q == 8
+def test_a_prompt_beside_many_decode_rows_has_larger_tiles_of_its_own() -> None:
+    rows, decode_rows = device_rows([1] * 255 + [256], [99] * 256), decoding(256)
+    short, prompt = plan_of(rows).launches_of(HOPPER)
+    assert (short.block_q, short.least_rows, short.most_rows, short.skip_mask) == (8, 1, 8, False)
+    assert (prompt.block_q, prompt.least_rows, prompt.skip_mask) == (32, 9, True)
+    padded = replace(rows, max_rows=rows.total)  # as in a graph of any forward of its size
+    assert plan_of(padded).launches_of(HOPPER) == (short, prompt)
+    for one in (device_rows([1] * 8 + [512], [99] * 9), decode_rows, device_rows([512], [0])):
+        assert len(plan_of(one).launches_of(HOPPER)) == 1, "tiles are large, or of one kind"
+    for plan in (plan_of(rows, invariant=True), plan_of(rows, dtype=torch.float32)):
+        assert len(plan.launches_of(HOPPER)) == 1
+
+
+def test_both_kinds_of_tiles_compute_their_rows_and_the_padding() -> None:
+    case = make_case(
+        [(1, 70)] * 20 + [(70, 5), (3, 0), (5, 40)], heads=4, kv_heads=2, head_dim=64, page_size=32,
+        dtype=torch.float16, device=DEVICE.type,
+    )  # fmt: skip
+    q_THD = torch.cat([case.q_THD, torch.full((12, 4, 64), torch.nan, dtype=torch.float16, device=DEVICE)])
+    rows = replace(DeviceRows.of(case.rows, DEVICE), total=len(q_THD))
+    plan = TritonPlan(rows, case.pool, 4, batch_invariant=False)
+    assert len(plan.launches) == 2
+    expected = OracleAttention().plan(case.rows, case.pool, 4).attend(0, case.q_THD)
+    found = plan.attend(0, q_THD)
+    torch.testing.assert_close(found[:-12], expected, rtol=4e-3, atol=4e-3)
+    assert not found[-12:].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -19,14 +19,17 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["sequences", "total_rows"], do_not_specialize_on_alignment=["kv_lengths"])
+@triton.jit(
+    do_not_specialize=["sequences", "total_rows", "least", "most"], do_not_specialize_on_alignment=["kv_lengths"]
+)
 def place_tiles(  # type: ignore[no-untyped-def]
-    cu_rows, kv_lengths, places, sequences, total_rows, BLOCK_Q: tl.constexpr, CHUNK: tl.constexpr
+    cu_rows, kv_lengths, places, sequences, total_rows, least, most, BLOCK_Q: tl.constexpr, CHUNK: tl.constexpr
 ):
     """Grid (sequences + 1,), the last for padding: the record of each tile, for all layers of a forward.
 
     ``places int32 [tiles, 4]``: the tile's sequence (-1: padding), its first row in the forward, its number of rows (0
-    or less: none) and the KV index of its first row.
+    or less: none) and the KV index of its first row. Sequences of fewer rows than ``least`` or more than ``most`` have
+    tiles without rows.
     """
     sequence = tl.program_id(0)
     used = sequence < sequences
@@ -34,6 +37,7 @@ def place_tiles(  # type: ignore[no-untyped-def]
     end = tl.load(cu_rows + sequence + 1, mask=used, other=0)
     end = tl.where(used, end, total_rows)
     cached = tl.load(kv_lengths + sequence, mask=used, other=0) - (end - begin)
+    wanted = (end - begin >= least) & (end - begin <= most)
     first_tile = begin // BLOCK_Q + sequence
     tiles = end // BLOCK_Q + sequence + 1 - first_tile
     for at in range(0, tiles, CHUNK):
@@ -41,7 +45,7 @@ def place_tiles(  # type: ignore[no-untyped-def]
         target, row = places + (first_tile + number) * 4, number * BLOCK_Q
         tl.store(target, tl.where(used, sequence, -1), mask=number < tiles)
         tl.store(target + 1, begin + row, mask=number < tiles)
-        tl.store(target + 2, tl.minimum(end - begin - row, BLOCK_Q), mask=number < tiles)
+        tl.store(target + 2, tl.where(wanted, tl.minimum(end - begin - row, BLOCK_Q), 0), mask=number < tiles)
         tl.store(target + 3, cached + row, mask=number < tiles)
 
 
