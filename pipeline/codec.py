@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 import pyarrow as pa
 
 from wedlm_core.config import EXACT_WEIGHT_DTYPES, EngineConfig
-from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain
+from wedlm_core.errors import CapacityError, RequestError, WeDLMError, explain, first_line
 from wedlm_core.errors import ConfigError as CoreConfigError
 from wedlm_core.evidence import EVIDENCE
 from wedlm_core.file_digest import file_digest, sampled_stretches
@@ -80,6 +80,7 @@ __all__ = [
     "dead_arrays",
     "explain",
     "file_digest",
+    "first_line",
     "foreign_param",
     "gain_of",
     "has_url_credentials",

@@ -158,17 +158,9 @@ def _next(source: Storage, manifest: Manifest, run: str, sink: TableSink, *, app
         revision=publication.revision,
         replaces=replaces,
         schema=publication.schema,
-        files=_files(source, run, publication),
-        replaced=frozenset(_file_name(run, own, part) for own in before for part in own.parts),
+        files=list(map(_file, _names(run, publication), publication.parts, published_rows(source, publication))),
+        replaced=frozenset(name for own in before for name in _names(run, own)),
     )
-
-
-def _files(source: Storage, run: str, publication: Publication) -> list[TableFile]:
-    rows = published_rows(source, publication)
-    return [
-        _file(_file_name(run, publication, record), record, part)
-        for part, record in zip(rows, publication.parts, strict=True)
-    ]
 
 
 def _file(name: str, record: PartRecord, part: PublishedPart) -> TableFile:
@@ -183,7 +175,7 @@ def _file(name: str, record: PartRecord, part: PublishedPart) -> TableFile:
     return TableFile(name=name, bytes=record.bytes, rows=record.rows, copy_to=copy_to, tables=tables)
 
 
-def _file_name(run: str, publication: Publication, part: PartRecord) -> str:
-    """The name of a published file in tables: the same bytes have the same name."""
-    stem, _, suffix = part.name.partition(".")
-    return f"{run}/{publication.name}/{stem}-{part.sha256[:16]}.{suffix}"
+def _names(run: str, publication: Publication) -> list[str]:
+    """The names of a publication's files in tables: the same bytes have the same name."""
+    names = ((*part.name.partition("."), part.sha256[:16]) for part in publication.parts)
+    return [f"{run}/{publication.name}/{stem}-{digest}.{suffix}" for stem, _, suffix, digest in names]

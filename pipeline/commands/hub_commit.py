@@ -93,11 +93,12 @@ def commit_to_hub(api: HfApi, found: HubContent, repo: str, *, private: bool, re
     operations: list[Any] = [CommitOperationDelete(path) for path in stale]
     with tempfile.TemporaryDirectory(prefix="wedlm-push-") as folder:
         for key in missing:
-            operation = CommitOperationAdd(key, _local(found.storage, key, found.parts[key].sha256, folder))
-            api.preupload_lfs_files(repo, [operation], repo_type=_KIND, revision=revision, free_memory=False)
+            path = _local(found.storage, key, found.parts[key].sha256, folder)
+            operation = CommitOperationAdd(key, path)
+            api.preupload_lfs_files(repo, [operation], repo_type=_KIND, revision=revision)
             _check_sent(found, key, operation.upload_info.sha256.hex())
-            if operation._upload_mode == "lfs":
-                _drop_copy(operation, folder)
+            if operation.path_or_fileobj == b"" and path.startswith(folder):  # it is on the hub
+                Path(path).unlink()
             operations.append(operation)
         if card is not None:
             operations.append(CommitOperationAdd(CARD, card.encode()))
@@ -181,10 +182,3 @@ def _check_sent(found: HubContent, key: str, sha256: str) -> None:
     if sha256 != found.parts[key].sha256:
         raise DamagedError(f"{found.storage.url}/{key}: not as it was published (its checksum differs)",
                            "Run again with repair, then push.")  # fmt: skip
-
-
-def _drop_copy(operation: Any, folder: str) -> None:
-    path = Path(operation.path_or_fileobj)
-    operation.path_or_fileobj = b""
-    if path.is_relative_to(folder):
-        path.unlink()

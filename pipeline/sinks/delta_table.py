@@ -16,15 +16,14 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.codec import first_line
 from pipeline.errors import ConfigError, OutputError
 from pipeline.sinks.delta_options import check_delta_options
 from pipeline.sinks.table_sink import (
     TableCommit,
-    TableFile,
     check_faults,
     check_replaced,
     committing,
-    first_line,
     needing,
     plain_columns,
 )
@@ -43,12 +42,7 @@ _NOT_IN_NAMES = " ,;{}()\n\t="
 def open_sink(
     to: str | os.PathLike[str], storage_options: Mapping[str, Any], table_options: Mapping[str, Any]
 ) -> DeltaSink:
-    """The table in a folder or at a URL.
-
-    Args:
-        to: the folder or URL.
-        storage_options: keyword arguments of its file system.
-        table_options: further options of its store, in the names of ``deltalake``; secrets by reference, too.
+    """The table in a folder or at a URL; ``table_options``: further options of its store, in ``deltalake``'s names.
 
     Raises:
         ConfigError: ``deltalake`` is not installed, or an option is unknown.
@@ -72,7 +66,7 @@ class DeltaSink:
         with needing("deltalake", "delta"):
             import deltalake.exceptions
             import deltalake.transaction
-        self._library = deltalake
+        self._library: Any = deltalake
         self._table: Any = None
 
     @property
@@ -127,7 +121,8 @@ class DeltaSink:
         sizes = self.files.sizes(f"{change.run}/{change.name}")
         for file in change.files:
             if sizes.get(file.name) != file.bytes:
-                self._copy(file)
+                with self.files.create(file.name) as copy:  # it appears whole, or not at all
+                    file.copy_to(copy)
         transaction, now = self._library.transaction, int(time.time() * 1000)
         added = [
             transaction.AddAction(path=file.name, size=file.bytes, partition_values={}, modification_time=now,
@@ -148,11 +143,6 @@ class DeltaSink:
     def _paths(self) -> frozenset[str]:
         """Paths of its files, below its folder."""
         return frozenset(pa.table(self._table.get_add_actions(flatten=True))["path"].to_pylist())
-
-    def _copy(self, file: TableFile) -> None:
-        """Copy a file; it appears whole, and only if it is as published."""
-        with self.files.create(file.name) as copy:
-            file.copy_to(copy)
 
     def _missing(self, schema: pa.Schema) -> list[str]:
         """Names of the columns that the table lacks.
@@ -185,26 +175,17 @@ def _place(run: str, position: int) -> str:
 
 
 def store_options(url: str, options: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-    """Options of fsspec's file systems in the names of ``deltalake``, as far as these are those of S3.
-
-    Args:
-        url: of the table; a path needs no options.
-        options: keyword arguments of fsspec's file system, references resolved.
-        given: options by their names there; who gives them has thought of those without a translation.
+    """Options of fsspec's file system of S3 in the names of ``deltalake``, and those that are given by these names.
 
     Raises:
         ConfigError: an option has no such name there, and none are given.
     """
-    return {**_translated(url, options, strict=not given), **given}
-
-
-def _translated(url: str, options: Mapping[str, Any], *, strict: bool) -> dict[str, str]:
     if not url.startswith(("s3://", "s3a://")):
-        return {}
+        return dict(given)
     flat = {**options, **options.get("client_kwargs", {})}
     flat.pop("client_kwargs", None)
     unknown = sorted(flat.keys() - _S3.keys())
-    if unknown and strict:
+    if unknown and not given:
         raise ConfigError(f"storage_options {unknown}: of these a Delta table takes {sorted(_S3)}. Give the others in "
                           "table_options, by the names of deltalake.")  # fmt: skip
     found = {_S3[name]: str(value) for name, value in flat.items() if name in _S3 and value is not None}
@@ -212,4 +193,4 @@ def _translated(url: str, options: Mapping[str, Any], *, strict: bool) -> dict[s
         found["AWS_ALLOW_HTTP"] = "true"
     if "AWS_ENDPOINT_URL" in found:
         found.setdefault("AWS_REGION", "us-east-1")
-    return found
+    return {**found, **given}

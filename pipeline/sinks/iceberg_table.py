@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.codec import keep_url_credentials, redact
+from pipeline.codec import first_line, keep_url_credentials, redact
 from pipeline.errors import ConfigError, OutputError
 from pipeline.sinks.table_sink import (
     TableCommit,
@@ -27,7 +27,6 @@ from pipeline.sinks.table_sink import (
     check_faults,
     check_replaced,
     committing,
-    first_line,
     needing,
     plain_columns,
 )
@@ -41,13 +40,7 @@ _COPY = f"-{uuid.UUID(int=0).hex}.parquet"
 def open_sink(
     to: str | os.PathLike[str], storage_options: Mapping[str, Any], table_options: Mapping[str, Any]
 ) -> IcebergSink:
-    """The table of a catalog.
-
-    Args:
-        to: ``NAMESPACE.TABLE``.
-        storage_options: not used; the catalog's properties hold those of its files (``s3.endpoint``, ...).
-        table_options: ``name`` of the catalog, and properties of ``pyiceberg.catalog.load_catalog``, in addition to
-            those of its configuration file and environment; secrets by reference, too.
+    """The table ``NAMESPACE.TABLE`` of a catalog with these ``table_options``, those of its store included.
 
     Raises:
         ConfigError: ``pyiceberg`` or the package of the catalog's kind is not installed, or the catalog does not open.
@@ -79,7 +72,7 @@ class IcebergSink:
 
         self.url = name
         self._catalog = catalog
-        self._library = pyiceberg
+        self._library: Any = pyiceberg
         self._table: Any = None
         self._copies: dict[tuple[str, str], str] = {}
 
@@ -109,8 +102,8 @@ class IcebergSink:
 
     def done(self, run: str, positions: Sequence[int]) -> dict[int, int]:
         """The revisions in the run's property."""
-        kept = self._kept(run)
-        return {position: kept[position] for position in positions if kept[position : position + 1] not in ([], [None])}
+        kept = dict(enumerate(self._kept(run)))
+        return {position: revision for position in positions if (revision := kept.get(position)) is not None}
 
     def fit(self, schema: pa.Schema) -> bool:
         """Make the table and its namespace, or add columns in one commit."""
@@ -183,7 +176,8 @@ class IcebergSink:
         return ""
 
     def _kept(self, run: str) -> list[int | None]:
-        return [] if self._table is None else json.loads(self._table.properties.get(run, "[]"))
+        kept: list[int | None] = [] if self._table is None else json.loads(self._table.properties.get(run, "[]"))
+        return kept
 
     def _properties(self, change: TableCommit) -> dict[str, str]:
         """The run's property after a commit, and a name mapping if the table has none."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.codec import first_line
 from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
 from pipeline.sinks.stored_rows import SupportsWrite
 
@@ -163,11 +164,6 @@ def committing(url: str, refusals: tuple[type[Exception], ...]) -> Iterator[None
         raise SinkError(f"{url}: not committed ({text}). The same command continues.") from None
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
 def check_replaced(change: TableCommit, there: Collection[str], url: str) -> None:
     """Check that the files whose place a commit takes are in the table.
 
@@ -192,9 +188,10 @@ def check_faults(faults: Sequence[str], url: str) -> None:
                           "its own.")  # fmt: skip
 
 
+_NESTED = (pa.types.is_struct, pa.types.is_map, pa.types.is_list, pa.types.is_large_list)
 _PLAIN = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(),
           pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(), pa.date32(),
-          pa.timestamp("us"))  # fmt: skip
+          pa.timestamp("us"), pa.timestamp("us", "UTC"))  # fmt: skip
 
 
 def plain_columns(schema: pa.Schema, format: str, not_in_names: str = "") -> pa.Schema:
@@ -208,8 +205,9 @@ def plain_columns(schema: pa.Schema, format: str, not_in_names: str = "") -> pa.
     Raises:
         ConfigError: names the columns that cannot be held, and the remedy.
     """
-    names = [field.name for field in schema if not _is_named(field, frozenset(not_in_names))]
-    kinds = [f"{field.name}: {field.type}" for field in schema if not _is_held(field.type)]
+    schema = pa.schema([pa.field(field.name, _decoded(field.type)) for field in schema])
+    names = [field.name for field in schema if any(set(own.name) & set(not_in_names) for own in _fields(field))]
+    kinds = [f"{field.name}: {field.type}" for field in schema if not all(_is_held(own.type) for own in _fields(field))]
     if names or kinds:
         spaces = f", or names with one of {not_in_names!r}" if names else ""
         raise ConfigError(
@@ -217,27 +215,21 @@ def plain_columns(schema: pa.Schema, format: str, not_in_names: str = "") -> pa.
             f"times, durations, nanoseconds{spaces}). Rename or cast them in the input, or leave them out with "
             "columns=[...]; of a JSON schema, parse={parsed: {json: true}} writes JSON text."
         )
-    return pa.schema([pa.field(field.name, _decoded(field.type)) for field in schema])
+    return schema
 
 
-def _is_named(field: pa.Field, refused: frozenset[str]) -> bool:
-    """Whether a column and all fields in it have names that need no mapping."""
-    inside = [field.type.field(i) for i in range(field.type.num_fields)]
-    return not refused & set(field.name) and all(_is_named(own, refused) for own in inside)
+def _fields(field: pa.Field) -> Iterator[pa.Field]:
+    """A column and all fields in it."""
+    yield field
+    for at in range(field.type.num_fields):
+        yield from _fields(field.type.field(at))
 
 
 def _is_held(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_held(kind.value_type)
-    if pa.types.is_struct(kind):
-        return kind.num_fields > 0 and all(_is_held(field.type) for field in kind)
-    if pa.types.is_map(kind):
-        return _is_held(kind.key_type) and _is_held(kind.item_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _is_held(kind.value_type)
-    if pa.types.is_timestamp(kind):
-        return kind.unit == "us" and kind.tz in (None, "UTC")
-    return kind in _PLAIN or pa.types.is_decimal128(kind)
+    """Whether a type can be held, without the types in it."""
+    kind = _decoded(kind)
+    nested = any(is_kind(kind) for is_kind in _NESTED)
+    return (nested and kind.num_fields > 0) or kind in _PLAIN or pa.types.is_decimal128(kind)
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:
