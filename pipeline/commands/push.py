@@ -7,7 +7,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from pipeline.commit.committed_rows import PublishedPart, published_rows
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
+from pipeline.reporting.histogram import counts_of
 from pipeline.sinks.hub_card import CardFacts, RowStatistics, card_text
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage
@@ -160,39 +160,24 @@ def statistics_of(parts: Iterable[PublishedPart], prefix: str = "") -> RowStatis
     Raises:
         DamagedError: a file is missing or not as it was published.
     """
-    total = RowStatistics()
-    reasons: Counter[str] = Counter()
-    strategies: Counter[str] = Counter()
-    models: Counter[str] = Counter()
-    for part in parts:
-        for table in part.tables():
-            if not table.num_rows:
-                continue
-            total = _added(total, table, prefix)
-            reasons.update(_counts(table[f"{prefix}finish_reason"]))
-            strategies.update(_counts(table[f"{prefix}strategy"]))
-            models.update(_counts(table[f"{prefix}model"]))
-    failed = reasons[FinishReason.ERROR.value]
-    return replace(total, failed=failed, finish_reasons=dict(reasons), strategies=dict(strategies), models=dict(models))
+    longest, sums = 0, Counter[str]()
+    counts: dict[str, Counter[str]] = {name: Counter() for name in ("finish_reason", "strategy", "model")}
+    for table in (table for part in parts for table in part.tables()):
+        sums.update(_sums(table, prefix))
+        longest = max(longest, pc.max(table[f"{prefix}completion_tokens"]).as_py() or 0)
+        for name, count in counts.items():
+            count.update(counts_of(table[prefix + name]))
+    reasons, strategies, models = map(dict, counts.values())
+    failed = reasons.get(FinishReason.ERROR.value, 0)
+    return RowStatistics(**sums, longest=longest, failed=failed, finish_reasons=reasons, strategies=strategies,
+                         models=models)  # fmt: skip
 
 
-def _added(total: RowStatistics, table: pa.Table, prefix: str) -> RowStatistics:
-    completions = table[f"{prefix}completion_tokens"]
-    return replace(
-        total,
-        rows=total.rows + table.num_rows,
-        inputs=total.inputs + _sum(pc.equal(table[f"{prefix}sample_index"], 0)),
-        completion_tokens=total.completion_tokens + _sum(completions),
-        prompt_tokens=total.prompt_tokens + _sum(table[f"{prefix}prompt_tokens"]),
-        forwards=total.forwards + _sum(pc.struct_field(table[f"{prefix}stats"], "decode_forwards")),
-        longest=max(total.longest, pc.max(completions).as_py() or 0),
-    )
-
-
-def _sum(column: pa.ChunkedArray) -> int:
-    return pc.sum(column).as_py() or 0
-
-
-def _counts(column: pa.ChunkedArray) -> dict[str, int]:
-    pairs = (pair.as_py() for pair in pc.value_counts(column))
-    return {pair["values"]: pair["counts"] for pair in pairs if pair["values"] is not None}
+def _sums(table: pa.Table, prefix: str) -> dict[str, int]:
+    columns = {
+        "inputs": pc.equal(table[f"{prefix}sample_index"], 0),
+        "completion_tokens": table[f"{prefix}completion_tokens"],
+        "prompt_tokens": table[f"{prefix}prompt_tokens"],
+        "forwards": pc.struct_field(table[f"{prefix}stats"], "decode_forwards"),
+    }
+    return {"rows": table.num_rows, **{name: pc.sum(column).as_py() or 0 for name, column in columns.items()}}
