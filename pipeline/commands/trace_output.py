@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.cluster.batch_stage import BatchSource
-from pipeline.codec import CoreConfigError, SamplingParams
+from pipeline.codec import CoreConfigError
 from pipeline.commit.run_record import RunState
-from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
+from pipeline.fingerprint import config_of
 from pipeline.plan.job import Job, resolve_job
 from pipeline.prompts.model_files import smoothing_of
 from pipeline.storage.protocol import Storage
@@ -22,7 +22,7 @@ from pipeline.worker.row_traces import SPARE, Traced, rows_that_succeeded, trace
 _SETTINGS = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
              "system_prompt", "on_long_prompt", "column_prefix", "include_token_ids", "dtype", "sampling_columns",
              "chat_template_kwargs", "chat_template_kwargs_column", "special_tokens_in_text",
-             "generation_config")  # fmt: skip
+             "generation_config", "sampling", "engine")  # fmt: skip
 """Settings of a record that rows are made with. Rows of an output have their ids, whatever column these came from."""
 
 
@@ -65,25 +65,12 @@ def trace_output(
 
 def _job(storage: Storage, state: RunState, model: str, options: Mapping[str, Any] | None) -> Job:
     """The run as its record has it, over the columns of the output."""
-    settings = state.fingerprint
-    digest = str(settings["model"]).rpartition("@")[2]
-    own = {name: settings[name] for name in _SETTINGS if name in settings}
-    sampling = _under("sampling.", settings)
-    engine = {name: value for name, value in _under("engine.", settings).items() if "." not in name}
-    engine["streaming"] = _under("engine.streaming.", settings)
-    # A record has the flag, and the number of most likely tokens.
-    sampling["logprobs"] = sampling.pop("top_logprobs", 0) or sampling.get("logprobs", False)
+    digest = str(state.fingerprint["model"]).rpartition("@")[2]
+    settings = {name: value for name, value in state.fingerprint.items() if name.partition(".")[0] in _SETTINGS}
     try:
-        config = RunConfig.from_mapping({
-            "input": None, "output": storage.url, "model": model, **own, "engine": engine,
-            "sampling": SamplingParams(**sampling), "storage_options": dict(options or {}),
-        })  # fmt: skip
+        config = config_of(settings, input=None, output=storage.url, model=model, storage_options=dict(options or {}))
     except (CoreConfigError, TypeError) as error:
         raise ConfigError(f"{storage.url}: made by a version with other settings ({error}). Use that one.") from error
     config = replace(config, engine=replace(config.engine, smoothing=smoothing_of(config, digest)))
-    job = resolve_job(config, BatchSource(state.columns, settings.get("input_format", "rows")), storage)
+    job = resolve_job(config, BatchSource(state.columns, state.fingerprint.get("input_format", "rows")), storage)
     return Job(**{**job.__dict__, "model_digest": digest})
-
-
-def _under(prefix: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
