@@ -128,6 +128,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         _option("--input", "input", "Read this file, folder, glob, URL, or dataset of the hub.", metavar="PATH"),
         _option("--output", "output", "Write to this folder or URL; a second run continues there.", metavar="FOLDER"),
         _option("--model", "model", 'Use this model: a folder, a URL, a hub id, or "tiny" (shipped).', metavar="NAME"),
+        _option("--adapter", "adapter", "Add this LoRA adapter (peft's format) to its weights.", metavar="NAME"),
         _option("--mode", "mode", "If the output exists, continue it (the default), discard it, or stop.",
                 choices=MODES),
         _option("--limit", "limit", "Read at most this many rows.", type=int, metavar="ROWS"),

@@ -63,15 +63,18 @@ def _beside(config: RunConfig) -> Path:
 
 def _write(config: RunConfig, token_ids: list[list[int]], path: Path) -> tuple[int, int]:
     """Find and write the scales; how many channels are scaled, and how many there are."""
+    from wedlm_core.model.adapter import with_adapter
     from wedlm_core.model.checkpoint import read_checkpoint
     from wedlm_core.model.smoothing_files import save_smoothing, smooth_checkpoint
 
     dtype = config.engine.weight_dtype
     if dtype not in ("auto", *EXACT_WEIGHT_DTYPES):
         raise ConfigError(f"engine.weight_dtype={dtype!r}: only int8 and int4 are smoothed. Set one of them.")
+    model = resolved_model(config)
+    read = read_checkpoint(model.folder)
     found = smooth_checkpoint(
-        read_checkpoint(resolved_model(config).folder), token_ids, "int8" if dtype == "auto" else dtype,
-        head=config.engine.quantised_head,
+        read if model.adapter is None else with_adapter(read, model.adapter), token_ids,
+        "int8" if dtype == "auto" else dtype, head=config.engine.quantised_head,
     )  # fmt: skip
     try:
         save_smoothing(found, path)

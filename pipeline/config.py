@@ -74,7 +74,10 @@ class RunConfig:
         input_format: "openai-batch" for JSON Lines of OpenAI's batch API, whose bodies hold prompts and sampling
             parameters; "text" for text files, one prompt each; "rows" for any other table; "auto"
             recognises lines of that API where no setting names the prompts.
-        model: a folder, an fsspec URL, a hub id, or ``"tiny"`` (shipped). A job has no default: empty is an error.
+        model: a folder, an fsspec URL, a hub id, or ``"tiny"`` (shipped). A job has no default: empty is an error. A
+            mapping ``{path, adapter}`` sets ``adapter``, too.
+        adapter: a LoRA adapter of the model in peft's format: a folder, URL or hub id. It is added to the weights when
+            they are loaded.
         served_model_names: names of ``model`` that the bodies of an OpenAI batch may have, in addition to its own; "*"
             is any.
         revision: of a hub id.
@@ -172,6 +175,7 @@ class RunConfig:
     output: str
     input_format: Literal["auto", "rows", "openai-batch", "text"] = "auto"
     model: str = ""
+    adapter: str | None = None
     served_model_names: Sequence[str] = ()
     revision: str | None = None
     generation_config: Literal["auto", "off"] = "auto"
@@ -235,8 +239,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Check ranges and contradictions; fix the types of collections."""
-        for name, example in (("output", "out/"), ("model", "tiny")):
+        self._split_model()
+        for name, example in (("output", "out/"), ("model", "tiny"), ("adapter", "my-adapter/")):
             value = getattr(self, name)
+            if name == "adapter" and value is None:
+                continue
             _require(isinstance(value, (str, os.PathLike)), name, value, "a path, URL or name", f"Write {example!r}.")
             object.__setattr__(self, name, os.fspath(value))
         _require(isinstance(self.sampling_columns, Mapping), "sampling_columns", self.sampling_columns,
@@ -293,6 +300,16 @@ class RunConfig:
         _require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
                  "Map a parameter to a column, for example max_tokens: my_column.")  # fmt: skip
 
+    def _split_model(self) -> None:
+        """Take a mapping of model and adapter apart."""
+        given = self.model
+        if not isinstance(given, Mapping):
+            return
+        _require(set(given) == {"path", "adapter"} and self.adapter is None, "model", dict(given),
+                 "a name, or a mapping of path and adapter", "Write {path: ..., adapter: ...}.")  # fmt: skip
+        object.__setattr__(self, "model", given["path"])
+        object.__setattr__(self, "adapter", given["adapter"])
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle: a process that receives a configuration masks its credentials, too."""
         self.__dict__.update(state)
@@ -344,8 +361,8 @@ class RunConfig:
 
     @property
     def model_name(self) -> str:
-        """The model as it is written into outputs and records: without credentials."""
-        return redact_forms(self.model)
+        """The model, and its adapter, as they are written into outputs: without credentials."""
+        return redact_forms(self.model if self.adapter is None else f"{self.model} + {self.adapter}")
 
     @property
     def output_name(self) -> str:
@@ -519,7 +536,7 @@ _COUNTS = {
     "target_part_bytes": (1, "Give a count."), "max_engine_deaths": (0, "Use 3."), "max_row_deaths": (1, "Use 2."),
 }  # fmt: skip
 """The least value, and the remedy of a smaller one."""
-_URLS = ("input", "output", "model")
+_URLS = ("input", "output", "model", "adapter")
 _FLAGS = ("chat", "label_probabilities", "include_token_ids", "retry_failed", "repair", "report", "expect_autoscaling")
 _TEXTS = ("revision", "prompt_column", "messages_column", "token_ids_column", "turns_column", "tools_column",
           "chat_template_kwargs_column", "system_prompt", "id_column", "column_prefix", "accelerator_type")  # fmt: skip

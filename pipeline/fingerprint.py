@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from pipeline.codec import EXACT_WEIGHT_DTYPES, plain_params
+from pipeline.codec import EXACT_WEIGHT_DTYPES, plain_params, redact_forms
 from pipeline.config import RunConfig
 from pipeline.settings.plain_data import build
 
@@ -54,6 +54,7 @@ def fingerprint_fields(config: RunConfig) -> dict[str, Any]:
         **({} if config.input_format in ("auto", "rows") else {"input_format": config.input_format}),
         **({"parse": {name: parse.as_dict() for name, parse in config.parse.items()}} if config.parse else {}),
         **({} if config.task is None else {"task": config.task.as_dict()}),
+        **({} if config.adapter is None else {"adapter": redact_forms(config.adapter)}),
         "columns": None if config.columns is None else list(config.columns),
         "sampling_columns": dict(sorted(config.sampling_columns.items())),
     }

@@ -29,6 +29,7 @@ from wedlm_core.llm_inputs import (
 )
 from wedlm_core.llm_scoring import scorables_of, score_of
 from wedlm_core.model import Decoder
+from wedlm_core.model.adapter import resolve_adapter, with_adapter
 from wedlm_core.model.checkpoint import load_config, read_checkpoint
 from wedlm_core.model.generation_defaults import load_generation_defaults
 from wedlm_core.model.int4 import Int4Linear
@@ -47,7 +48,8 @@ __all__ = ["LLM", "Prompt"]
 logger = logging.getLogger(__name__)
 
 _ENGINE_FIELDS = tuple(f.name for f in fields(EngineConfig))
-_ARGUMENTS = ("model", "config", "device", "dtype", "revision", "storage_options", "generation_config", *_ENGINE_FIELDS)
+_ARGUMENTS = ("model", "adapter", "config", "device", "dtype", "revision", "storage_options", "generation_config",
+              *_ENGINE_FIELDS)  # fmt: skip
 
 
 class LLM:
@@ -55,6 +57,7 @@ class LLM:
 
     Args:
         model: ``"tiny"`` (shipped), a local folder, an fsspec URL (``s3://...``), or a hub id.
+        adapter: a LoRA adapter in peft's format, in any of these places, which is added to the weights.
         config: engine configuration.
         device: ``"auto"`` (CUDA if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` ...
         dtype: ``"auto"`` (float32 on CPU, bfloat16 on CUDA), ``"float32"``, ``"bfloat16"``, ``"float16"``.
@@ -74,6 +77,7 @@ class LLM:
         self,
         model: str,
         *,
+        adapter: str | None = None,
         config: EngineConfig | None = None,
         device: str = "auto",
         dtype: Literal["auto", "float32", "bfloat16", "float16"] | torch.dtype = "auto",
@@ -95,6 +99,7 @@ class LLM:
         check_weights_device(config or EngineConfig(), place)
         folder = resolve(model, revision=revision, storage_options=storage_options)
         self.name = model
+        own = None if adapter is None else resolve_adapter(adapter, storage_options)
         if config is not None:
             found = load_config(folder)
             found.check_length(config.max_model_len, redact_forms(str(model)))
@@ -104,7 +109,7 @@ class LLM:
         self._defaults = load_generation_defaults(folder, generation_config, vocab_size)
         if described := self._defaults.describe(SamplingParams()):
             logger.warning("model %r %s", redact_forms(str(model)), described)
-        decoder = _load_decoder(folder, config or EngineConfig(), self.tokenizer, place, dtype_of(dtype, place))
+        decoder = _load_decoder(folder, own, config or EngineConfig(), self.tokenizer, place, dtype_of(dtype, place))
         self.model_config = decoder.config
         described = f"{_count(_weights(decoder))} parameters, {_plain(decoder, config)}"
         self.engine = Engine(decoder, self.tokenizer, config, keep_weights=False)
@@ -335,18 +340,20 @@ class LLM:
 
 
 def _load_decoder(
-    folder: Path, config: EngineConfig, tokenizer: Tokenizer, device: torch.device, dtype: torch.dtype
-) -> Decoder:
+    folder: Path, adapter: Path | None, config: EngineConfig, tokenizer: Tokenizer, device: torch.device,
+    dtype: torch.dtype,
+) -> Decoder:  # fmt: skip
     weight_dtype, head = config.weight_dtype, config.quantised_head
     smoothing = None
     if config.smoothing != "off":
         found = read_checkpoint(folder)
+        found = found if adapter is None else with_adapter(found, adapter)
         smoothing = smoothing_of(
             config.smoothing, found, tokenizer.encode_batch, weight_dtype=weight_dtype, head=head, device=device
         )
     return load_model(
         folder, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=head, smoothing=smoothing,
-        packed=takes_panels(config, device, dtype),
+        packed=takes_panels(config, device, dtype), adapter=adapter,
     )  # fmt: skip
 
 

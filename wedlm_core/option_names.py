@@ -61,7 +61,7 @@ ENGINE_NAMES: Mapping[str, str] = {
 """Arguments of vLLM's ``LLM`` that ours does not have, and their counterparts."""
 
 CALL_NAMES: Mapping[str, str] = {
-    "lora_request": "Merge the adapter into the weights, and load that folder",
+    "lora_request": "Give adapter, the folder of a LoRA adapter, which is merged into the weights",
     "prompt_token_ids": 'Pass the ids as prompts, or {"prompt_token_ids": [...]}',
     "priority": "Requests are served in order of arrival",
     "chat_template": "Put the template into the model's folder, as chat_template.jinja",

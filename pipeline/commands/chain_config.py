@@ -30,7 +30,7 @@ _OF_ALL = (
 )  # fmt: skip
 """Settings of all stages together."""
 _OF_ACTORS = (
-    "model", "revision", "engine", "device", "dtype", "actors", "pools", "gpus_per_actor", "cpus_per_actor",
+    "model", "adapter", "revision", "engine", "device", "dtype", "actors", "pools", "gpus_per_actor", "cpus_per_actor",
     "accelerator_type", "resources_per_actor", "actors_per_node", "num_threads", "units_in_flight",
 )  # fmt: skip
 """Settings of actors. Stages with equal values run on the same ones."""

@@ -125,7 +125,7 @@ def _card(storage: Storage, manifest: Manifest, state: RunState, repo: str, lice
     parts = [part for publication in manifest.publications for part in published_rows(storage, publication)]
     statistics = statistics_of(parts, settings["column_prefix"])
     if state.derived is None:
-        models = [str(settings["model"]).rpartition("@")[0]]
+        models = [str(settings["model"]).rpartition("@")[0], *filter(None, (settings.get("adapter"),))]
         shown = {name: settings[f"sampling.{name}"] for name in _SHOWN} | {"seed": settings["seed"]}
     else:
         models = sorted(statistics.models)

@@ -26,7 +26,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import config_of, fingerprint_fields
 from pipeline.plan.job import Job, resolve_job
-from pipeline.prompts.model_files import check_model, folder_digest, resolved_model, smoothing_of
+from pipeline.prompts.model_files import check_model, resolved_model, smoothing_of
 from pipeline.prompts.tokenize import prepare_table
 from pipeline.sinks.staged import row_digests
 from pipeline.sources import Source
@@ -203,9 +203,10 @@ def _causes(state: RunState, config: RunConfig, storage: Storage, digest: str) -
     """Likely causes of differences, the surest first."""
     _, recorded = _recorded_model(state)
     if digest != recorded:
-        folder = resolved_model(config).folder
-        same = folder_digest(folder) == recorded.partition("+")[0]
-        what = "its smoothing is another one" if same else f"the files in {folder} are not those of the run"
+        resolved = resolved_model(config)
+        same = resolved.files_digest == recorded.partition("+")[0]
+        folders = " and ".join(map(str, filter(None, (resolved.folder, resolved.adapter))))
+        what = "its smoothing is another one" if same else f"the files in {folders} are not those of the run"
         return (f"model: {what} (digest {digest}, of the run {recorded})",)
     used, has = read_usage(storage, state.begun), "GPU" if uses_gpu() else "CPU"
     had = used.unit if used.priced else has

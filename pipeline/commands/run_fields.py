@@ -24,7 +24,8 @@ class RunFields(TypedDict, total=False):
     """
 
     input_format: Literal["auto", "rows", "openai-batch", "text"]
-    model: str | os.PathLike[str]
+    model: str | os.PathLike[str] | Mapping[str, str]
+    adapter: str | os.PathLike[str] | None
     served_model_names: Sequence[str]
     revision: str | None
     generation_config: Literal["auto", "off"]

@@ -175,10 +175,11 @@ def facts_of(storage: Storage, state: RunState, totals: Totals, aggregate: Aggre
     traced = load_traces(storage) or Traced()
     planned = totals.rows if state.scheduled else max(state.rows, totals.rows)
     settings = state.fingerprint
+    adapter = settings.get("adapter")
     done = totals.rows >= planned
     return Facts(
         output=redact(str(storage.url)),
-        model=redact(str(settings.get("model", "")).partition("@")[0]),
+        model=redact(" + ".join([str(settings.get("model", "")).partition("@")[0], *filter(None, [adapter])])),
         made=time.time(),
         version=VERSION,
         state=_state(totals, planned, done=done),

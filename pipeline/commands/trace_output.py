@@ -19,9 +19,9 @@ from pipeline.storage.protocol import Storage
 from pipeline.worker.load_engine import EngineLoader, load_engine
 from pipeline.worker.row_traces import SPARE, Traced, rows_that_succeeded, trace_rows
 
-_SETTINGS = ("seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template", "tools_column", "chat",
-             "system_prompt", "on_long_prompt", "column_prefix", "include_token_ids", "dtype", "sampling_columns",
-             "chat_template_kwargs", "chat_template_kwargs_column", "special_tokens_in_text",
+_SETTINGS = ("adapter", "seed", "prompt_column", "messages_column", "token_ids_column", "prompt_template",
+             "tools_column", "chat", "system_prompt", "on_long_prompt", "column_prefix", "include_token_ids", "dtype",
+             "sampling_columns", "chat_template_kwargs", "chat_template_kwargs_column", "special_tokens_in_text",
              "generation_config", "sampling", "engine")  # fmt: skip
 """Settings of a record that rows are made with. Rows of an output have their ids, whatever column these came from."""
 

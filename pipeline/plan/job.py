@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from pipeline.codec import explain
+from pipeline.codec import explain, redact_forms
 from pipeline.commit.part_files import OutputTables, Rows
 from pipeline.commit.retries import Retry
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
@@ -278,7 +278,7 @@ def new_run_record(
         fingerprint={
             **fingerprint_fields(config),
             **_model_params(job),
-            "model": f"{config.model_name}@{model_digest}",
+            "model": f"{redact_forms(config.model)}@{model_digest}",
         },
         unit_rows=config.resolved_unit_rows(),
         files={file.key: FileIdentity(digest=file.digest, stamp=file.stamp) for file in job.source.files},

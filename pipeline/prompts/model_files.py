@@ -17,6 +17,7 @@ from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import WITHOUT_MASKS
 from wedlm_core.file_digest import file_digest
 from wedlm_core.host_memory import available_memory, pool_bytes
+from wedlm_core.model.adapter import resolve_adapter, with_adapter
 from wedlm_core.model.checkpoint import Checkpoint, how_to_convert, load_config, read_checkpoint, read_json
 from wedlm_core.model.generation_defaults import GenerationDefaults, load_generation_defaults
 from wedlm_core.model.memory import WEIGHT_DTYPES, kv_bytes_per_token, weight_bytes
@@ -31,9 +32,11 @@ class ResolvedModel:
 
     Attributes:
         folder: with the files; they were downloaded if necessary.
+        adapter: the same of its adapter, if it has one.
     """
 
     folder: Path
+    adapter: Path | None = None
 
     @functools.cached_property
     def config(self) -> ModelConfig:
@@ -67,8 +70,14 @@ class ResolvedModel:
         """Hash of configuration, tokenizer and weights, and of their smoothing (of large files: size and samples)."""
         if smoothing not in self._digests:
             own = smoothing_digest(smoothing, self.folder)
-            self._digests[smoothing] = f"{folder_digest(self.folder)}+{own}" if own else folder_digest(self.folder)
+            self._digests[smoothing] = f"{self.files_digest}+{own}" if own else self.files_digest
         return self._digests[smoothing]
+
+    @property
+    def files_digest(self) -> str:
+        """:meth:`digest` without smoothing."""
+        own = folder_digest(self.folder)
+        return own if self.adapter is None else f"{own}-{folder_digest(self.adapter)}"
 
     def generation_defaults(self, setting: str) -> GenerationDefaults:
         """Sampling parameters that the model brings, unless ``setting`` is "off".
@@ -93,12 +102,14 @@ def resolved_model(config: RunConfig) -> ResolvedModel:
             'model not given. Name a folder, a URL or a hub id ("tiny" is the small model that is shipped).'
         )
     options = json.dumps(dict(config.storage_options), sort_keys=True, default=str)
-    return _resolved(config.model, config.revision, options)
+    return _resolved(config.model, config.adapter, config.revision, options)
 
 
 @functools.lru_cache(maxsize=4)
-def _resolved(model: str, revision: str | None, options: str) -> ResolvedModel:
-    return ResolvedModel(resolve(model, revision, json.loads(options) or None))
+def _resolved(model: str, adapter: str | None, revision: str | None, options: str) -> ResolvedModel:
+    given = json.loads(options) or None
+    folder = resolve(model, revision, given)
+    return ResolvedModel(folder, None if adapter is None else resolve_adapter(adapter, given))
 
 
 def smoothing_of(config: RunConfig, digest: str) -> str:
@@ -110,8 +121,9 @@ def smoothing_of(config: RunConfig, digest: str) -> str:
         ConfigError: it was a file outside of the folder of the weights.
     """
     model, _, own = digest.partition("+")
-    folder = resolved_model(config).folder
-    if not own or folder_digest(folder) != model:
+    resolved = resolved_model(config)
+    folder = resolved.folder
+    if not own or resolved.files_digest != model:
         return "off"
     for setting in ("sample", "model"):
         if smoothing_digest(setting, folder) == own:
@@ -161,7 +173,8 @@ def check_model(config: RunConfig) -> Checkpoint:
             positions than ``max_model_len``, or its layers do not fit ``weight_dtype``; it has no tokenizer; or the
             run wants a chat template and the tokenizer has none.
     """
-    check_reachable(config.model, config.storage_options, "model", ConfigError)
+    for name in ("model", "adapter"):
+        check_reachable(getattr(config, name) or "", config.storage_options, name, ConfigError)
     _resolved.cache_clear()  # its files may be others than at the last run of this process
     folder = resolved_model(config).folder
     if not (folder / "tokenizer.json").is_file():
@@ -169,7 +182,8 @@ def check_model(config: RunConfig) -> Checkpoint:
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"model={config.model!r}: {folder} has no weights (*.safetensors). {how_to_convert(folder)}")
     _check_smoothing(config, folder)
-    found = read_checkpoint(folder)
+    found, adapter = read_checkpoint(folder), resolved_model(config).adapter
+    found = found if adapter is None else with_adapter(found, adapter)
     found.config.check_length(config.engine.max_model_len, config.model_name, "engine.max_model_len")
     found.config.check_weight_dtype(config.engine.weight_dtype)
     if config.chat or any(name is not None for name in _of_chats(config)):

@@ -67,6 +67,7 @@ def load_engine(job: Job, num_threads: int | None) -> EngineLike:
         with stage("model loaded"):
             llm = LLM(
                 config.model,
+                adapter=config.adapter,
                 config=config.actor_engine,
                 device=config.device,
                 dtype=config.dtype,  # type: ignore[arg-type]

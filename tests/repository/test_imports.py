@@ -149,6 +149,7 @@ TORCH_FREE_CORE = (
     "wedlm_core.json_pointer",
     "wedlm_core.kernels.cpu.kept",
     "wedlm_core.messages",
+    "wedlm_core.model.adapter",
     "wedlm_core.model.checkpoint",
     "wedlm_core.model.generation_defaults",
     "wedlm_core.model.checkpoint",

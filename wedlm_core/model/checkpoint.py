@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from safetensors import SafetensorError, safe_open
 
@@ -26,8 +26,8 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _SHOWN = 3  # names of absent files in a message
 
 
-def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
-    """The JSON object in ``path``; empty if an optional file is absent.
+def read_json(path: Path, *, required: bool = False, what: str = "model") -> dict[str, Any]:
+    """The JSON object in ``path``; empty if an optional file is absent. ``what``: the file's name in the error.
 
     Raises:
         WeightsError: a required file is absent, or the file is not a JSON object.
@@ -37,12 +37,12 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
     except FileNotFoundError as error:
         if not required:
             return {}
-        raise WeightsError(explain("model", str(path), "this file is required", "Give a complete folder.")) from error
+        raise WeightsError(explain(what, str(path), "this file is required", "Give a complete folder.")) from error
     except (ValueError, OSError, RecursionError) as error:
         reason = f"not readable JSON ({first_line(error)})"
-        raise WeightsError(explain("model", str(path), reason, "Download it again.")) from error
+        raise WeightsError(explain(what, str(path), reason, "Download it again.")) from error
     if not isinstance(value, dict):
-        raise WeightsError(explain("model", str(path), "a JSON object is expected", "Download it again."))
+        raise WeightsError(explain(what, str(path), "a JSON object is expected", "Download it again."))
     return value
 
 
@@ -130,16 +130,30 @@ def _file_within(folder: Path, name: str) -> Path:
 
 _DERIVED = "rotary_emb.inv_freq"  # some old checkpoints store this; it follows from the configuration
 _LISTED = 5  # most problems listed per kind; the rest is counted
-_FLOATS = ("F64", "F32", "F16", "BF16")
+FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+class Merges(Protocol):
+    """A change of weights, see :class:`wedlm_core.model.adapter.Adapter`."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Its files."""
+        ...
+
+    def merged(self, name: str, start: int, rows_RI: Any) -> Any:
+        """Rows of a weight with their change."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checked folder: its configuration, and the file of each tensor."""
+    """A checked folder: its configuration, the file of each tensor, and a change of them."""
 
     folder: Path
     config: ModelConfig
     files: Mapping[str, Path]
+    adapter: Merges | None = None
 
 
 def read_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
@@ -190,21 +204,22 @@ def _check_tensors(folder: Path, config: ModelConfig, files: Mapping[str, Path])
                 shape, kind = found.get_shape(), found.get_dtype()
                 if tuple(shape) != expected[name].shape:
                     problems.append(f"misshapen {name}: {shape}, needs {list(expected[name].shape)}")
-                if kind not in _FLOATS:
-                    problems.append(f"wrong kind {name}: {kind}, needs one of {_FLOATS} (quantised files are not read)")
+                if kind not in FLOATS:
+                    problems.append(f"wrong kind {name}: {kind}, needs one of {FLOATS} (quantised files are not read)")
     if problems:
         refuse_tensors(folder, problems)
 
 
-def refuse_tensors(folder: Path, problems: list[str]) -> NoReturn:
-    """Raise WeightsError with these problems (each begins with its kind), some of each kind."""
+def refuse_tensors(folder: Path, problems: list[str], message: str = "") -> NoReturn:
+    """Raise WeightsError with these problems (each begins with its kind), some of each kind, after a message."""
     lines = []
     for kind, found in groupby(problems, key=lambda problem: problem.split()[0]):
         own = list(found)
         lines += own[:_LISTED] + ([f"and {len(own) - _LISTED} more {kind}"] if len(own) > _LISTED else [])
     listing = "".join(f"\n  {line}" for line in lines)
-    raise WeightsError(f"model={str(folder)!r}: the tensors are not those that config.json describes. "
-                       f"Correct config.json or convert the checkpoint.{listing}")  # fmt: skip
+    message = message or (f"model={str(folder)!r}: the tensors are not those that config.json describes. "
+                          "Correct config.json or convert the checkpoint.")  # fmt: skip
+    raise WeightsError(f"{message}{listing}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from wedlm_core.config import ModelConfig
 from wedlm_core.devices import on_device
 from wedlm_core.kernels.rounding import rounded
-from wedlm_core.model.checkpoint import TensorPlace, opened
+from wedlm_core.model.checkpoint import Merges, TensorPlace, opened
 from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.int8 import Int8Embedding
 from wedlm_core.model.quantised import EXACT_DTYPES, prepare_exact
@@ -114,6 +114,7 @@ def place(
     *,
     workers: int | None = None,
     smoothing: Smoothing | None = None,
+    adapter: Merges | None = None,
 ) -> None:
     """Fill the model's parameters from the files, cast to their dtype, tensor by tensor.
 
@@ -123,6 +124,7 @@ def place(
         model: the decoder to fill, or a part of one; its parameters are on one device.
         workers: number of threads; None takes the number of cores, at most 8.
         smoothing: folded into the parameters.
+        adapter: added to the weights before.
     """
     device = next(model.parameters()).device
     most = min(PIECE_BYTES, _HOST_PIECE_BYTES) if device.type == "cpu" else PIECE_BYTES
@@ -135,6 +137,8 @@ def place(
                 for piece in own:
                     tensor = expected[piece.name]
                     rows, start = handle.get_slice(piece.name)[piece.start : piece.stop], tensor.start + piece.start
+                    if adapter is not None:
+                        rows = adapter.merged(piece.name, piece.start, rows)
                     if smoothing is not None:
                         rows = smoothing.folded(tensor.parameter, start, rows)
                     _put(model, tensor.parameter, start, rows)

@@ -128,6 +128,7 @@ def _key(found: Checkpoint, weight_dtype: str, head: bool) -> str:
     digest.update(json.dumps(found.config.to_hf(), sort_keys=True).encode())
     for module in ("smoothing_search.py", "int8.py", "int4.py"):
         digest.update((Path(__file__).parent / module).read_bytes())
-    for path in sorted({*found.files.values(), found.folder / "tokenizer.json"}):
+    adapter = () if found.adapter is None else found.adapter.files
+    for path in (*sorted({*found.files.values(), found.folder / "tokenizer.json"}), *adapter):
         digest.update(file_digest(path).encode())
     return digest.hexdigest()

@@ -106,7 +106,7 @@ def _fill(found: Checkpoint, module: nn.Module, prefix: str) -> None:
         for name, each in expected_tensors(found.config).items()
         if each.parameter.startswith(prefix)
     }
-    place({name: found.files[name] for name in own}, own, module)
+    place({name: found.files[name] for name in own}, own, module, adapter=found.adapter)
 
 
 def _head_problem(found: Checkpoint, x_TD: Tensor) -> tuple[Tensor, nn.Linear]:

@@ -31,6 +31,9 @@ def resolve(
     model: str | os.PathLike[str],
     revision: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    *,
+    setting: str = "model",
+    needs: str = "config.json",
 ) -> Path:
     """The local folder with the ``config.json``, weights and tokenizer of ``model``.
 
@@ -40,13 +43,15 @@ def resolve(
         revision: branch, tag or commit; hub ids only.
         storage_options: keyword arguments of the fsspec file system; URLs only. Secrets by reference, see
             :mod:`wedlm_core.references`.
+        setting: the name of ``model`` in errors.
+        needs: a file that the folder has to have.
 
     Raises:
         WeightsError: there is no usable model; the message has the remedy.
         ConfigError: a name is not valid text, or ``revision`` is given for something other than a hub id.
     """
     given = os.fspath(model) if isinstance(model, os.PathLike) else model
-    name = _text("model", given, "Give a folder, URL or hub id.")
+    name = _text(setting, given, "Give a folder, URL or hub id.")
     if revision is not None:
         _text("revision", revision, "Give a branch, tag or commit.")
     if storage_options is not None and not isinstance(storage_options, Mapping):
@@ -56,16 +61,16 @@ def resolve(
     is_local = name == "tiny" or (not is_url and folder.is_dir()) or name.startswith("file://")
     if revision is not None and (is_local or is_url):
         raise ConfigError(
-            explain("revision", revision, f"only hub ids have revisions, and model={name!r} is not one", "Drop it.")
+            explain("revision", revision, f"only hub ids have revisions, and {setting}={name!r} is not one", "Drop it.")
         )
     if is_local:
-        return _checked(folder, name)
+        return _checked(folder, name, setting, needs)
     if is_url:
         keep_url_credentials(name)
-        return _checked(_download(name, resolved(storage_options or {})), name)
+        return _checked(_download(name, resolved(storage_options or {}), setting), name, setting, needs)
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise WeightsError(explain("model", name, "no such folder", "Check the path (relative to the working folder)."))
-    return _checked(_from_hub(name, revision), name)
+        raise WeightsError(explain(setting, name, "no such folder", "Check the path (relative to the working folder)."))
+    return _checked(_from_hub(name, revision, setting), name, setting, needs)
 
 
 def _text(name: str, value: object, remedy: str) -> str:
@@ -81,13 +86,11 @@ def cache_root() -> Path:
     return user_cache("wedlm-batch")
 
 
-def _checked(folder: Path, name: str) -> Path:
+def _checked(folder: Path, name: str, setting: str, needs: str) -> Path:
     if not folder.is_dir():
-        raise WeightsError(explain("model", name, f"{folder} is not a folder", "Check the path."))
-    if not (folder / "config.json").is_file():
-        raise WeightsError(
-            explain("model", name, f"{folder} has no config.json", "Give a folder in Hugging Face layout.")
-        )
+        raise WeightsError(explain(setting, name, f"{folder} is not a folder", "Check the path."))
+    if not (folder / needs).is_file():
+        raise WeightsError(explain(setting, name, f"{folder} has no {needs}", "Give a folder in Hugging Face layout."))
     return folder
 
 
@@ -106,7 +109,7 @@ def _snapshot(name: str, revision: str | None) -> str:
         return str(load(cache_dir=writable_folder(wanted, "HF_HOME")))
 
 
-def _from_hub(name: str, revision: str | None) -> Path:
+def _from_hub(name: str, revision: str | None, setting: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
@@ -114,10 +117,10 @@ def _from_hub(name: str, revision: str | None) -> Path:
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         reason = f"neither a local folder nor loadable from the hub ({type(error).__name__}: {first_line(error)})"
         remedy = "Check the name and revision; offline, give a local folder or fill the hub's cache beforehand."
-        raise WeightsError(explain("model", name, reason, remedy)) from error
+        raise WeightsError(explain(setting, name, reason, remedy)) from error
 
 
-def _download(url: str, options: dict[str, Any]) -> Path:
+def _download(url: str, options: dict[str, Any], setting: str) -> Path:
     """Copy the model files under ``url`` into the cache, unless this content is there already."""
     import fsspec
 
@@ -125,7 +128,7 @@ def _download(url: str, options: dict[str, Any]) -> Path:
         fs, root = fsspec.core.url_to_fs(url, **options)
         files = model_files(fs, root)
         if not files:
-            raise WeightsError(explain("model", url, "no model files there", f"It needs some of {MODEL_FILES}."))
+            raise WeightsError(explain(setting, url, "no model files there", f"It needs some of {MODEL_FILES}."))
         key = content_key(fs, url, files)
         if is_whole(kept := cache_root() / "models" / key):  # it may be a folder that was filled beforehand
             return kept
@@ -137,4 +140,4 @@ def _download(url: str, options: dict[str, Any]) -> Path:
         remedy = "Check the URL, credentials and storage_options, and that its fsspec package is installed."
         # The exception is chained only if its message quotes no credentials.
         cause = error if redact(str(error)) == str(error) else None
-        raise WeightsError(explain("model", url, reason, remedy)) from cause
+        raise WeightsError(explain(setting, url, reason, remedy)) from cause

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
+from wedlm_core.model.adapter import with_adapter
 from wedlm_core.model.checkpoint import (
     INDEX_FILE,
     SINGLE_FILE,
@@ -47,6 +48,7 @@ def load_model(
     quantised_head: bool = True,
     smoothing: Smoothing | None = None,
     packed: bool = False,
+    adapter: Path | None = None,
 ) -> Decoder:
     """Build the decoder of a checkpoint folder, in evaluation mode, without gradients.
 
@@ -65,6 +67,7 @@ def load_model(
         smoothing: folded into the weights before they are rounded.
         packed: pack the weights for an engine while they are read, if this CPU's kernels use panels. Weights are in
             memory once, and only such an engine can use the model. Elsewhere it changes nothing.
+        adapter: folder of a LoRA adapter in peft's format, which is added to the weights.
 
     Raises:
         ConfigError: ``weight_dtype`` does not fit the model.
@@ -72,6 +75,7 @@ def load_model(
             One message lists all of them.
     """
     found = read_checkpoint(folder)
+    found = found if adapter is None else with_adapter(found, adapter)
     with on_device(torch.device(device)):
         exact = weight_dtype in EXACT_DTYPES
 
@@ -79,7 +83,8 @@ def load_model(
             found.config, device=device, dtype=dtype, weight_dtype=weight_dtype, quantised_head=quantised_head,
             packed=packed and torch.device(device).type == "cpu",
         )  # fmt: skip
-        place(found.files, expected_tensors(found.config), model, workers=workers, smoothing=smoothing)
+        place(found.files, expected_tensors(found.config), model, workers=workers, smoothing=smoothing,
+              adapter=found.adapter)  # fmt: skip
         _check_tied_head(found, model)
         model.set_max_positions(max_positions or found.config.max_position_embeddings)
     return model if exact else quantise(model, weight_dtype)
