@@ -101,7 +101,7 @@ def with_adapter(found: Checkpoint, folder: Path) -> Checkpoint:
     raw = read_json(folder / CONFIG_FILE, required=True, what="adapter")
     _check_settings(raw)
     expected = expected_tensors(found.config)
-    modules = [name.removesuffix(".weight") for name in expected if name.endswith(("proj.weight", "lm_head.weight"))]
+    modules = [name.removesuffix(".weight") for name in expected if name.endswith("proj.weight")]
     ranks = {module: _value(module, raw, "rank_pattern", "r") for module in modules if _is_target(module, raw)}
     if not ranks:
         rule = f"the model has {sorted({module.rpartition('.')[2] for module in modules})}"
@@ -131,20 +131,19 @@ def _check_settings(raw: Mapping[str, Any]) -> None:
 
 
 def _is_target(module: str, raw: Mapping[str, Any]) -> bool:
-    """Whether peft adapts a module; ``module``: its name in the model."""
+    """Whether peft adapts a module of a layer; ``module``: its name in the model."""
+    targets, layers = raw.get("target_modules"), raw.get("layers_to_transform")
     if _is_named(module, raw, "exclude_modules") or not _is_named(module, raw, "target_modules"):
         return False
-    layers = raw.get("layers_to_transform")
-    if layers in (None, []) or isinstance(raw["target_modules"], str):
+    if layers in (None, []) or isinstance(targets, str) or (targets and module in targets):
         return True
-    found = re.match(r"model\.layers\.(\d+)\.", module)
-    return found is not None and int(found[1]) in (layers if isinstance(layers, list) else [layers])
+    return int(module.split(".")[2]) in (layers if isinstance(layers, list) else [layers])
 
 
 def _is_named(module: str, raw: Mapping[str, Any], setting: str) -> bool:
     names = raw.get(setting) or []
     if isinstance(names, str):
-        return module != "lm_head" if names == "all-linear" else _matches(names, module, setting)
+        return names == "all-linear" or _matches(names, module, setting)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise _refused(setting, names, "a list of names, or a regular expression", "Correct it.")
     return any(module == name or module.endswith(f".{name}") for name in names)

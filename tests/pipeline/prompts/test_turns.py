@@ -20,6 +20,8 @@ from testing.engine.models import TEMPLATE
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 LATEST = TEMPLATE.replace("{{ m.content }}", "{{ m.content if loop.last else '...' }}")
 """A template that rewrites earlier messages."""
+MIDDLE = TEMPLATE.replace("{{ m.content }}", "{{ '...' if messages | length == 3 and loop.last else m.content }}")
+"""A template whose second prompt alone differs."""
 OPENED = TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
 
 
@@ -60,7 +62,13 @@ def test_pieces_and_answers_together_are_the_prompts_of_the_template(
 
 
 @pytest.mark.parametrize(
-    ("template", "rule"), [(LATEST, "changes the text before it"), (OPENED, "opens the reasoning"), ("a", "changes")]
+    ("template", "rule"),
+    [
+        (LATEST, "changes the text"),
+        (MIDDLE, "changes the text"),
+        (OPENED, "opens the reasoning"),
+        ("a", "changes"),
+    ],
 )
 def test_a_template_that_cannot_be_cut_ends_the_job_before_it_begins(
     qwen3_folder: Path, tmp_path: Path, template: str, rule: str

@@ -66,6 +66,27 @@ def test_each_turn_follows_the_history_and_the_answer(config: RunConfig) -> None
     assert whole.stats.generated_tokens == sum(len(own.token_ids) for own in whole.turns)
 
 
+class Notes(FakeEngine):
+    """An engine of one slot that notes the order of its requests."""
+
+    def __init__(self) -> None:
+        super().__init__(slots=1)
+        self.order: list[str] = []
+
+    def add(self, request: Request) -> None:
+        self.order.append(request.request_id)
+        super().add(request)
+
+
+def test_begun_conversations_are_before_new_rows(config: RunConfig) -> None:
+    engine = Notes()
+    thread = EngineThread(engine, slots=1)
+    others = [replace(requests(config)[1], request_id=f"later {i}") for i in range(9)]
+    thread.submit([requests(config)[0], *others]).result(timeout=20)
+    thread.close()
+    assert max(place for place, name in enumerate(engine.order) if name == "0") < 3 * 3, "and not after all others"
+
+
 def test_a_turn_that_the_engine_refuses_fails_its_conversation_alone(config: RunConfig) -> None:
     thread = EngineThread(FakeEngine())
     found = thread.submit(requests(config, third=BANNED_TOKEN)).result(timeout=20)
