@@ -39,13 +39,14 @@ def attention(scene: Scene) -> Report:
             slowest = max(slowest, seconds)
             rows.append({"backend": label + " (auto)" * (name == chosen), **row, "note": why})
             print(*rows[-1].values(), sep=" | ", flush=True)
+    rows += [] if scene.device.type == "cpu" else [_rotation(scene, count) for count in (1, 64, 1024)]
     flash = "is installed" if importlib.util.find_spec("flash_attn") else "is absent here"
     notes = (
         f'"auto" means `{chosen}` for {scale.dtype} here. The package flash-attn {flash}. One layer of '
         f"{scale.config.num_attention_heads} query and {scale.config.num_key_value_heads} KV heads of "
         f"{scale.config.head_dim}; pages in random order; `plan` is not timed. Medians of 20 replays of a CUDA "
         "graph; slow ones run eagerly, 3 times (lowest-highest). KV bytes count each sequence's keys and values "
-        "once."
+        "once. Rotation: norm and rotation of heads and the write of KV, in one kernel or in two."
     )
     return Report(title="Attention backends", notes=notes, rows=rows, facts={"auto": chosen})
 
@@ -135,6 +136,33 @@ def _time(
     return device_seconds(
         attend if slow else replayed(attend, device), device, repeats=3 if slow else 20, warm=1 if slow else 3
     )
+
+
+def _rotation(scene: Scene, count: int) -> dict[str, Any]:
+    """The row of the kernel in front of attention, which writes keys and values, and of the two that it replaces."""
+    from wedlm_core.kernels.gpu.layer_gpu import Rotation, norm_rope, norm_rope_write
+
+    config, device = replace(scene.scale.config, num_hidden_layers=1), scene.device
+    heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device).to(scene.scale.dtype)
+
+    pool = KVPool(config, count, EngineConfig().page_size, device=device, dtype=scene.scale.dtype)
+    entry_T, qkv_TC = torch.arange(count, device=device), some(count, (heads + 2 * kv_heads) * dim)
+    rotation = Rotation(
+        position_T=entry_T, cos=some(count, dim // 2), sin=some(count, dim // 2), weights=(some(dim), some(dim)),
+        eps=1e-6, heads=heads, kv_heads=kv_heads, head_dim=dim,
+    )  # fmt: skip
+
+    def two() -> None:
+        pool.write_entries_gpu(0, entry_T, *norm_rope(qkv_TC, rotation)[1:])
+
+    def one() -> None:
+        norm_rope_write(qkv_TC, rotation, *pool.held(0), entry_T)
+
+    times = [device_seconds(replayed(work, device), device).text(1e-6) for work in (one, two)]
+    return {"backend": "rotation", "shape": f"{count} rows", "us": times[0], "note": f"two kernels: {times[1]}"}
 
 
 def _short(error: Exception) -> str:

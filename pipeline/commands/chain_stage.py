@@ -12,7 +12,7 @@ from pipeline import layout
 from pipeline.commands.begin import Begun, begin, prepare_output
 from pipeline.commands.chain_config import ChainConfig, FilterStage
 from pipeline.commands.filter import FilterResult, filter_on
-from pipeline.commands.filter_source import FilteredOutput, open_filtered
+from pipeline.commands.published_output import PublishedOutput, open_published
 from pipeline.commands.run_checks import check_input, spooled
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
@@ -267,7 +267,7 @@ def run_filters(
     """
     results: dict[str, FilterResult] = {}
     for own in filters:
-        opened, storage = open_filtered(source), open_storage(own.run.output, layout.SCRATCH, options)
+        opened, storage = open_published(source), open_storage(own.run.output, layout.SCRATCH, options)
         run = replace(own.run, input=source.url, output_format=opened.format)  # type: ignore[arg-type]  # any of them
         with naming(own.name):
             results[own.name] = filter_on(opened, storage, own.filter, _anew(opened, storage, run), options)
@@ -275,7 +275,7 @@ def run_filters(
     return results
 
 
-def _anew(source: FilteredOutput, storage: Storage, run: RunConfig) -> RunConfig:
+def _anew(source: PublishedOutput, storage: Storage, run: RunConfig) -> RunConfig:
     """The same, or with ``mode="new"`` if the output there was made of other rows."""
     state = RunState.load(storage)
     if state is None or state.derived is None:

@@ -135,14 +135,11 @@ def result_lines(
 
 
 def _batch_run(output: str | os.PathLike[str], options: Mapping[str, Any] | None) -> RunState:
-    state = RunState.load(open_storage(output, layout.SCRATCH, options))
-    name = plain_name(output)
-    if state is None:
-        raise OutputError(f"{name}: no run was begun there. Check the path.")
+    state = RunState.load_begun(open_storage(output, layout.SCRATCH, options))
     if state.fingerprint.get("input_format") != OpenAIBatchSource.input_format:
         raise OutputError(
-            f"{name}: its input was no OpenAI batch, so its rows answer no requests. The published files are plain "
-            "tables that any reader opens."
+            f"{plain_name(output)}: its input was no OpenAI batch, so its rows answer no requests. The published files "
+            "are plain tables that any reader opens."
         )
     return state
 

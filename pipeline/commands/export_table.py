@@ -17,16 +17,15 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.codec import redact
+from pipeline.commands.published_output import PublishedOutput, open_published
 from pipeline.commit.committed_rows import PublishedPart, published_rows
-from pipeline.commit.manifest import Manifest, Publication
+from pipeline.commit.manifest import Publication
 from pipeline.commit.part_files import PartRecord
 from pipeline.commit.repair import published
-from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, OutputError, SinkError
 from pipeline.sinks.stored_rows import SupportsWrite, check_object
 from pipeline.sinks.table_sink import ConflictError, TableCommit, TableFile, TableSink, open_sink
 from pipeline.storage.open import open_storage
-from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import lies_inside, plain_name
 
 _ATTEMPTS = 20
@@ -84,8 +83,7 @@ def export_table(
             raise ConfigError(f"to={redact(name)!r} lies inside the output, which readers list. Write elsewhere.")
         options = storage_options if to_storage_options is None else to_storage_options
         to = open_sink(format, name, options or {}, table_options or {})
-    source = open_storage(output, layout.SCRATCH, storage_options)
-    committed = _bring_up(source, to, append=append)
+    committed = _bring_up(open_published(open_storage(output, layout.SCRATCH, storage_options)), to, append=append)
     return TableExported(
         table=redact(to.url),
         version=to.version,
@@ -94,15 +92,15 @@ def export_table(
     )
 
 
-def _bring_up(source: Storage, sink: TableSink, *, append: bool) -> list[Publication]:
+def _bring_up(found: PublishedOutput, sink: TableSink, *, append: bool) -> list[Publication]:
     """Commit all visible publications that the table does not have; returns them."""
-    manifest, run = _published(source)
+    run = _run_name(found)
     committed: list[Publication] = []
     conflicts = 0
-    while change := _next(source, manifest, run, sink, append=append):
+    while change := _next(found, run, sink, append=append):
         try:
             # After a commit of its own: another may have come in between.
-            if sink.fit(manifest.widest.schema):
+            if sink.fit(found.schema):
                 continue
             sink.commit(change)
         except ConflictError as error:
@@ -110,36 +108,33 @@ def _bring_up(source: Storage, sink: TableSink, *, append: bool) -> list[Publica
             if conflicts == _ATTEMPTS:
                 raise SinkError(f"{error}. Others commit all the time; the same command continues.") from None
             continue
-        committed += [own for own in manifest.publications if own.position == change.position]
+        committed += [own for own in found.manifest.publications if own.position == change.position]
         conflicts = 0
     return committed
 
 
-def _published(source: Storage) -> tuple[Manifest, str]:
-    """The publications, and the name of the output in tables: that of its first publication, wherever it is moved to.
+def _run_name(found: PublishedOutput) -> str:
+    """The name of an output in tables: that of its first publication, wherever it is moved to.
 
     Raises:
-        ConfigError: they are not Parquet.
-        OutputError: there are none.
+        ConfigError: its files are not Parquet.
     """
-    manifest, state = Manifest.load(source), RunState.load(source)
-    if state is None or not manifest.decided:
-        raise OutputError(f"{source.url}: nothing is published there. Run `wedlm-batch generate` to its end first.")
-    first = min(manifest.decided, key=lambda publication: publication.number)
+    first = min(found.manifest.decided, key=lambda publication: publication.number)
     if first.format != "parquet":
         raise ConfigError(f"output_format={first.format!r}: tables take Parquet files. Generate to "
                           'output_format="parquet".')  # fmt: skip
-    named = f"{state.fingerprint_hash}\x1f{state.begun}\x1f{first.number}\x1f{first.units.sha256}"
-    return manifest, f"wedlm-{hashlib.blake2b(named.encode(), digest_size=8).hexdigest()}"
+    named = f"{found.state.fingerprint_hash}\x1f{found.state.begun}\x1f{first.number}\x1f{first.units.sha256}"
+    return f"wedlm-{hashlib.blake2b(named.encode(), digest_size=8).hexdigest()}"
 
 
-def _next(source: Storage, manifest: Manifest, run: str, sink: TableSink, *, append: bool) -> TableCommit | None:
+def _next(found: PublishedOutput, run: str, sink: TableSink, *, append: bool) -> TableCommit | None:
     """The first visible publication, by number, that the table does not have; None if it has all.
 
     Raises:
         OutputError: it holds rows of others, and ``append`` is False.
     """
     sink.look()
+    manifest = found.manifest
     there = sink.done(run, [publication.position for publication in manifest.publications])
     if not there and not append and not sink.is_empty():
         raise OutputError(
@@ -158,7 +153,7 @@ def _next(source: Storage, manifest: Manifest, run: str, sink: TableSink, *, app
         revision=publication.revision,
         replaces=replaces,
         schema=publication.schema,
-        files=list(map(_file, _names(run, publication), publication.parts, published_rows(source, publication))),
+        files=list(map(_file, _names(run, publication), publication.parts, published_rows(found.storage, publication))),
         replaced=frozenset(name for own in before for name in _names(run, own)),
     )
 

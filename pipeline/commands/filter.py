@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import layout
 from pipeline.codec import redact
 from pipeline.commands.begin import prepare_output, say
-from pipeline.commands.filter_source import FilteredOutput, dropped_by_reason, open_filtered
+from pipeline.commands.published_output import PublishedOutput, dropped_by_reason, open_published
 from pipeline.commands.read import read
 from pipeline.commands.run_checks import check_writable
 from pipeline.commands.summary import Fact, SummaryTable
@@ -184,7 +184,7 @@ def filter(
                               "readers would mix the two. Write to another folder.")  # fmt: skip
     options = dict(storage_options or {})
     target_options = options if output_storage_options is None else dict(output_storage_options)
-    source = open_filtered(open_storage(here, layout.SCRATCH, options))
+    source = open_published(open_storage(here, layout.SCRATCH, options))
     run = RunConfig.from_mapping({
         "input": here, "output": there, "mode": mode, "output_format": source.format,
         "target_part_bytes": target_part_bytes,
@@ -195,7 +195,7 @@ def filter(
 
 
 def filter_on(
-    source: FilteredOutput,
+    source: PublishedOutput,
     storage: Storage,
     config: FilterConfig,
     run: RunConfig,
@@ -230,7 +230,7 @@ def filter_on(
 
 
 def _publish(
-    source: FilteredOutput,
+    source: PublishedOutput,
     storage: Storage,
     selection: Selection,
     state: RunState,
@@ -253,7 +253,7 @@ def _publish(
     return publish_derived(storage, manifest, tables, state.fingerprint_hash, index=index, lease=lease)
 
 
-def _state_of(source: FilteredOutput, config: FilterConfig, run: RunConfig, origin: Origin) -> RunState:
+def _state_of(source: PublishedOutput, config: FilterConfig, run: RunConfig, origin: Origin) -> RunState:
     settings = {f"filter.{name}": value for name, value in config.to_dict().items()}
     identity = source.identity
     return RunState(

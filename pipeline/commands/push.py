@@ -15,14 +15,11 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.codec import FinishReason, explain, redact
 from pipeline.commands.hub_commit import CARD, HubContent, Pushed, commit_to_hub
-from pipeline.commit.committed_rows import PublishedPart, published_rows
-from pipeline.commit.manifest import Manifest
-from pipeline.commit.run_record import RunState
-from pipeline.errors import ConfigError, OutputError, PipelineError, SinkError
+from pipeline.commands.published_output import PublishedOutput, open_published
+from pipeline.errors import ConfigError, PipelineError, SinkError
 from pipeline.reporting.histogram import counts_of
 from pipeline.sinks.hub_card import CardFacts, RowStatistics, card_text
 from pipeline.storage.open import open_storage
-from pipeline.storage.protocol import Storage
 from wedlm_base.version import VERSION
 
 _REPO = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
@@ -103,28 +100,23 @@ def _check_names(repo: str, license: str | None) -> None:
 
 
 def _published(output: str | os.PathLike[str], options: Mapping[str, Any] | None, license: str | None) -> HubContent:
-    storage = open_storage(output, layout.SCRATCH, options)
-    manifest = Manifest.load(storage)
-    state = RunState.load(storage)
-    if state is None or not manifest.publications:
-        raise OutputError(f"{storage.url}: nothing is published there. Run `wedlm-batch generate` to its end first.")
-    parts = manifest.parts
+    found = open_published(open_storage(output, layout.SCRATCH, options))
+    parts = found.manifest.parts
     named = "".join(f"{key}\x1f{part.sha256}\x1e" for key, part in parts.items())
     digest = hashlib.blake2b(f"{_CARD_VERSION}\x1e{VERSION}\x1e{license}\x1e{named}".encode(), digest_size=12)
     return HubContent(
-        storage=storage,
+        storage=found.storage,
         parts=parts,
         digest=digest.hexdigest(),
-        title=f"Publish {len(parts)} files, up to {manifest.publications[-1].name}",
-        card=lambda repo: _card(storage, manifest, state, repo, license, digest.hexdigest()),
+        title=f"Publish {len(parts)} files, up to {found.manifest.publications[-1].name}",
+        card=lambda repo: _card(found, repo, license, digest.hexdigest()),
     )
 
 
-def _card(storage: Storage, manifest: Manifest, state: RunState, repo: str, license: str | None, digest: str) -> str:
-    settings = state.fingerprint
-    parts = [part for publication in manifest.publications for part in published_rows(storage, publication)]
-    statistics = statistics_of(parts, settings["column_prefix"])
-    if state.derived is None:
+def _card(found: PublishedOutput, repo: str, license: str | None, digest: str) -> str:
+    settings = found.state.fingerprint
+    statistics = statistics_of(found.tables(), found.prefix)
+    if found.state.derived is None:
         models = [str(settings["model"]).rpartition("@")[0], *filter(None, (settings.get("adapter"),))]
         shown = {name: settings[f"sampling.{name}"] for name in _SHOWN} | {"seed": settings["seed"]}
     else:
@@ -135,10 +127,10 @@ def _card(storage: Storage, manifest: Manifest, state: RunState, repo: str, lice
         digest=digest,
         license=license,
         model=", ".join(dict.fromkeys(name.rstrip("/").rpartition("/")[2] for name in models)),
-        selected=state.derived is not None,
+        selected=found.state.derived is not None,
         settings=shown,
-        format=manifest.widest.format,
-        schema=manifest.widest.schema,
+        format=found.format,
+        schema=found.schema,
         statistics=statistics,
         version=VERSION,
     )
@@ -150,11 +142,11 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines[:2])}" if lines else type(error).__name__
 
 
-def statistics_of(parts: Iterable[PublishedPart], prefix: str = "") -> RowStatistics:
-    """The sums over published files.
+def statistics_of(tables: Iterable[pa.Table], prefix: str = "") -> RowStatistics:
+    """The sums over published rows.
 
     Args:
-        parts: the files.
+        tables: the output rows.
         prefix: prefix of the result columns.
 
     Raises:
@@ -162,7 +154,7 @@ def statistics_of(parts: Iterable[PublishedPart], prefix: str = "") -> RowStatis
     """
     longest, sums = 0, Counter[str]()
     counts: dict[str, Counter[str]] = {name: Counter() for name in ("finish_reason", "strategy", "model")}
-    for table in (table for part in parts for table in part.tables()):
+    for table in tables:
         sums.update(_sums(table, prefix))
         longest = max(longest, pc.max(table[f"{prefix}completion_tokens"]).as_py() or 0)
         for name, count in counts.items():

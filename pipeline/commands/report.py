@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline import layout
 from pipeline.codec import redact
-from pipeline.commands.filter_source import dropped_by_reason
+from pipeline.commands.published_output import dropped_by_reason
 from pipeline.commands.run_report import aggregated, facts_of, published_aggregate, put_traces, trace_note
 from pipeline.commands.trace_output import trace_output
 from pipeline.commit.committed_rows import ROWS, committed_tables

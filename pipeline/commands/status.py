@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline import layout
-from pipeline.commands.filter_source import dropped_by_reason
+from pipeline.commands.published_output import dropped_by_reason
 from pipeline.commit.index import Index
 from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import read_ledger

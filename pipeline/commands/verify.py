@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.commands.drawn_rows import drawn_rows
-from pipeline.commands.filter_source import FilteredOutput, open_filtered
+from pipeline.commands.published_output import PublishedOutput, open_published
 from pipeline.commands.regenerate import Regeneration, config_of_run, generated_again
 from pipeline.commands.verify_filtered import check_filtered, not_proved_of_filtered, proved_of_filtered
 from pipeline.commands.verify_parts import Expected, Findings, check_publication
@@ -192,8 +192,8 @@ def _verify_filtered(
     _check_foreign_files(storage, manifest, found)
     if source is not None and not isinstance(source, (str, os.PathLike)):
         raise OutputError(f"{storage.url}: a filter made it. As input give the output that was filtered.")
-    before = None if source is None else open_filtered(open_storage(source, layout.SCRATCH, options))
-    check_filtered(FilteredOutput(storage=storage, state=state, manifest=manifest), before, found)
+    before = None if source is None else open_published(open_storage(source, layout.SCRATCH, options))
+    check_filtered(PublishedOutput(storage=storage, state=state, manifest=manifest), before, found)
 
 
 def _proved(state: RunState, *, against_source: bool, again: Regeneration | None) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pipeline.commands.filter_source import FilteredOutput
+from pipeline.commands.published_output import PublishedOutput
 from pipeline.commands.verify_parts import Findings, check_bytes
 from pipeline.commit.committed_rows import published_dead_letters
 from pipeline.errors import PipelineError
@@ -16,7 +16,7 @@ from pipeline.sinks.stored_rows import RowStream
 _ROWS_AT_ONCE = 1024
 
 
-def check_filtered(output: FilteredOutput, source: FilteredOutput | None, found: Findings) -> None:
+def check_filtered(output: PublishedOutput, source: PublishedOutput | None, found: Findings) -> None:
     """Check the published files; with the source also that each of its rows is kept, unchanged, or dropped, in order.
 
     Args:
@@ -59,7 +59,7 @@ def not_proved_of_filtered(*, against_source: bool) -> tuple[str, ...]:
     return (choice,) if against_source else (choice, "that the rows are those of the source: give it as --input")
 
 
-def _check_files(output: FilteredOutput, found: Findings) -> bool:
+def _check_files(output: PublishedOutput, found: Findings) -> bool:
     """Whether all files are as they were published."""
     whole = True
     for publication in output.manifest.publications:
@@ -71,11 +71,11 @@ def _check_files(output: FilteredOutput, found: Findings) -> bool:
     return whole
 
 
-def _dropped_rows(output: FilteredOutput) -> int:
+def _dropped_rows(output: PublishedOutput) -> int:
     return sum(p.dead_letters.rows for p in output.manifest.publications if p.dead_letters is not None)
 
 
-def _check_rows(output: FilteredOutput, source: FilteredOutput, found: Findings) -> None:
+def _check_rows(output: PublishedOutput, source: PublishedOutput, found: Findings) -> None:
     """Go through the source: a row is the next that was dropped, else the next that was kept, with the same values."""
     names = [f"{source.prefix}{name}" for name in ("row_id", "sample_index")]
     dropped = (own for table in _notes(output) for own in _ids(table, names))
@@ -107,7 +107,7 @@ def _ids(table: pa.Table, names: list[str]) -> list[tuple[str, int]]:
     return list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
 
-def _notes(output: FilteredOutput) -> Iterator[pa.Table]:
+def _notes(output: PublishedOutput) -> Iterator[pa.Table]:
     for publication in output.manifest.publications:
         for part in published_dead_letters(output.storage, publication):
             yield from part.tables()

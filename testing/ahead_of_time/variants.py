@@ -14,7 +14,7 @@ from torch import Tensor
 
 from testing.ahead_of_time.driver import Kernel
 from testing.pretend import LOG
-from wedlm_core.attention.attention_protocol import DeviceRows
+from wedlm_core.attention import DeviceRows, PagedAttend
 from wedlm_core.attention.paged_gpu import TritonPlan
 from wedlm_core.config import EngineConfig, ModelConfig
 from wedlm_core.decoding.allowed_tokens import AllowedRows, words_of_vocabulary
@@ -111,7 +111,8 @@ def variants(shapes: dict[str, ModelConfig], *, eight_bits: bool, brief: bool = 
                 for kind in few:
                     narrow = partial(_attend, one, dtype, kind, torch.bfloat16)
                     yield from _taken(f"{label} narrow keys and values {kind}", narrow)
-            yield from _taken(f"{label} layer", partial(_layer, one, dtype))
+            for kv_dtype in (None, _FP8) if eight_bits and main else (None,):
+                yield from _taken(f"{label} layer", partial(_layer, one, dtype, kv_dtype=kv_dtype))
             for needs in _SAMPLERS[-1:] if brief else _SAMPLERS:
                 yield from _taken(f"{label} sampler", partial(_sample, one, dtype, **needs))
             if eight_bits:
@@ -166,12 +167,19 @@ def _attend(shape: ModelConfig, dtype: torch.dtype, kind: _Attention, kv_dtype: 
     plan.attend(0, torch.empty(rows.total, shape.num_attention_heads, shape.head_dim, dtype=dtype, device=_DEVICE))
 
 
-def _layer(shape: ModelConfig, dtype: torch.dtype, weights: str = "auto") -> None:
+def _layer(shape: ModelConfig, dtype: torch.dtype, weights: str = "auto", kv_dtype: torch.dtype | None = None) -> None:
     model = quantise(empty_decoder(shape, device=_DEVICE, dtype=dtype), weights, head=False)
     model.cos, model.sin = (torch.empty(64, shape.head_dim // 2, dtype=dtype, device=_DEVICE) for _ in range(2))
     ids = torch.empty(16, dtype=torch.int64, device=_DEVICE)
+    pool = KVPool(shape, _PAGES, 64, device=_DEVICE, dtype=dtype, kv_dtype=kv_dtype)
+    paged = PagedAttend(plan=_NoAttention(), pool=pool, entry_T=ids)
     with patch("wedlm_core.model.int8.has_gpu_kernels", return_value=True):  # which a first kernel's result would say
-        DecoderGpu(model)(ids, ids, lambda layer, q, k, v: q)
+        DecoderGpu(model)(ids, ids, paged)
+
+
+class _NoAttention:
+    def attend(self, layer: int, q_THD: Tensor) -> Tensor:
+        return q_THD
 
 
 def _sample(

@@ -27,7 +27,7 @@ def test_the_statuses_say_what_to_do(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     command: Callable[..., int] = lambda *more: main([job.config.output, "--repo", "me/rows", *more])  # noqa: E731
     assert command() == 2
-    assert "nothing is published there" in capsys.readouterr().err
+    assert "no run was begun there" in capsys.readouterr().err
     job.run()
     assert command("--dry-run", "--license", "mit") == 0
     assert capsys.readouterr().out.startswith("data-000000/part-000000.parquet\n")

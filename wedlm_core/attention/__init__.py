@@ -9,6 +9,7 @@ from wedlm_core.attention.attention_protocol import (
     DeviceAttentionBackend,
     DeviceRows,
     PackedRows,
+    PagedAttend,
 )
 from wedlm_core.attention.backends import backend_names, invariant_by_default, resolve_backend, runs_on_cpu_only
 from wedlm_core.attention.problem import AttentionProblem
@@ -20,6 +21,7 @@ __all__ = [
     "DeviceAttentionBackend",
     "DeviceRows",
     "PackedRows",
+    "PagedAttend",
     "backend_names",
     "invariant_by_default",
     "resolve_backend",

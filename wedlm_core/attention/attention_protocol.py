@@ -95,6 +95,26 @@ class AttentionPlan(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class PagedAttend:
+    """The attention of a forward's layers: store the keys and values of its rows in the pool, then attend.
+
+    Attributes:
+        plan: of this forward.
+        pool: that ``plan`` reads.
+        entry_T: int64, the pool's entry of each row; a negative one marks a padding row.
+    """
+
+    plan: AttentionPlan
+    pool: KVPool
+    entry_T: Tensor
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See :class:`wedlm_core.model.decoder.Attend`."""
+        self.pool.write_entries(layer, self.entry_T, k, v)
+        return self.plan.attend(layer, q)
+
+
 class AttentionBackend(Protocol):
     """A way to compute attention.
 

@@ -225,9 +225,7 @@ class TritonPlan:
 
         rows, pool, heads = self.rows, self.pool, self.heads
         (total, _, dim), splits = q_THD.shape, launch.splits
-        k, v = pool.k[layer], pool.v[layer]
-        if pool.quantised:
-            k, v = k.view(torch.uint8), v.view(torch.uint8)
+        k, v = pool.held(layer)
         parts = tops = totals = out_THD  # unused without splits
         if splits > 1:
             parts = torch.empty(total, heads, splits, dim, dtype=torch.float32, device=q_THD.device)

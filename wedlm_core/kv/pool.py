@@ -63,6 +63,7 @@ class KVPool:
         key_scales: float32 ``[Hkv, num_entries]`` of each layer if it holds int8, else ``[0, num_entries]``.
         value_scales: the same of values.
         num_entries: tokens that the pool holds.
+        on_gpu: whether Triton kernels read and write it.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class KVPool:
         scaled = (self.heads if self.scaled_rows else 0, self.num_entries)
         self.key_scales = [_zeros(scaled, torch.float32, device) for _ in layers]
         self.value_scales = [_zeros(scaled, torch.float32, device) for _ in layers]
-        self._on_gpu = device.type == "cuda" and why_no_triton(device) is None
+        self.on_gpu = device.type == "cuda" and why_no_triton(device) is None
         self.transposed_keys, self.key_block = transposed_keys, min(_KEY_BLOCK, page_size)
         self._head_base_H1 = torch.arange(self.heads, device=device)[:, None] * self.num_entries
 
@@ -152,10 +153,9 @@ class KVPool:
         """Store keys and values ``[T, Hkv, Dh]`` at ``flat_HT``, the :meth:`flat_index` of T entries."""
         k_ND = k_THD.transpose(0, 1).reshape(-1, self.head_dim)
         v_ND = v_THD.transpose(0, 1).reshape(-1, self.head_dim)
-        k, v = self.k[layer], self.v[layer]
+        k, v = self.held(layer)
         if self.quantised:  # 8-bit floats have no index_copy_ on CPU; their bytes have
             k_ND, v_ND = _rounded(k_ND), _rounded(v_ND)
-            k, v = k.view(torch.uint8), v.view(torch.uint8)
         elif self.scaled_rows:
             k_ND, self.key_scales[layer].view(-1)[flat_HT] = rounded(k_ND)
             v_ND, self.value_scales[layer].view(-1)[flat_HT] = rounded(v_ND)
@@ -181,7 +181,7 @@ class KVPool:
             k_THD: keys in the compute dtype.
             v_THD: values in the compute dtype.
         """
-        if self._on_gpu:
+        if self.on_gpu:
             self.write_entries_gpu(layer, entry_T, k_THD, v_THD)
             return
         # Padding rows write the first row again: the order of the two equal writes does not matter.
@@ -193,10 +193,12 @@ class KVPool:
         from wedlm_core.kernels.gpu.kv import write_kv
 
         assert not self.transposed_keys
+        write_kv(*self.held(layer), self.heads, entry_T, k_THD, v_THD)
+
+    def held(self, layer: int) -> tuple[Tensor, Tensor]:
+        """``k`` and ``v`` of a layer as kernels see them: 8-bit floats are bytes."""
         k, v = self.k[layer], self.v[layer]
-        if self.quantised:
-            k, v = k.view(torch.uint8), v.view(torch.uint8)
-        write_kv(k, v, self.heads, entry_T, k_THD, v_THD)
+        return (k.view(torch.uint8), v.view(torch.uint8)) if self.quantised else (k, v)
 
 
 def _rounded(x: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """DecoderGpu: the decoder with one Triton kernel between two matrix products. :class:`Decoder` is its oracle.
 
 As torch operations, the norms, rotary embedding, residuals and activation of a layer are about 45 kernels. In a small
-forward they take longer than reading the weights, in a CUDA graph too. Here they are five kernels per layer. Where the
-layers' weights are exact, those before a product round its rows too.
+forward they take longer than reading the weights, in a CUDA graph too. Here they are four per layer, with the write of
+keys and values. Where the layers' weights are exact, those before a product round its rows too, except for
+attention: a row's largest number is found over all heads, and a program of attention has the heads of one group.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from wedlm_core.attention import PagedAttend
 from wedlm_core.kernels.gpu.support import why_no_triton
 from wedlm_core.kernels.rounding import RoundedRows
 from wedlm_core.model.decoder import Attend, Decoder, DecoderLayer, RMSNorm
@@ -39,27 +41,36 @@ class DecoderGpu:
 
     def __call__(self, id_T: Tensor, position_T: Tensor, attend: Attend) -> Tensor:
         """Hidden states ``[T, D]`` after the final norm."""
-        from wedlm_core.kernels.gpu.layer_gpu import norm_rope
-
-        model, config = self._model, self._model.config
+        model = self._model
         layers = [cast(DecoderLayer, layer) for layer in list(model.layers)[: self._count]]
         following = [*((layer.input_norm, layer.qkv_proj) for layer in layers[1:]), (model.norm, None)]
         x_TD = model.embed(id_T)
         y = _norm(x_TD, None, layers[0].input_norm, layers[0].qkv_proj)
         for layer, (norm, reader) in zip(layers, following, strict=True):
-            weights = None
-            if layer.q_norm is not None and layer.k_norm is not None:
-                weights = (layer.q_norm.weight, layer.k_norm.weight)
-            q, k, v = norm_rope(
-                _product(layer.qkv_proj, y, x_TD), position_T, model.cos, model.sin, weights, config.rms_norm_eps,
-                heads=layer.heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim,
-            )  # fmt: skip
-            context_TC = attend(layer.index, q, k, v).flatten(-2)
+            qkv_TC = _product(layer.qkv_proj, y, x_TD)
+            context_TC = _attended(layer, qkv_TC, position_T, model, attend).flatten(-2)
             y = _norm(x_TD, _linear(layer.o_proj, context_TC), layer.post_norm, layer.gate_up_proj)
             y = _activation(_product(layer.gate_up_proj, y, x_TD), layer.down_proj)
             y = _norm(x_TD, _product(layer.down_proj, y, x_TD), norm, reader)
         assert isinstance(y, Tensor)
         return y
+
+
+def _attended(layer: DecoderLayer, qkv_TC: Tensor, position_T: Tensor, model: Decoder, attend: Attend) -> Tensor:
+    """The context of a layer's rows, ``[T, H, Dh]``; the kernel that rotates keys stores them if a pool is given."""
+    from wedlm_core.kernels.gpu.layer_gpu import Rotation, norm_rope, norm_rope_write
+
+    weights = None
+    if layer.q_norm is not None and layer.k_norm is not None:
+        weights = (layer.q_norm.weight, layer.k_norm.weight)
+    rotation = Rotation(
+        position_T=position_T, cos=model.cos, sin=model.sin, weights=weights, eps=model.config.rms_norm_eps,
+        heads=layer.heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim,
+    )  # fmt: skip
+    if isinstance(attend, PagedAttend) and attend.pool.on_gpu:
+        q_THD = norm_rope_write(qkv_TC, rotation, *attend.pool.held(layer.index), attend.entry_T)
+        return attend.plan.attend(layer.index, q_THD)
+    return attend(layer.index, *norm_rope(qkv_TC, rotation))
 
 
 def _norm(x_TD: Tensor, delta_TD: Tensor | None, norm: RMSNorm, reader: nn.Module | None) -> Tensor | RoundedRows:

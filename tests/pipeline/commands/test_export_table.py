@@ -276,6 +276,9 @@ def test_columns_that_tables_lack_are_named(
 
 def test_faults_of_the_caller(make_job: Callable[[], SmallJob], tmp_path: Path, two: Path) -> None:
     job = make_job()
+    with pytest.raises(OutputError, match="no run was begun there"):
+        export_table(job.config.output, tmp_path / "table")
+    job.stop_after(1, output_format="jsonl")
     with pytest.raises(OutputError, match="nothing is published there"):
         export_table(job.config.output, tmp_path / "table")
     job.run(output_format="jsonl")

@@ -15,7 +15,7 @@ import pytest
 import pipeline
 from pipeline import layout
 from pipeline.commands.filter import filter_on
-from pipeline.commands.filter_source import open_filtered
+from pipeline.commands.published_output import open_published
 from pipeline.config import RunConfig
 from pipeline.selection.select import Selection
 from pipeline.selection.settings import FilterConfig
@@ -113,7 +113,7 @@ def test_other_settings_or_another_source_are_refused_by_name(source: Path, job:
 def crash_case(job: SmallJob, folder: Path, storage: Any = None) -> None:
     run = RunConfig(input=job.config.output, output=str(folder), target_part_bytes=3000)
     config = FilterConfig(keep=KEEP, dedup=True)
-    filter_on(open_filtered(job.storage), storage or LocalStorage(folder, layout.SCRATCH), config, run)
+    filter_on(open_published(job.storage), storage or LocalStorage(folder, layout.SCRATCH), config, run)
 
 
 @AT_EVERY

@@ -228,7 +228,7 @@ def test_json_lines_and_arrow_files(make_job: Any, hub: HubServer) -> None:
 
 def test_faults_are_named(make_job: Any, hub: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job = make_job()
-    with pytest.raises(OutputError, match="nothing is published there"):
+    with pytest.raises(OutputError, match="no run was begun there"):
         pushed(job, hub)
     job.run()
     with pytest.raises(ConfigError, match=r"repo='a/b/c'.*Write user/name"):

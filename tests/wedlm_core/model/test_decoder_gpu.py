@@ -9,7 +9,7 @@ import torch
 
 from testing.engine.published_models import WEDLM_7B, WEDLM_8B
 from wedlm_core.config import ModelConfig
-from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm, norm_rope, silu_mul
+from wedlm_core.kernels.gpu.layer_gpu import Rotation, add_rms_norm, norm_rope, silu_mul
 from wedlm_core.model.decoder import RMSNorm
 from wedlm_core.model.decoder_gpu import use_gpu_decoder
 from wedlm_core.model.placing import empty_decoder
@@ -83,10 +83,11 @@ def test_each_kernel_rounds_where_the_plain_layers_do(rows: int) -> None:
         q_norm, k_norm = (RMSNorm(dim, config.rms_norm_eps).to(device="cuda", dtype=torch.bfloat16) for _ in range(2))
         q_norm.weight.data.copy_(some(dim))
         k_norm.weight.data.copy_(some(dim))
-        q, k, v = norm_rope(
-            qkv, positions, model.cos, model.sin, (q_norm.weight, k_norm.weight), config.rms_norm_eps,
-            heads=heads, kv_heads=kv_heads, head_dim=dim,
+        rotation = Rotation(
+            position_T=positions, cos=model.cos, sin=model.sin, weights=(q_norm.weight, k_norm.weight),
+            eps=config.rms_norm_eps, heads=heads, kv_heads=kv_heads, head_dim=dim,
         )  # fmt: skip
+        q, k, v = norm_rope(qkv, rotation)
         cos, sin = model.cos[positions].unsqueeze(-2), model.sin[positions].unsqueeze(-2)
         plain = qkv.unflatten(-1, (-1, dim)).split((heads, kv_heads, kv_heads), dim=-2)
         assert alike(q, apply_rope(q_norm(plain[0]), cos, sin))

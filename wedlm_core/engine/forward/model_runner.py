@@ -20,6 +20,7 @@ from wedlm_core.attention import (
     DeviceAttentionBackend,
     DeviceRows,
     PackedRows,
+    PagedAttend,
 )
 from wedlm_core.attention.paged_cpu import PagedCpuPlan, is_read
 from wedlm_core.kv.pool import KVPool
@@ -111,12 +112,7 @@ class ModelRunner:
         """:meth:`run` without host work, for backends that plan on the device; padding rows have slot -1."""
         backend = cast(DeviceAttentionBackend, self.backend)
         plan = backend.plan_device(rows, self.pool, self.model.config.num_attention_heads)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self.pool.write_entries(layer, kv_entry_T, k, v)
-            return plan.attend(layer, q)
-
-        return self.model(id_T, position_T, attend)
+        return self.model(id_T, position_T, PagedAttend(plan=plan, pool=self.pool, entry_T=kv_entry_T))
 
 
 def _team_of(model: Decoder, pool: KVPool, keep_weights: bool) -> DecoderTeam | None:

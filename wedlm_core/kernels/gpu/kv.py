@@ -16,7 +16,7 @@ _FP8_LARGEST = tl.constexpr(448.0)
 
 
 @triton.jit
-def _entry(x, like, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
+def stored(x, like, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
     """``x`` in the pool's dtype; for 8-bit floats the bytes of the clamped number."""
     if FP8:
         held = tl.clamp(x.to(tl.float32), -_FP8_LARGEST, _FP8_LARGEST)
@@ -55,8 +55,8 @@ def _write(  # type: ignore[no-untyped-def]
     target = (head.to(tl.int64) * num_entries + entry) * DIM + place
     k = tl.load(k_in + row * k_row_stride + head * k_head_stride + place, mask=real)
     v = tl.load(v_in + row * v_row_stride + head * v_head_stride + place, mask=real)
-    tl.store(k_pool + target, _entry(k, k_pool.dtype.element_ty, FP8), mask=real)
-    tl.store(v_pool + target, _entry(v, v_pool.dtype.element_ty, FP8), mask=real)
+    tl.store(k_pool + target, stored(k, k_pool.dtype.element_ty, FP8), mask=real)
+    tl.store(v_pool + target, stored(v, v_pool.dtype.element_ty, FP8), mask=real)
 
 
 def write_kv(

@@ -1,4 +1,4 @@
-"""The operations of a decoder layer between matrix products, one Triton kernel each: norms, rotary embedding, gate.
+"""The operations of a decoder layer between matrix products, as Triton kernels: norms, rotary embedding, gate.
 
 A row's result depends on that row alone. Sums are in float32, and results are rounded to the tensors' dtype
 at the same points as in the plain layers (:mod:`wedlm_core.model.decoder`). Importing this module imports Triton.
@@ -6,11 +6,14 @@ at the same points as in the plain layers (:mod:`wedlm_core.model.decoder`). Imp
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from wedlm_core.kernels.gpu.kv import stored
 from wedlm_core.kernels.gpu.rounding_gpu import int8_scales, nearest_int8, size_bits, to_int8
 from wedlm_core.kernels.rounding import RoundedRows
 
@@ -55,7 +58,7 @@ def _normed(first, second, weight, place, real, eps, HALF: tl.constexpr, dtype: 
     return first, second
 
 
-@triton.jit(do_not_specialize_on_alignment=["positions"])
+@triton.jit(do_not_specialize=["num_entries"], do_not_specialize_on_alignment=["positions", "entries"])
 def _norm_rope(  # type: ignore[no-untyped-def]
     qkv,
     positions,
@@ -65,6 +68,9 @@ def _norm_rope(  # type: ignore[no-untyped-def]
     k_weight,
     q_out,
     k_out,
+    v_out,
+    entries,
+    num_entries,
     row_stride,
     eps,
     HEADS: tl.constexpr,
@@ -72,8 +78,13 @@ def _norm_rope(  # type: ignore[no-untyped-def]
     HALF: tl.constexpr,
     HALF_P: tl.constexpr,
     NORM: tl.constexpr,
+    WRITE: tl.constexpr,
+    FP8: tl.constexpr,
 ):
-    """One attention head of one row: the norm if the model has one, then the rotation."""
+    """One attention head of one row: the norm if the model has one, then the rotation.
+
+    With WRITE, ``k_out`` and ``v_out`` are a pool, and a program of a key head stores its row's keys and values there.
+    """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = tl.arange(0, HALF_P)
     real = place < HALF
@@ -82,6 +93,10 @@ def _norm_rope(  # type: ignore[no-untyped-def]
     source = qkv + row * row_stride + head * 2 * HALF + place
     first = tl.load(source, mask=real, other=0.0).to(tl.float32)
     second = tl.load(source + HALF, mask=real, other=0.0).to(tl.float32)
+    if WRITE:
+        value, key = source + KV_HEADS * 2 * HALF, real & (head >= HEADS)
+        entry = tl.load(entries + row)
+        v_first, v_second = tl.load(value, mask=key), tl.load(value + HALF, mask=key)
     # The second of two reads that wait for each other: it begins before the norm.
     angle = position * HALF + place
     c = tl.load(cos + angle, mask=real, other=0.0).to(tl.float32)
@@ -97,6 +112,14 @@ def _norm_rope(  # type: ignore[no-untyped-def]
         target = q_out + (row * HEADS + head) * 2 * HALF + place
         tl.store(target, low, mask=real)
         tl.store(target + HALF, high, mask=real)
+    elif WRITE:
+        if entry >= 0:
+            target = ((head - HEADS).to(tl.int64) * num_entries + entry) * 2 * HALF + place
+            kind = k_out.dtype.element_ty
+            tl.store(k_out + target, stored(low, kind, FP8), mask=real)
+            tl.store(k_out + target + HALF, stored(high, kind, FP8), mask=real)
+            tl.store(v_out + target, stored(v_first, kind, FP8), mask=real)
+            tl.store(v_out + target + HALF, stored(v_second, kind, FP8), mask=real)
     else:
         target = k_out + (row * KV_HEADS + head - HEADS) * 2 * HALF + place
         tl.store(target, low, mask=real)
@@ -174,49 +197,66 @@ def _launch_norm(
     )  # fmt: skip
 
 
-def norm_rope(
-    qkv_TC: Tensor,
-    position_T: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    weights: tuple[Tensor, Tensor] | None,
-    eps: float,
-    *,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+@dataclass(frozen=True, kw_only=True)
+class Rotation:
+    """The norms and the rotary embedding of a layer's queries and keys.
+
+    Attributes:
+        position_T: int64 logical positions.
+        cos, sin: ``[P, Dh / 2]``, in the dtype of the projection.
+        weights: weights of the query and the key norm; None if the model has none.
+        eps: epsilon of these norms.
+        heads, kv_heads, head_dim: H, Hkv and Dh.
+    """
+
+    position_T: Tensor
+    cos: Tensor
+    sin: Tensor
+    weights: tuple[Tensor, Tensor] | None
+    eps: float
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+def norm_rope(qkv_TC: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
     """Split the fused qkv projection; norm and rotate queries and keys.
 
     Args:
         qkv_TC: ``[T, (H + 2 Hkv) * Dh]``.
-        position_T: int64 logical positions.
-        cos: ``[P, Dh / 2]``, in the dtype of ``qkv_TC``.
-        sin: likewise.
-        weights: weights of the query and the key norm; None if the model has none.
-        eps: epsilon of these norms.
-        heads: H.
-        kv_heads: Hkv.
-        head_dim: Dh.
+        rotation: of this layer.
 
     Returns:
         ``q [T, H, Dh]`` and ``k [T, Hkv, Dh]``, contiguous, and ``v [T, Hkv, Dh]``, a view of ``qkv_TC``.
     """
+    k_THD = qkv_TC.new_empty(qkv_TC.shape[0], rotation.kv_heads, rotation.head_dim)
+    q_THD = _launch_rope(qkv_TC, rotation, k_THD, k_THD, None)
+    value = rotation.heads + rotation.kv_heads
+    return q_THD, k_THD, qkv_TC.unflatten(-1, (-1, rotation.head_dim))[:, value:]
+
+
+def norm_rope_write(qkv_TC: Tensor, rotation: Rotation, k_pool: Tensor, v_pool: Tensor, entry_T: Tensor) -> Tensor:
+    """:func:`norm_rope` and :func:`wedlm_core.kernels.gpu.kv.write_kv` at once, to the bit; returns the queries."""
+    return _launch_rope(qkv_TC, rotation, k_pool, v_pool, entry_T)
+
+
+def _launch_rope(qkv_TC: Tensor, rotation: Rotation, k: Tensor, v: Tensor, entry_T: Tensor | None) -> Tensor:
     assert qkv_TC.stride(1) == 1
-    assert cos.is_contiguous()
-    assert sin.is_contiguous()
-    assert position_T.is_contiguous()
-    rows, half = qkv_TC.shape[0], head_dim // 2
-    q_THD = qkv_TC.new_empty(rows, heads, head_dim)
-    k_THD = qkv_TC.new_empty(rows, kv_heads, head_dim)
-    q_weight, k_weight = weights or (cos, cos)
-    _norm_rope[(rows, heads + kv_heads)](
-        qkv_TC, position_T, cos, sin, q_weight, k_weight, q_THD, k_THD, qkv_TC.stride(0), eps,
-        HEADS=heads, KV_HEADS=kv_heads, HALF=half, HALF_P=triton.next_power_of_2(half), NORM=weights is not None,
-        num_warps=1,
+    assert rotation.cos.is_contiguous()
+    assert rotation.sin.is_contiguous()
+    assert rotation.position_T.is_contiguous()
+    rows, half = qkv_TC.shape[0], rotation.head_dim // 2
+    q_THD = qkv_TC.new_empty(rows, rotation.heads, rotation.head_dim)
+    q_weight, k_weight = rotation.weights or (rotation.cos, rotation.cos)
+    _norm_rope[(rows, rotation.heads + rotation.kv_heads)](
+        qkv_TC, rotation.position_T, rotation.cos, rotation.sin, q_weight, k_weight, q_THD, k, v,
+        rotation.position_T if entry_T is None else entry_T, k.shape[0] // rotation.kv_heads, qkv_TC.stride(0),
+        rotation.eps, HEADS=rotation.heads, KV_HEADS=rotation.kv_heads, HALF=half,
+        HALF_P=triton.next_power_of_2(half), NORM=rotation.weights is not None, WRITE=entry_T is not None,
+        FP8=k.dtype == torch.uint8, num_warps=1,
         enable_fp_fusion=False,  # a fused multiply-add would round once where the plain layers round twice
     )  # fmt: skip
-    return q_THD, k_THD, qkv_TC.unflatten(-1, (-1, head_dim))[:, heads + kv_heads :]
+    return q_THD
 
 
 def silu_mul(gate_up_TC: Tensor) -> Tensor:

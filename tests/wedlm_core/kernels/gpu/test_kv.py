@@ -14,7 +14,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 def pools(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> tuple[KVPool, KVPool]:
     config = model_shape(6, 3, 24)
     made = [KVPool(config, 4, 8, device=DEVICE, dtype=dtype, kv_dtype=kv_dtype) for _ in range(2)]
-    made[0]._on_gpu = False  # by torch on a GPU too
+    made[0].on_gpu = False  # by torch on a GPU too
     return made[0], made[1]
 
 

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from testing.engine.attention import model_shape
 from testing.engine.models import random_decoder
-from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm, norm_rope, silu_mul, silu_mul_int8
+from wedlm_core.attention import PagedAttend
+from wedlm_core.kernels.gpu.layer_gpu import (
+    Rotation,
+    add_rms_norm,
+    norm_rope,
+    norm_rope_write,
+    silu_mul,
+    silu_mul_int8,
+)
 from wedlm_core.kernels.rounding import rounded
+from wedlm_core.kv.pool import KVPool
 from wedlm_core.model.decoder import Decoder, RMSNorm
 from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement, use_gpu_decoder
 from wedlm_core.model.rotary import apply_rope, rope_tables
@@ -60,9 +71,24 @@ def test_norm_and_rotation_of_heads(head_dim: int, normed: bool, dtype: torch.dt
         q, k = norms[0](q).detach(), norms[1](k).detach()
     angles = cos[position].unsqueeze(-2), sin[position].unsqueeze(-2)
     weights = (norms[0].weight.detach(), norms[1].weight.detach()) if normed else None
-    found = norm_rope(qkv, position, cos, sin, weights, 1e-6, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    rotation = Rotation(
+        position_T=position, cos=cos, sin=sin, weights=weights, eps=1e-6, heads=heads, kv_heads=kv_heads,
+        head_dim=head_dim,
+    )  # fmt: skip
+    found = norm_rope(qkv, rotation)
     for ours, plain in zip(found, (apply_rope(q, *angles), apply_rope(k, *angles), v), strict=True):
         assert_close(ours, plain)
+    for kv_dtype in {dtype, torch.bfloat16, torch.float8_e4m3fn}:
+        pools = [
+            KVPool(model_shape(heads, kv_heads, head_dim), 4, 8, device=DEVICE, dtype=dtype, kv_dtype=kv_dtype)
+            for _ in range(2)
+        ]
+        entries = torch.tensor([5, -1, 31, 8], device=DEVICE)
+        pools[0].write_entries_gpu(0, entries, *found[1:])
+        assert torch.equal(norm_rope_write(qkv, rotation, *pools[1].held(0), entries), found[0])
+        for ours, theirs in zip(pools[1].held(0), pools[0].held(0), strict=True):
+            assert torch.equal(ours, theirs), "the bits of the two kernels"
+            assert (ours != 0).any(dim=-1).sum() == 3 * kv_heads, "padding is not stored"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -107,6 +133,27 @@ def test_the_whole_decoder(qwen3: bool) -> None:
     torch.testing.assert_close(batched[0], plain)
     model.requires_grad_(True)
     assert model(ids, positions, mixing).requires_grad, "gradients go through the plain layers"
+
+
+def test_keys_and_values_of_a_pool_are_stored_by_the_kernel_that_rotates_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_decoder(qwen3=True, seed=4).to(DEVICE)
+    ids, positions, entries = torch.tensor([[5, 300, 5, 17], [0, 1, 2, 40], [3, 9, -1, 12]], device=DEVICE)
+    pools = [KVPool(model.config, 2, 8, device=DEVICE, dtype=torch.float32) for _ in range(2)]
+    plan = SimpleNamespace(attend=lambda layer, q: q * (layer + 1))
+
+    def apart(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        pools[0].write_entries_gpu(layer, entries, k, v)
+        return q * (layer + 1)
+
+    with torch.no_grad():
+        expected = DecoderGpu(model)(ids, positions, apart)
+        monkeypatch.setattr("wedlm_core.kernels.gpu.kv.write_kv", lambda *_: 1 / 0)
+        pools[1].on_gpu = True
+        found = DecoderGpu(model)(ids, positions, PagedAttend(plan=plan, pool=pools[1], entry_T=entries))
+    assert torch.equal(found, expected)
+    for layer in range(model.config.num_hidden_layers):
+        for ours, theirs in zip(pools[1].held(layer), pools[0].held(layer), strict=True):
+            assert torch.equal(ours, theirs)
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:

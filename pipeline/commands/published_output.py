@@ -1,4 +1,4 @@
-"""The output that a filter reads: its published files, checked, and their identity."""
+"""The published files of an output, for commands that read them: filter, export and push."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pipeline.storage.protocol import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilteredOutput:
-    """The output that a filter reads: its published files at one moment.
+class PublishedOutput:
+    """The published files of an output at one moment.
 
     Attributes:
         storage: where it lies.
@@ -88,7 +88,7 @@ class FilteredOutput:
                 yield from replace(part, schema=schema, lacks=len(part.schema) < len(schema)).tables()
 
 
-def open_filtered(storage: Storage) -> FilteredOutput:
+def open_published(storage: Storage) -> PublishedOutput:
     """The published files of an output.
 
     Raises:
@@ -97,8 +97,8 @@ def open_filtered(storage: Storage) -> FilteredOutput:
     state = RunState.load_begun(storage)
     manifest = Manifest.load(storage)
     if not manifest.publications:
-        raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue, then filter it.")
-    return FilteredOutput(storage=storage, state=state, manifest=manifest)
+        raise OutputError(f"{storage.url}: nothing is published there. Run the same command to its end first.")
+    return PublishedOutput(storage=storage, state=state, manifest=manifest)
 
 
 def dropped_by_reason(storage: Storage, manifest: Manifest, prefix: str) -> dict[str, int]:
