@@ -157,12 +157,13 @@ class _Guard:
         self._app, self._token, self._most = app, token, max_file_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == "/health":
-            return await self._app(scope, receive, send)
-        most = _BODY_BYTES + (self._most if scope["path"] == "/v1/files" else 0)
-        if (error := self._refused(Headers(scope=scope), most)) is not None:
-            return await JSONResponse(error.as_dict(), error.status)(scope, receive, send)
-        return await self._app(scope, self._bounded(receive, most), send)
+        app = self._app
+        if scope["type"] == "http" and scope["path"] != "/health":
+            most = _BODY_BYTES + (self._most if scope["path"] == "/v1/files" else 0)
+            if (error := self._refused(Headers(scope=scope), most)) is not None:
+                app = JSONResponse(error.as_dict(), error.status)
+            receive = self._bounded(receive, most)
+        await app(scope, receive, send)
 
     def _refused(self, headers: Headers, most: int) -> ApiError | None:
         if self._token is not None:

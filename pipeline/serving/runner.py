@@ -130,5 +130,5 @@ class Runner:
             if status != 0:
                 wait = min(_LONGEST_WAIT, 2.0 ** (failures - 1))
                 self._failures[name] = (failures, time.monotonic() + wait)
-                print(f"{name}: its process ended with status {status}; it goes on in {wait:.0f} s", file=sys.stderr,
-                      flush=True)  # fmt: skip
+                said = f"{name}: its process ended with status {status}; it is tried again in {wait:.0f} s"
+                print(said, file=sys.stderr, flush=True)

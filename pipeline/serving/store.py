@@ -121,17 +121,22 @@ class Store:
         return list(self._seen.values())
 
     def change(self, name: str, move: Callable[[Batch], Batch | None]) -> Batch:
-        """Change a batch: ``move`` gives the new one, or None to leave it; called again if it was not the first."""
+        """Change a batch that has not ended, and return it.
+
+        ``move`` gives the new one, or None to leave it; it is called again if another process was faster.
+        """
         while True:
             number, batch = self._newest(name)
-            changed = None if batch.has_ended and number else move(batch)
-            if changed is None or self._put_record(changed, number + 1):
-                return changed or batch
+            changed = move(batch)
+            if changed is None or batch.has_ended:
+                return batch
+            if self._put_record(changed, number + 1):
+                return changed
 
     def settle(self, name: str) -> None:
         """Move a batch that has ended out of the queue."""
         if (batch := self._newest(name)[1]).has_ended:
-            self.storage.put(f"batches/{name}.json", json.dumps(asdict(batch)).encode())
+            self.storage.put(f"batches/{name}.json", _bytes_of(batch))
             self.storage.delete(f"queue/{name}")
 
     def put_counts(self, name: str, completed: int, failed: int) -> None:
@@ -158,17 +163,11 @@ class Store:
         return {own[1]: int(own[2]) for own in found if own is not None}
 
     def _put_record(self, batch: Batch, number: int) -> bool:
-        # A put that only seemed to fail is recognised by its content.
-        data = {**asdict(batch), "put": uuid.uuid4().hex}
-        return self.storage.put_new(f"queue/{batch.id}/{number:06d}.json", json.dumps(data).encode())
+        return self.storage.put_new(f"queue/{batch.id}/{number:06d}.json", _bytes_of(batch))
 
     def _record(self, key: str) -> Batch | None:
         raw = self._json(key)
-        if raw is None:
-            return None
-        return Batch(
-            **{name: value for name, value in raw.items() if name != "put"} | {"status": Status(raw["status"])}
-        )
+        return None if raw is None else Batch(**{**raw["batch"], "status": Status(raw["batch"]["status"])})
 
     def _json(self, key: str) -> Any:
         try:
@@ -182,6 +181,11 @@ class Store:
                 return read(name)
 
         return filter(None, map_ahead(found, ids))
+
+
+def _bytes_of(batch: Batch) -> bytes:
+    """A record. No two are equal: so a put that only seemed to fail is told from one of another process."""
+    return json.dumps({"batch": asdict(batch), "put": uuid.uuid4().hex}).encode()
 
 
 def _missing(kind: str, name: str) -> ApiError:

@@ -56,6 +56,8 @@ def test_a_batch_that_has_ended_leaves_the_queue_and_does_not_change(store: Stor
     store.settle(batch.id)
     assert store.open_batches() == []
     assert store.batch(batch.id).completed == 5
+    assert store.change(batch.id, lambda own: own.moved(Status.EXPIRED)).status is Status.COMPLETED
+    assert store.open_batches() == []
     # A slow process that took it for running puts a record after that.
     assert store._put_record(batch.moved(Status.CANCELLING), 2)
     assert store.batch(batch.id).status is Status.COMPLETED

@@ -15,6 +15,7 @@ from pipeline.commit.lease import hold_lease
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, LeaseError, SourceError
 from pipeline.serving import worker
+from pipeline.serving.lines import check_lines
 from pipeline.serving.records import Batch, Status, StoredFile, new_batch, new_id
 from pipeline.serving.store import Store
 from pipeline.serving.worker import Order, perform
@@ -69,6 +70,19 @@ def test_a_bad_input_fails_its_batch(store: Store, server: Connection, lines: An
     assert (found.status, [own["code"] for own in found.errors]) == (Status.FAILED, [code])
     assert store.storage.url not in str(found.errors), "the place of the store is not for clients"
     assert store.open_batches() == []
+
+
+def test_a_batch_that_is_cancelled_while_it_is_checked_ends_cancelled(
+    store: Store, server: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = new(store, b"{")
+
+    def check(*given: Any) -> Any:
+        store.change(batch.id, Batch.cancelled)
+        return check_lines(*given)
+
+    monkeypatch.setattr(worker, "check_lines", check)
+    assert do(store, batch, server, may_run=True).status is Status.CANCELLED
 
 
 def test_a_batch_whose_file_is_gone_fails(store: Store, server: Connection) -> None:
