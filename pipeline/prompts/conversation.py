@@ -66,6 +66,22 @@ def user_turns(name: str, value: Any) -> list[dict[str, str]]:
     return found
 
 
+def answered_turns(name: str, value: Any) -> list[tuple[list[Mapping[str, Any]], str]]:
+    """For each turn of the assistant in a cell of the column ``name``: the messages before it, and its text.
+
+    Raises:
+        RequestError: as :func:`conversation`; or there is no such turn after a message, or one has no text.
+    """
+    found = [_message(name, message) for message in listed(name, value)]
+    turns = [place for place, message in enumerate(found) if place and message.get("role") == "assistant"]
+    if not turns:
+        raise RequestError(explain(name, value, "no turn of the assistant after a message", "Add an answer to it."))
+    for place in turns:
+        if not found[place].get("content"):
+            raise RequestError(explain(name, found[place], "a turn to train on has a text", "Leave it out."))
+    return [(found[:place], found[place]["content"]) for place in turns]
+
+
 def _is_recorded(message: Mapping[str, Any]) -> bool:
     """Whether a message is one of ShareGPT's."""
     return message.get("role") is None and message.get("from") is not None

@@ -31,6 +31,7 @@ SLOW: Mapping[str, str] = {
     "tutorials/label.md": "three jobs and a chain: about 30 s",
     "tutorials/converse.md": "a job: about 10 s",
     "tutorials/serve.md": "a server, started twice, and a batch: about 25 s",
+    "tutorials/own-model.md": "trains a model on 2,000 rows: up to three minutes",
     "tutorials/synthesise.md": "two jobs, one after the other: about 15 s",
     "guides/structured-output.md": "a job: about 15 s",
     "guides/progress.md": "two jobs, one after the other: about 15 s",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from wedlm_core.training import corpus
-from wedlm_core.training.examples import Vocabulary
+from wedlm_core.training.examples import Example, SpecialIds, Vocabulary
 from wedlm_core.training.masking import IGNORE, LossWeights, MaskingConfig, StreamRows, dual_stream, plan_blocks
 
 _MISSES = 4
@@ -46,31 +46,19 @@ class Batch:
         return Batch(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
 
-def pack(documents: Iterator[StreamRows], rows: int, length: int, pad: int) -> Batch:
-    """Pack documents first-fit into ``rows`` rows of ``length``, until several documents in a row fit nowhere."""
-    content: list[list[StreamRows]] = [[] for _ in range(rows)]
-    free = [length] * rows
-    misses = 0
-    for document in documents:
-        size = len(document.ids)
-        place = next((i for i, left in enumerate(free) if left >= size), None)
-        if place is None:
-            misses += 1
-            if misses == _MISSES:
-                break
-            continue
-        content[place].append(document)
-        free[place] -= size
+def pack(lines: Sequence[Sequence[StreamRows]], length: int, pad: int) -> Batch:
+    """The documents of each row of a batch as tensors, filled up to ``length`` tokens a row."""
+    free = [length - sum(len(document.ids) for document in line) for line in lines]
 
     def rectangle(name: str, fill: float, dtype: torch.dtype) -> Tensor:
-        lines = []
-        for line, left in zip(content, free, strict=True):
-            lines.append([value for document in line for value in getattr(document, name)] + [fill] * left)
-        return torch.tensor(lines, dtype=dtype)
+        padded = []
+        for line, left in zip(lines, free, strict=True):
+            padded.append([value for document in line for value in getattr(document, name)] + [fill] * left)
+        return torch.tensor(padded, dtype=dtype)
 
     owners = [
         [i for i, document in enumerate(line) for _ in document.ids] + [-1] * left
-        for line, left in zip(content, free, strict=True)
+        for line, left in zip(lines, free, strict=True)
     ]
     return Batch(
         ids=rectangle("ids", pad, torch.int64),
@@ -83,24 +71,46 @@ def pack(documents: Iterator[StreamRows], rows: int, length: int, pad: int) -> B
     )
 
 
-def _documents(rng: random.Random, vocabulary: Vocabulary, config: BatchConfig, seed: int) -> Iterator[StreamRows]:
+def fill(documents: Iterator[StreamRows], rows: int, length: int) -> list[list[StreamRows]]:
+    """Place documents first-fit into ``rows`` rows of ``length``, until several documents in a row fit nowhere."""
+    lines: list[list[StreamRows]] = [[] for _ in range(rows)]
+    free = [length] * rows
+    misses = 0
+    for document in documents:
+        size = len(document.ids)
+        place = next((i for i, left in enumerate(free) if left >= size), None)
+        if place is None:
+            misses += 1
+            if misses == _MISSES:
+                break
+            continue
+        lines[place].append(document)
+        free[place] -= size
+    return lines
+
+
+def streams_of(rng: random.Random, example: Example, special: SpecialIds, config: BatchConfig) -> StreamRows:
+    """Both streams of an example. A long one keeps a random choice of its blocks, as many as fit in a row."""
+    region = len(example.answer) + rng.randint(0, config.masking.max_tail)
+    blocks = plan_blocks(rng, len(example.prompt), region, config.masking)
+    room = config.length - len(example.prompt) - len(example.answer)
+    rng.shuffle(blocks)
+    kept, used = [], 0
+    for block in blocks:
+        if used + len(block.observed) <= room:
+            kept.append(block)
+            used += len(block.observed)
+    return dual_stream(example, kept, eos=special.eos, mask=special.mask, weights=config.weights)
+
+
+def _problems(rng: random.Random, vocabulary: Vocabulary, config: BatchConfig, seed: int) -> Iterator[StreamRows]:
     for problem in corpus.stream(seed, "train", config.families):
         example = vocabulary.example(problem.prompt, problem.answer, chat=rng.random() < config.chat_share)
-        region = len(example.answer) + rng.randint(0, config.masking.max_tail)
-        blocks = plan_blocks(rng, len(example.prompt), region, config.masking)
-        room = config.length - len(example.prompt) - len(example.answer)
-        # A long document keeps a random choice of its blocks, as many as fit in a row.
-        rng.shuffle(blocks)
-        kept, used = [], 0
-        for block in blocks:
-            if used + len(block.observed) <= room:
-                kept.append(block)
-                used += len(block.observed)
-        yield dual_stream(example, kept, eos=vocabulary.eos, mask=vocabulary.mask, weights=config.weights)
+        yield streams_of(rng, example, vocabulary.special, config)
 
 
 def make_batch(seed: int, index: int, vocabulary: Vocabulary, config: BatchConfig) -> Batch:
-    """Batch ``index`` of the run with ``seed``: the same on every machine and after every restart."""
+    """Batch ``index`` of problems of the run with ``seed``: the same on every machine and after every restart."""
     rng = random.Random(f"{seed}/{index}")
-    documents = _documents(rng, vocabulary, config, rng.getrandbits(48))
-    return pack(documents, config.rows, config.length, vocabulary.pad)
+    problems = _problems(rng, vocabulary, config, rng.getrandbits(48))
+    return pack(fill(problems, config.rows, config.length), config.length, vocabulary.special.pad)

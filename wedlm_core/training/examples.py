@@ -22,12 +22,21 @@ def chat_prompt(prompt: str) -> str:
     return f"{START}user\n{prompt}{EOS}\n{START}assistant\n"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SpecialIds:
+    """Ids that training writes itself: after an answer, in place of a masked token, and at the end of a row."""
+
+    eos: int
+    mask: int
+    pad: int
+
+
 class Vocabulary:
-    """Encodes examples with a tokenizer; holds the special ids that training needs."""
+    """Encodes problems with the tokenizer of :mod:`wedlm_core.training.bpe`; holds the special ids of training."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.eos, self.mask, self.pad = (self._id(token) for token in (EOS, MASK, PAD))
+        self.special = SpecialIds(eos=self._id(EOS), mask=self._id(MASK), pad=self._id(PAD))
 
     def _id(self, token: str) -> int:
         found = self.tokenizer.token_to_id(token)
@@ -45,4 +54,4 @@ class Vocabulary:
 
     def example(self, prompt: str, answer: str, *, chat: bool) -> Example:
         """A training document."""
-        return Example(prompt=self.prompt(prompt, chat=chat), answer=(*self.encode(answer), self.eos))
+        return Example(prompt=self.prompt(prompt, chat=chat), answer=(*self.encode(answer), self.special.eos))

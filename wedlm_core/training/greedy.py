@@ -52,7 +52,7 @@ def accuracy(
     for family in families:
         problems = corpus.distinct(family, split, count)
         prompts = [vocabulary.prompt(p.prompt, chat=i % 2 == 0) for i, p in enumerate(problems)]
-        answers = greedy(model, prompts, eos=vocabulary.eos, max_tokens=150)
+        answers = greedy(model, prompts, eos=vocabulary.special.eos, max_tokens=150)
         good = [corpus.check(p, vocabulary.tokenizer.decode(a)) for p, a in zip(problems, answers, strict=True)]
         found[family] = sum(good) / len(good)
     return found

@@ -18,7 +18,7 @@ from wedlm_core.training.masking import LossWeights, MaskingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
-    """Architecture of a new model; or ``start``, a folder with a Hugging Face Qwen checkpoint to continue from."""
+    """Architecture of a new model; or ``start``, the folder, URL or hub id of a Qwen checkpoint to continue from."""
 
     start: str | None = None
     vocab_size: int = 1024
@@ -38,13 +38,29 @@ class DataRecipe:
     """Batches: ``rows`` packed rows of ``length`` tokens, family weights, share of prompts in the chat template.
 
     From optimiser step ``later_from`` on (None: never), families are drawn by ``later_families``, so that hard families
-    replace those that are already learned.
+    replace those that are already learned. With ``files``, the documents are rows of the user's own instead.
+
+    Attributes:
+        files: inputs of a run (files, folders, URLs, datasets of the hub), or outputs of runs as they are.
+        prompt_column: column of prompts (prompt), of files.
+        answer_column: column of answers, of files; None takes conversations, and every turn of the assistant in them.
+        messages_column: column of conversations (messages); with ``answer_column``, of prompts.
+        prompts: further settings of a run that make prompts or read files, such as ``prompt_template``.
+        held_out: share of the prompts that is not trained on, by a hash of the prompt.
+        held_out_files: as ``files``, not trained on; prompts of theirs that ``files`` have are left out there.
     """
 
     rows: int = 8
     length: int = 256
     chat_share: float = 0.5
     tokenizer_texts: int = 20_000
+    files: tuple[str, ...] | None = None
+    prompt_column: str | None = None
+    answer_column: str | None = None
+    messages_column: str | None = None
+    prompts: Mapping[str, Any] = field(default_factory=dict)
+    held_out: float = 0.05
+    held_out_files: tuple[str, ...] | None = None
     families: Mapping[str, float] = field(default_factory=dict)
     later_from: int | None = None
     later_families: Mapping[str, float] = field(default_factory=dict)
@@ -79,26 +95,30 @@ class RunRecipe:
     Attributes:
         seed: seed of initialisation and data.
         steps: optimiser steps; the schedule spans them.
+        epochs: passes over the user's own rows, in place of ``steps``; or None.
         max_minutes: wall-clock budget, or None. The schedule then follows steps or minutes, whichever is further
             advanced, so that the learning rate has decayed when the time is over. Such a run is not
             reproducible bit for bit.
-        bf16: autocast to bfloat16. Faster on GPUs and on CPUs with bfloat16 units; slower on other CPUs.
+        bf16: autocast to bfloat16; None does on GPUs. It is faster there and on CPUs with bfloat16 units.
         compile: compile the decoder with torch.compile (fixed shapes).
         threads: CPU threads.
         log_every, checkpoint_every, validate_every: in steps; ``validate_every=0`` never validates.
         validation_problems: problems of each family that a validation decodes greedily.
+        evaluation_rows: held-out examples, at most, that the trained model generates at the end.
     """
 
     seed: int = 0
     steps: int = 1000
+    epochs: int | None = None
     max_minutes: float | None = None
-    bf16: bool = False
+    bf16: bool | None = False
     compile: bool = False
     threads: int = 1
     log_every: int = 20
     checkpoint_every: int = 500
     validate_every: int = 0
     validation_problems: int = 20
+    evaluation_rows: int = 200
 
 
 @dataclass(frozen=True, kw_only=True)

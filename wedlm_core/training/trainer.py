@@ -14,28 +14,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.training.batches import BatchConfig, make_batch
-from wedlm_core.training.examples import Vocabulary
-from wedlm_core.training.greedy import accuracy
+from wedlm_core.training.data import TrainingData
 from wedlm_core.training.loss import LossParts, dual_stream_loss
 from wedlm_core.training.optim import build_optimisers, learning_rate_factor, set_learning_rate
-from wedlm_core.training.recipe import DataRecipe, Recipe
+from wedlm_core.training.recipe import Recipe
+from wedlm_core.training.sharding import shard, whole
 from wedlm_core.training.training_state import Progress, load_checkpoint, save_checkpoint
 
 CHECKPOINT = "checkpoint.pt"
 CURVE = "curve.csv"
 VALIDATION = "validation.csv"
 CURVE_COLUMNS = ("step", "seconds", "lr_factor", "loss", "next_token", "masked", "grad_norm", "rows_per_second")
-
-
-def batch_config(data: DataRecipe, step: int = 0) -> BatchConfig:
-    """The batch configuration of a recipe at an optimiser step."""
-    later = data.later_from is not None and step >= data.later_from
-    families = data.later_families if later else data.families
-    return BatchConfig(
-        rows=data.rows, length=data.length, chat_share=data.chat_share, families=families,
-        masking=data.masking, weights=data.loss,
-    )  # fmt: skip
 
 
 def _append(path: Path, columns: tuple[str, ...], values: tuple[object, ...]) -> None:
@@ -61,25 +50,27 @@ class Trainer:
 
     If a process group is initialised, each rank has its own micro-batches: in step s of R ranks with accumulation A,
     a rank has A micro-batches from number ``s*R*A + rank*A`` on. So R ranks equal one process that accumulates R*A.
-    Gradients are averaged over micro-batches and ranks.
+    Gradients are averaged over micro-batches and ranks, and the model is sharded over the ranks.
 
     Args:
-        model: decoder on the device to train on, in float32.
-        vocabulary: the tokenizer.
+        model: decoder on the device to train on, in float32; equal on all ranks.
+        data: the batches.
         recipe: all other settings.
         folder: holds the checkpoint, ``curve.csv`` and ``validation.csv``; rank 0 writes them.
         log: called with progress lines.
     """
 
     def __init__(
-        self, model: Decoder, vocabulary: Vocabulary, recipe: Recipe, folder: Path, log: Callable[[str], None] = print
+        self, model: Decoder, data: TrainingData, recipe: Recipe, folder: Path, log: Callable[[str], None] = print
     ) -> None:
-        self.model, self.vocabulary, self.recipe, self.folder, self.log = model, vocabulary, recipe, folder, log
-        self.optimisers = build_optimisers(model, recipe.optim)
-        self.device = model.device
-        self.forward = torch.compile(model, dynamic=False) if recipe.run.compile else None
+        self.model, self.data, self.recipe, self.folder, self.log = model, data, recipe, folder, log
         grouped = dist.is_available() and dist.is_initialized()
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if grouped else (0, 1)
+        self.device = model.device
+        if self.world > 1:
+            shard(model)
+        self.optimisers = build_optimisers(model, recipe.optim)
+        self.forward = torch.compile(model, dynamic=False) if recipe.run.compile else None
         self.step, self.seconds = 0, 0.0
 
     def resume(self) -> bool:
@@ -95,12 +86,11 @@ class Trainer:
         return True
 
     def save(self) -> None:
-        """Write the checkpoint (rank 0)."""
-        if self.rank == 0:
-            progress = Progress(step=self.step, seconds=self.seconds)
-            save_checkpoint(
-                self.folder / CHECKPOINT, self.model, self.optimisers, progress, dataclasses.asdict(self.recipe)
-            )
+        """Write the checkpoint; every rank calls it."""
+        progress = Progress(step=self.step, seconds=self.seconds)
+        save_checkpoint(
+            self.folder / CHECKPOINT, self.model, self.optimisers, progress, dataclasses.asdict(self.recipe)
+        )
 
     @property
     def progress(self) -> float:
@@ -128,41 +118,31 @@ class Trainer:
                 self._log(factor, parts, norm, rows / elapsed)
             if self.step % run.checkpoint_every == 0:
                 self.save()
-            if run.validate_every and self.step % run.validate_every == 0 and self.rank == 0:
+            if run.validate_every and self.step % run.validate_every == 0:
                 self._validate()
         self.save()
 
     def update(self) -> tuple[LossParts, float]:
         """Run one optimiser step; return the last micro-batch's losses and the gradient norm before clipping."""
         accumulate = self.recipe.optim.accumulate
-        config = batch_config(self.recipe.data, self.step)
         first = (self.step * self.world + self.rank) * accumulate
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
         for index in range(first, first + accumulate):
-            batch = make_batch(self.recipe.run.seed, index, self.vocabulary, config).to(self.device)
+            batch = self.data.batch(self.step, index).to(self.device)
             with self._precision():
                 parts = dual_stream_loss(self.model, batch, self.forward)
             (parts.total / accumulate).backward()
-        if self.world > 1:
-            self._average_gradients()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip_norm)
         for optimiser in self.optimisers:
             optimiser.step()
-        return parts, float(norm)
+        return parts, float(whole(norm))
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
-        if self.recipe.run.bf16:
+        wanted = self.recipe.run.bf16
+        if wanted or (wanted is None and self.device.type == "cuda"):
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()
-
-    def _average_gradients(self) -> None:
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        flat = torch.cat([g.flatten() for g in gradients])
-        dist.all_reduce(flat)
-        flat /= self.world
-        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(mean.view_as(gradient))
 
     def _agreed(self, value: float) -> float:
         """Rank 0's value on all ranks: with different clocks they would run different numbers of steps."""
@@ -176,13 +156,14 @@ class Trainer:
         losses = (float(parts.total.detach()), float(parts.next_token), float(parts.masked))
         values = (self.step, self.seconds, factor, *losses, norm, speed)
         _append(self.folder / CURVE, CURVE_COLUMNS, tuple(round(v, 5) for v in values))
+        left = self.seconds * (1 / self.progress - 1) / 60
         self.log(
-            f"step {self.step} {self.seconds / 60:.1f} min lr x{factor:.3f} next-token {losses[1]:.4f} "
-            f"masked {losses[2]:.4f} norm {norm:.2f} {speed:.0f} rows/s"
+            f"step {self.step} of {self.recipe.run.steps}, {self.seconds / 60:.1f} min, about {left:.1f} left, "
+            f"lr x{factor:.3f} next-token {losses[1]:.4f} masked {losses[2]:.4f} norm {norm:.2f} {speed:.0f} rows/s"
         )
 
     def _validate(self) -> None:
-        families = list(self.recipe.data.families)
-        found = accuracy(self.model, self.vocabulary, families, "validation", self.recipe.run.validation_problems)
-        _append(self.folder / VALIDATION, ("step", *families), (self.step, *(round(found[f], 4) for f in families)))
-        self.log(f"step {self.step} validation " + " ".join(f"{f} {a:.2f}" for f, a in found.items()))
+        found = self.data.validate(self.model)
+        if self.rank == 0 and found:
+            _append(self.folder / VALIDATION, ("step", *found), (self.step, *(round(v, 4) for v in found.values())))
+            self.log(f"step {self.step} validation " + " ".join(f"{name} {v:.3f}" for name, v in found.items()))

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from wedlm_core.errors import WeightsError, explain, first_line
+from wedlm_core.training.sharding import WHOLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +27,16 @@ class Progress:
 def save_checkpoint(
     path: Path, model: nn.Module, optimisers: list[torch.optim.Optimizer], progress: Progress, recipe: dict[str, Any]
 ) -> None:
-    """Write atomically: a reader sees the complete old file or the complete new one."""
+    """Write atomically: a reader sees the complete old file or the complete new one.
+
+    Every rank calls it, and rank 0 writes the whole state, so that another number of processes can read it.
+    """
+    model_state, optimiser_state = get_state_dict(model, optimisers, options=WHOLE)
+    if not model_state:
+        return
     state = {
-        "model": model.state_dict(),
-        "optimisers": [o.state_dict() for o in optimisers],
+        "model": model_state,
+        "optimisers": optimiser_state,
         "step": progress.step,
         "seconds": progress.seconds,
         "torch_rng": torch.get_rng_state(),
@@ -56,9 +64,9 @@ def load_checkpoint(path: Path, model: nn.Module, optimisers: list[torch.optim.O
     except Exception as error:  # a damaged file may raise anything
         reason = f"not a checkpoint of tensors and plain values ({first_line(error)})"
         raise WeightsError(explain("checkpoint", str(path), reason, "Begin again, or take an older one.")) from error
-    model.load_state_dict(state["model"])
-    for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
-        optimiser.load_state_dict(saved)
+    set_state_dict(
+        model, optimisers, model_state_dict=state["model"], optim_state_dict=state["optimisers"], options=WHOLE
+    )
     torch.set_rng_state(state["torch_rng"])
     if state["cuda_rng"]:
         torch.cuda.set_rng_state_all(state["cuda_rng"])

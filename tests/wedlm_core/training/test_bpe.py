@@ -61,7 +61,7 @@ def test_prompt_and_answer_are_encoded_alike_together_and_apart():
             prompt = chat_prompt(problem.prompt) if chat else problem.prompt + "\n"
             assert [*example.prompt, *example.answer] == [
                 *vocabulary().encode(prompt + problem.answer),
-                vocabulary().eos,
+                vocabulary().special.eos,
             ]
 
 
@@ -70,11 +70,11 @@ def test_the_saved_folder_loads_with_template_and_special_ids(tmp_path):
     loaded = Loaded.load(tmp_path)
     messages = [{"role": "user", "content": "Count from 3 to 9."}]
     assert tuple(loaded.apply_chat_template(messages)) == vocabulary().prompt("Count from 3 to 9.", chat=True)
-    assert loaded.eos_token_ids == (vocabulary().eos,)
-    assert loaded.mask_token_id == vocabulary().mask
+    assert loaded.eos_token_ids == (vocabulary().special.eos,)
+    assert loaded.mask_token_id == vocabulary().special.mask
     fast = PreTrainedTokenizerFast.from_pretrained(str(tmp_path))
     assert (fast.pad_token, fast.eos_token) == (PAD, EOS)
-    assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == [vocabulary().eos]
+    assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == [vocabulary().special.eos]
 
 
 def test_a_tokenizer_without_the_special_tokens_is_refused():

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.training.batches import Batch, pack
+from wedlm_core.training.batches import Batch, fill, pack
 from wedlm_core.training.examples import Example
 from wedlm_core.training.masking import LossWeights, MaskingConfig, dual_stream, plan_blocks
 from wedlm_core.training.stream_attention import MaskedAttend, dual_stream_mask
@@ -33,7 +33,7 @@ def random_batch(seed: int, rows: int = 2, length: int = 40) -> Batch:
             example = Example(prompt=prompt, answer=answer)
             yield dual_stream(example, blocks, eos=EOS, mask=MASK, weights=LossWeights())
 
-    return pack(documents(), rows, length, PAD)
+    return pack(fill(documents(), rows, length), length, PAD)
 
 
 def oracle_mask(document_T: Tensor, position_T: Tensor, limit_T: Tensor, block_T: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def test_a_clean_prefix_inside_a_block_is_computed_as_in_the_memory_stream():
 
     blocks = [Block(start=4, observed=(True, True, True, False, False))]
     rows = dual_stream(example, blocks, eos=EOS, mask=MASK, weights=LossWeights())
-    batch = pack(iter([rows]), 1, len(rows.ids), PAD)
+    batch = pack([[rows]], len(rows.ids), PAD)
     model = Decoder(CONFIG)
     model.init_weights(torch.Generator().manual_seed(2))
     mask = dual_stream_mask(batch.document, batch.positions, batch.limit, batch.block)
