@@ -3,7 +3,7 @@
 Examples:
   wedlm-batch export out --to results.jsonl
   wedlm-batch export out --to lake/rows --format delta
-  wedlm-batch export out --to lake.rows --format iceberg --table-options '{uri: "sqlite:///c.db", warehouse: lake}'
+  wedlm-batch export out --to lake.rows --format iceberg --table-options '{uri: "http://catalog:8181"}'
 
 --format openai-batch (the default): the input of the run was a file of OpenAI's batch API. Answers go to --to, failed
 requests to --errors-to, both as the lines that the API returns. The same output gives the same bytes, and a file

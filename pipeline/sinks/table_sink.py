@@ -161,6 +161,8 @@ def committing(url: str, refusals: tuple[type[Exception], ...]) -> Iterator[None
         text = first_line(error)
         if isinstance(error, refusals) or "already exists" in text:
             raise ConflictError(f"{url}: {text}") from None
+        if isinstance(error, ValueError):
+            raise OutputError(f"{url}: not committed ({text}). Check the options of the table.") from None
         raise SinkError(f"{url}: not committed ({text}). The same command continues.") from None
 
 

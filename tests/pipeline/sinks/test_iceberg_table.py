@@ -195,6 +195,8 @@ def test_a_catalog_that_does_not_open_is_named_without_credentials(tmp_path: Pat
         assert "hunter2" not in str(error.value)
     with pytest.raises(ConfigError, match=r"table_options\.uri refers to {env: NO_SUCH_VARIABLE}"):
         open_sink("iceberg", NAME, {}, {"uri": {"env": "NO_SUCH_VARIABLE"}})
+    with pytest.raises(OutputError, match=r"No default path is set.*Check the options of the table"):
+        commit_to(open_sink("iceberg", NAME, {}, {"uri": properties["uri"]}), change_of(ROWS))
     (tmp_path / "uri").write_text(f"{properties['uri']}\n")
     commit_to(open_sink("iceberg", NAME, {}, {**properties, "uri": {"file": str(tmp_path / "uri")}}), change_of(ROWS))
     assert len(rows_of(properties)) == 2
