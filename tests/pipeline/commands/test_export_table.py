@@ -32,6 +32,7 @@ from testing.pipeline.fakes import FakeEngine, InlineExecutor
 from testing.pipeline.faults import CrashAt, Killed, Moment, Recorder, crash_points
 from testing.pipeline.s3 import S3Server
 from testing.repository import ROOT
+from testing.sweeps import AT_EVERY
 
 pytest.importorskip("deltalake", reason="deltalake is not installed")
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
@@ -86,13 +87,13 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(request.param, tmp_path / "lake")
 
 
-def at_moments(output: Path | str, lake: Lake) -> list[int]:
-    """Moments of an export whose crash leaves another state; of the copies of files the first and the last."""
+def at_moments(output: Path | str, lake: Lake, *, every: bool = False) -> list[int]:
+    """Moments of an export whose crash leaves another state; else the first and the last of each kind."""
     recorder = Recorder()
     lake.export_with(output, recorder)
     moments = [moment for moment in recorder.moments if moment.operation in ("fit", "commit")]
     assert len(moments) >= 4
-    return crash_points(recorder.moments, every=False)
+    return crash_points(recorder.moments, every=every)
 
 
 def check(lake: Lake, output: Path) -> None:
@@ -120,8 +121,9 @@ def test_publications_come_one_after_the_other(qwen3_folder: Path, tmp_path: Pat
         assert lake.rows() == lake.of(published(table.output))
 
 
-def test_an_export_that_dies_anywhere_is_completed_by_the_next(two: Path, lake: Lake) -> None:
-    for at in at_moments(two, Lake(lake.kind, lake.folder / "whole")):
+@AT_EVERY
+def test_an_export_that_dies_anywhere_is_completed_by_the_next(two: Path, lake: Lake, every: bool) -> None:
+    for at in at_moments(two, Lake(lake.kind, lake.folder / "whole"), every=every):
         own = Lake(lake.kind, lake.folder / str(at))
         with pytest.raises(Killed):
             own.export_with(two, CrashAt(at))
@@ -188,8 +190,9 @@ def test_a_table_that_refuses_all_the_time_ends_the_export(two: Path, tmp_path: 
         Lake("delta", tmp_path).export_with(two, refuse)
 
 
+@AT_EVERY
 def test_a_revision_takes_the_place_of_the_rows_before_whatever_dies(
-    make_job: Callable[[], SmallJob], lake: Lake
+    make_job: Callable[[], SmallJob], lake: Lake, every: bool
 ) -> None:
     job = make_job()
     job.run(InlineExecutor(engine=PickyEngine))
@@ -205,7 +208,7 @@ def test_a_revision_takes_the_place_of_the_rows_before_whatever_dies(
         shutil.copytree(kept, lake.folder)
         return lake
 
-    for at in at_moments(job.config.output, restored()):
+    for at in at_moments(job.config.output, restored(), every=every):
         with pytest.raises(Killed):
             restored().export_with(job.config.output, CrashAt(at))
         assert lake.rows() in (lake.of(before), lake.of(after))
