@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.section import Report, Scene, device_seconds, replayed
+from benchmarks.gpu.waves import shapes, waves
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.int8 import Int8Linear
 
@@ -18,15 +19,8 @@ _FP8_LARGEST = 448.0
 
 def products(scene: Scene) -> Report:
     """Time each product alone. If torch refuses a product, the reason stands in place of its time."""
-    config, rows = scene.scale.config, []
-    heads = config.num_attention_heads + 2 * config.num_key_value_heads
-    shapes = {
-        "qkv": (heads * config.head_dim, config.hidden_size),
-        "o": (config.hidden_size, config.num_attention_heads * config.head_dim),
-        "gate_up": (2 * config.intermediate_size, config.hidden_size),
-        "down": (config.hidden_size, config.intermediate_size),
-    }
-    for name, (outputs, inputs) in shapes.items():
+    rows = []
+    for name, (outputs, inputs) in list(shapes(scene.scale.config).items())[:-1]:
         for count in scene.scale.product_rows:
             row: dict[str, Any] = {"product": name, "rows": count}
             if scene.clock.left < 0:
@@ -34,6 +28,8 @@ def products(scene: Scene) -> Report:
                 continue
             floor = max(outputs * inputs / scene.bandwidth, 2 * outputs * inputs * count / scene.gemm_rate)
             row["floor us"] = f"{floor * 1e6:.1f}"
+            cut = waves(count, outputs, inputs)
+            row |= {"waves": f"{cut.tiles} tiles, {cut.waves}", "used": f"{cut.used:.2f}"}
             for kind, work in _kinds(scene, count, outputs, inputs).items():
                 row[f"{kind} us"] = _micros(work, scene.device)
             rows.append(row)
@@ -41,7 +37,8 @@ def products(scene: Scene) -> Report:
     notes = (
         "Replays of a CUDA graph on a GPU, medians of 20 (lowest-highest); rows are rounded before. Floor: the larger "
         "of the int8 weights' bytes over the copy's bandwidth, and the arithmetic over the rate of the ceilings. A "
-        "cache that holds a product's weights makes few rows faster here than in a model."
+        "cache that holds a product's weights makes few rows faster here than in a model. `used` is the share of the "
+        "waves' results that are wanted, with 132 multiprocessors."
     )
     return Report(title="Products by rows", notes=notes, rows=rows)
 
