@@ -14,7 +14,7 @@ from pipeline.codec import Failure, Request, SamplingParams, WeDLMError, params_
 from pipeline.config import RunConfig
 from pipeline.plan.job import Job
 from pipeline.prompts.model_files import model_length, resolved_model
-from pipeline.prompts.tokenize import BLANK, CONTINUATIONS, FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS
+from pipeline.prompts.tokenize import BLANK, CONTINUATIONS, FAILURE, FAILURE_CLASS, PARAMS, PROMPT_IDS, TURNS
 from pipeline.types import PROMPT_COUNTS
 from wedlm_core.config import ModelConfig
 from wedlm_core.engine.scheduling.admission import Limits, check_request
@@ -94,15 +94,17 @@ def prompt_counts(table: pa.Table) -> dict[str, Any]:
     """Count over the rows of a table of :func:`~pipeline.prompts.tokenize.prepare_table`, by the names of the counts.
 
     Of several identical prompts, all but the first count. A prompt is blank if its row puts no visible character into
-    it; a chat template around it does not matter. Rows that failed have no prompt.
+    it; a chat template around it does not matter. Rows that failed have no prompt. All turns count.
     """
-    seen: set[bytes] = set()
+    seen: set[tuple[bytes, str]] = set()
+    later = map(str, table[TURNS].to_pylist() if TURNS in table.column_names else itertools.repeat(None))
     prompts = 0
     for chunk in table[PROMPT_IDS].chunks:
         ids, offsets = chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.to_numpy()
-        for (first, end), there in zip(itertools.pairwise(offsets.tolist()), chunk.is_valid().to_pylist(), strict=True):
+        rows = zip(itertools.pairwise(offsets.tolist()), chunk.is_valid().to_pylist(), strict=True)
+        for ((first, end), there), turns in zip(rows, later, strict=False):
             prompts += there
             if there:
-                seen.add(ids[first:end].tobytes())
+                seen.add((ids[first:end].tobytes(), turns))
     blank = pc.sum(table[BLANK]).as_py() or 0 if BLANK in table.column_names else 0
     return dict(zip(PROMPT_COUNTS, (blank, prompts - len(seen)), strict=True))

@@ -501,5 +501,7 @@ def _too_long(prompt: object, max_tokens: int, length: int, config: RunConfig) -
     remedy = f"Shorten the prompt, {'lower' if config.task is None else 'or the'} {rest}, or set on_long_prompt."
     if config.on_long_prompt != "fail":
         remedy = f"No prompt fits with this {rest}. {'Lower' if config.task is None else 'Shorten'} it."
+    if config.turns_column is not None:
+        remedy = f"Shorten the first turn, or lower {rest}."
     rule = f"at most {length} tokens together, the model's length"
     return RequestError(explain(f"prompt + {rest}", f"{prompt} + {max_tokens}", rule, remedy))

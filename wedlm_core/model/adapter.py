@@ -152,7 +152,7 @@ def _is_named(module: str, raw: Mapping[str, Any], setting: str) -> bool:
 def _matches(pattern: str, module: str, setting: str) -> bool:
     try:
         return re.fullmatch(pattern, module) is not None
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise _refused(setting, pattern, f"no regular expression ({error})", "Correct it.") from error
 
 

@@ -32,6 +32,7 @@ TURNS: list[Any] = [
     None,
     ["Count from 2 to 5.", "Count from 3 to 6.", "Sort" + " 38 93 32 40" * 7],
     ["Count from 2 to 5.", "Count from 3 to 6.", "Sort" + " 38 93 32 40" * 12],
+    ["Sort" + " 38 93 32 40" * 40, "Count from 3 to 6."],
 ]
 
 
@@ -76,7 +77,7 @@ def test_a_conversation_is_its_turns_one_by_one(made: RunConfig) -> None:
     llm = LLM("tiny")
     found = pipeline.read(made.output).to_arrow().to_pylist()
     assert [(row["row_id"], row["sample_index"]) for row in found] == [
-        ("r0", 0), ("r0", 1), ("r1", 0), ("r1", 1), ("r2", 0), ("r3", 0), ("r4", 0)
+        ("r0", 0), ("r0", 1), ("r1", 0), ("r1", 1), ("r2", 0), ("r3", 0), ("r4", 0), ("r5", 0)
     ]  # fmt: skip
     for row in found[:4]:
         texts, tokens = by_hand(llm, row["row_id"], row["sample_index"], row["turns"])
@@ -95,12 +96,13 @@ def test_later_turns_find_their_prefix_in_the_cache(made: RunConfig) -> None:
 
 def test_a_turn_that_fails_is_the_failure_of_the_row_with_its_number(made: RunConfig) -> None:
     dead = pipeline.read(made.output, table="dead_letters").to_arrow().to_pylist()
-    assert [row["row_id"] for row in dead] == ["r2", "r3", "r4"]
-    missing, late, early = (row["error"] for row in dead)
+    assert [row["row_id"] for row in dead] == ["r2", "r3", "r4", "r5"]
+    missing, late, early, first = (row["error"] for row in dead)
     assert "never null" in missing
     assert late.startswith("turn 3 of 3: ")  # refused by the engine, with the answers that were there
     assert "at least" not in late
     assert early.startswith("turn 3 of 3: prompt + max_tokens='at least ")  # before anything was generated
+    assert first.endswith("Shorten the first turn, or lower max_tokens.")
     rows = pipeline.read(made.output).to_arrow().to_pylist()
     assert all(row["messages"] is None and row["text"] is None for row in rows if row["error"] is not None)
 

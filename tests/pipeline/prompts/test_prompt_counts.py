@@ -23,6 +23,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], tuple[int, int]]] =
     "empty cells in a sentence": ([{"q": q} for q in ("", "3", "")], {"prompt_template": "From {{ q }}."}, (0, 1)),
     "messages": ([{"messages": [{"role": "user", "content": c}]} for c in (WORD, " ", "")], {}, (2, 0)),
     "token ids": ([{"prompt_token_ids": ids} for ids in ([5], [5, 6], [5], [])], {}, (0, 1)),
+    "conversations": ([{"c": c} for c in ([WORD], [WORD, "a"], [WORD, "b"], [WORD, "a"], [SPACES])],
+                      {"turns_column": "c"}, (1, 1)),
     "different": ([{"prompt": str(i)} for i in range(5)], {}, (0, 0)),
 }  # fmt: skip
 

@@ -108,7 +108,10 @@ def test_turns_are_texts_or_messages_or_their_json(cell: Any) -> None:
         (["a", ""], r"turns\[1\]=''.*not empty"),
         (["a", {"role": "assistant", "content": "b"}], r"turns\[1\].role='assistant'.*answers are generated"),
         (["a", {"role": "system", "content": "b"}], r"turns\[1\].role='system'"),
+        (["a", {"content": "b"}], r"turns\[1\].role=None"),
         (["a", {"role": "user", "content": None}], "a message has a text"),
+        (["a", {"role": "user", "content": 5}], r"turns\[1\]=5: a turn is text"),
+        (["a", {"role": "user", "content": {"text": "b"}}], r"turns\[1\]={'text': 'b'}: a turn is text"),
         ([{"role": "user", "content": None, "tool_calls": [{"id": "a"}]}], "not empty"),
     ],
 )

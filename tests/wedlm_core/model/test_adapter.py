@@ -161,6 +161,8 @@ def test_an_adapted_output_head_is_refused_by_name(qwen3_folder: Path, tmp_path:
         ({"rank_pattern": [4]}, "adapter.rank_pattern"),
         ({"target_modules": ["c_attn"]}, r"adapter.target_modules=\['c_attn'\].*q_proj"),
         ({"target_modules": "("}, "adapter.target_modules='\\('.*no regular expression"),
+        ({"target_modules": "a{99999999999}"}, "adapter.target_modules=.*no regular expression"),
+        ({"alpha_pattern": {"(" * 3000 + ")" * 3000: 4}}, "adapter.alpha_pattern=.*no regular expression"),
         ({"target_modules": {"q_proj": 1}}, "adapter.target_modules"),
         ({"target_modules": ["q_proj"]}, "unexpected .*down_proj"),
         ({"layers_to_transform": [0]}, "unexpected .*layers.1"),
