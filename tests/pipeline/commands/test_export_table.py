@@ -119,6 +119,13 @@ def test_publications_come_one_after_the_other(qwen3_folder: Path, tmp_path: Pat
         table.add(f"{at}.parquet", rows)
         assert lake.export(table.output).committed == (f"data-{at:06d}",)
         assert lake.rows() == lake.of(published(table.output))
+    table.add("1.parquet", [{"prompt": "d", "more": "y"}], on_changed="reprocess")
+    (table.inputs / "0.parquet").unlink()
+    table.add("3.parquet", [{"prompt": "e"}], on_changed="reprocess")
+    done = lake.export(table.output)
+    assert {name[:11] for name in done.committed} == {"data-000000", "data-000001", "data-000003"}
+    assert lake.rows() == lake.of(published(table.output))
+    assert len(lake.rows()) == 3
 
 
 @AT_EVERY
