@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import itertools
 import json
 import math
@@ -141,7 +142,8 @@ def _train(arguments: argparse.Namespace, recipe: Recipe, folder: Path) -> bool:
     device = torch.device(arguments.device)
     torch.set_num_threads(recipe.run.threads)
     if "RANK" in os.environ:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=datetime.timedelta(days=1))  # the first process reads all rows
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(device)  # NCCL and the random generator use the current device

@@ -144,11 +144,14 @@ def _turns(ids: Sequence[str], table: pa.Table, column: str) -> tuple[Sequence[s
 
 
 def _run_of(place: str, config: RunConfig) -> RunState | None:
-    """The record of the run whose output a place is; None if it is none."""
+    """The record of the run whose output a place is, or was filtered of; None if it is none."""
     is_folder = not has_suffix(place, all_suffixes()) if is_url(place) else os.path.isdir(local_path(place))
     if not is_folder or has_wildcards(place):
         return None
-    return RunState.load(open_storage(place, layout.SCRATCH, config.input_options))
+    state = RunState.load(open_storage(place, layout.SCRATCH, config.input_options))
+    while state is not None and state.derived is not None:
+        state = RunState.load_begun(open_storage(state.derived.source, layout.SCRATCH, config.input_options))
+    return state
 
 
 def _prompt_settings(place: str, state: RunState) -> dict[str, Any]:

@@ -91,6 +91,24 @@ def test_rows_of_a_prompt_are_held_out_together_and_those_of_a_file_are_left_out
     assert named == [f"rows.jsonl:{number}" for number in (4, 16, 28)]
 
 
+def test_the_turns_of_a_conversation_are_on_one_side(tmp_path: Path, start: Path) -> None:
+    def talk(number: int) -> list[dict[str, str]]:
+        texts = [f"Count {number}.", "nine", f"plus {number}", "ten"]
+        return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+
+    place = tmp_path / "talks.jsonl"
+    place.write_text("".join(json.dumps({"messages": talk(i)}) + "\n" for i in range(24)))
+    settings = [f"model.start={start}", f"data.files=[{place}]", "data.length=256", "data.held_out=0.5"]
+    train.read_examples(train.read_recipe("own", settings), tmp_path / "out", print)
+    sides = [ExampleFile(tmp_path / "out/data", held_out=own) for own in (False, True)]
+    assert len(sides[0]) + len(sides[1]) == 48
+    for side in sides:
+        prompts = [side[i].prompt for i in range(len(side))]
+        assert len(prompts) > 4
+        pairs = zip(prompts[::2], prompts[1::2], strict=True)
+        assert all(second[: len(first) - 3] == first[:-3] for first, second in pairs)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

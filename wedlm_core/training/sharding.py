@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -42,5 +42,5 @@ def whole_model(model: Decoder) -> Decoder:
     with torch.device("meta"):
         copy = Decoder(model.config)
     if state:  # rank 0
-        nn.Module.load_state_dict(copy, state, assign=True)
+        copy.load_state_dict(state, assign=True)
     return copy

@@ -142,3 +142,5 @@ def test_the_output_of_a_run_is_read_as_it_is(tmp_path: Path) -> None:
     assert list(found[0].prompt) == chat("Count from 3 to 9.")
     assert list(found[0].answer) == answer("3, 4, 5, 6, 7, 8, 9")
     assert found[3].row == "in.jsonl:3"
+    pipeline.filter(tmp_path / "out", to=str(tmp_path / "best"), keep="gen_finish_reason = 'stop'")
+    assert rows_of(tmp_path / "best") == [found[0], found[3]], "a filter's output has the prompts of its source"
