@@ -20,6 +20,7 @@ from wedlm_core.model.sources import resolve
 
 CONFIG_FILE, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 _MOST = 2**20  # of a rank or alpha
+_CACHED = 2**16  # numbers that stay in a core's cache
 _READ = frozenset({
     "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules", "exclude_modules",
     "layers_to_transform", "base_model_name_or_path",
@@ -80,8 +81,10 @@ class Adapter:
             a_KI = handle.get_tensor(own.a).double()
             b_RK = handle.get_slice(own.b)[start : start + len(rows_RI)].double()
         change_RI = a_KI.new_zeros(rows_RI.shape)
-        for k in range(len(a_KI)):  # products of float32 are exact in float64, so only the order of sums counts
-            change_RI.addcmul_(b_RK[:, k : k + 1], a_KI[k : k + 1])
+        together = max(1, _CACHED // a_KI.shape[1]) if a_KI.device.type == "cpu" else max(1, len(b_RK))
+        for part_RI, own_RK in zip(change_RI.split(together), b_RK.split(together), strict=True):
+            for k in range(len(a_KI)):  # products of float32 are exact in float64, so only the order of sums counts
+                part_RI.addcmul_(own_RK[:, k : k + 1], a_KI[k : k + 1])
         return (rows_RI.double() + change_RI.mul_(own.scale)).float()
 
 
