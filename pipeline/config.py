@@ -302,7 +302,7 @@ class RunConfig:
 
     def _split_model(self) -> None:
         """Take a mapping of model and adapter apart."""
-        given = self.model
+        given: Any = self.model
         if not isinstance(given, Mapping):
             return
         _require(set(given) == {"path", "adapter"} and self.adapter is None, "model", dict(given),

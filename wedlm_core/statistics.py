@@ -278,7 +278,7 @@ def stats_of_several(parts: Sequence[CommitStats]) -> CommitStats:
         weights = [getattr(part, weight) for part in parts if getattr(part, name) is not None]
         return math.fsum(map(mul, known(name), weights)) / sum(weights) if sum(weights) else None
 
-    own = {
+    own: dict[str, Any] = {
         "commit_histogram": tuple(map(sum, zip_longest(*known("commit_histogram"), fillvalue=0))),
         "mean_entropy": mean("mean_entropy"),
         "max_entropy": max(known("max_entropy"), default=None),

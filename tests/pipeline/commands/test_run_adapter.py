@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -103,10 +104,12 @@ def test_an_adapter_that_does_not_fit_ends_the_run_before_it_begins(config: RunC
 
 
 def test_a_model_is_a_name_or_a_mapping_of_path_and_adapter(config: RunConfig, tmp_path: Path) -> None:
-    assert replace(config, model={"path": "m", "adapter": "a"}, adapter=None).adapter == "a"  # type: ignore[arg-type]
-    for given in ({"path": "m"}, {"path": "m", "adapters": "a"}, {"path": "m", "adapter": "a"}):
+    both: dict[str, Any] = {"model": {"path": "m", "adapter": "a"}}
+    assert replace(config, adapter=None, **both).adapter == "a"
+    bad: list[dict[str, Any]] = [{"model": {"path": "m"}}, {"model": {"path": "m", "adapters": "a"}}, both]
+    for given in bad:  # it has an adapter already
         with pytest.raises(ConfigError, match="model="):
-            replace(config, model=given)  # type: ignore[arg-type]  # it has an adapter already
+            replace(config, **given)
     job = tmp_path / "job.yaml"
     job.write_text(yaml.safe_dump({"input": config.input, "output": config.output, "model": config.model}))
     assert generate.main(["--config", str(job), "--adapter", str(config.adapter), "--preview", "1"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,19 @@ def test_a_crash_at_any_point_loses_and_doubles_no_conversation(tmp_path: Path, 
         case.run()
         assert case.data() == expected
         assert case.problems() == ()
+
+
+def test_histories_have_no_reasoning(tmp_path: Path) -> None:
+    form = json.dumps({"choice": ["<think>\nhm\n</think>\n\nyes"]})
+    settings = {
+        "model": "tiny", "report": False, "turns_column": "turns", "sampling": {"max_tokens": 64},
+        "sampling_columns": {"structured_outputs": "form"},
+    }  # fmt: skip
+    rows = [{"turns": ["a", "b"], "form": form}]
+    run(RunConfig.from_mapping({"input": rows, "output": str(tmp_path / "a"), "reasoning_parser": "think", **settings}))
+    run(RunConfig.from_mapping({"input": rows, "output": str(tmp_path / "b"), **settings}))
+    apart, whole = (pipeline.read(str(tmp_path / name)).to_arrow().to_pylist()[0] for name in "ab")
+    assert [own["content"] for own in apart["messages"]] == ["a", "yes", "b", "yes"]
+    assert (apart["text"], apart["reasoning"]) == ("yes", "hm")
+    assert [own["content"] for own in whole["messages"]][1::2] == ["<think>\nhm\n</think>\n\nyes"] * 2
+    assert apart["prompt_tokens"] < whole["prompt_tokens"]
