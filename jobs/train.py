@@ -59,7 +59,7 @@ EVALUATION = "evaluation.json"
 def build_tokenizer(recipe: Recipe) -> Tokenizer:
     """The recipe's tokenizer: of the checkpoint to start from, or trained on the corpus."""
     if recipe.model.start is not None:
-        return with_mask(resolve(recipe.model.start))
+        return with_mask(resolve(recipe.model.start))[0]
     problems = corpus.stream(recipe.run.seed, "train", recipe.data.families)
     drawn = list(itertools.islice(problems, recipe.data.tokenizer_texts))
     return train_tokenizer((f"{p.prompt}\n{p.answer}\nuser\nassistant\n" for p in drawn), recipe.model.vocab_size)

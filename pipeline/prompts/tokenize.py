@@ -381,7 +381,7 @@ def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
     cells = _chat_cells(table, job)
     plain = job.prompt_kind == "text" and not job.config.chat and job.config.system_prompt is None
     plain &= job.config.special_tokens_in_text == "control"
-    read: Callable[[Any, Job, ChatCells], str | list[int]] = prompt_of
+    read: Callable[[Any, Job, ChatCells], _Prompt] = prompt_of
     if job.prompt_kind == "turns":
         from pipeline.prompts.turns import turns_prompt
 

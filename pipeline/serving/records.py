@@ -181,7 +181,8 @@ def new_batch(body: Any) -> Batch:
     for name in body:
         if name not in _FIELDS:
             raise refuse(name, body[name], f"the fields are {', '.join(_FIELDS)}", "Leave it out.")
-    endpoint, window, metadata = (body.get(name) for name in _FIELDS[1:])
+    given: list[Any] = [body.get(name) for name in _FIELDS]
+    file, endpoint, window, metadata = given
     if endpoint not in _ENDPOINTS:
         raise refuse("endpoint", endpoint, f"one of {list(_ENDPOINTS)}", "Pick one of these.")
     found = _WINDOW.fullmatch(window) if isinstance(window, str) else None
@@ -190,7 +191,7 @@ def new_batch(body: Any) -> Batch:
         raise refuse("completion_window", window, "a time of 30 days at most", 'Write "24h", "30m" or "7d".')
     _check_metadata({} if metadata is None else metadata)
     now = int(time.time())
-    return Batch(id=new_id("batch_"), endpoint=endpoint, input_file_id=body.get("input_file_id"), metadata=metadata,
+    return Batch(id=new_id("batch_"), endpoint=endpoint, input_file_id=file, metadata=metadata,
                  completion_window=window, created_at=now, expires_at=now + seconds)  # fmt: skip
 
 

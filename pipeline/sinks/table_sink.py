@@ -44,7 +44,7 @@ class TableFile:
     name: str
     bytes: int
     rows: int
-    copy_to: Callable[[SupportsWrite], None] = field(repr=False)
+    copy_to: Callable[[SupportsWrite], object] = field(repr=False)
     tables: Callable[[], Iterator[pa.Table]] = field(repr=False)
 
 

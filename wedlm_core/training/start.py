@@ -34,21 +34,22 @@ def special_ids(folder: Path) -> SpecialIds:
         rule = "it has no end-of-sequence token"
         raise ConfigError(explain("model.start", str(folder), rule, "Name one in its generation_config.json."))
     mask = _own_mask(folder)
-    return SpecialIds(eos=ends[0], mask=with_mask(folder).token_to_id(MASK) if mask is None else mask, pad=ends[0])
+    return SpecialIds(eos=ends[0], mask=with_mask(folder)[1] if mask is None else mask, pad=ends[0])
 
 
-def with_mask(folder: Path) -> Backend:
-    """The tokenizer of a folder, with a mask token.
+def with_mask(folder: Path) -> tuple[Backend, int]:
+    """The tokenizer of a folder with a mask token, and the id of that.
 
     Raises:
         ConfigError: no row of the model's embedding is left for it.
     """
     backend, size = Backend.from_file(str(folder / "tokenizer.json")), load_config(folder).vocab_size
     backend.add_special_tokens([AddedToken(MASK, special=True, normalized=False)])
-    if backend.token_to_id(MASK) >= size:
+    mask = backend.token_to_id(MASK)
+    if mask is None or mask >= size:
         rule = f"its vocabulary of {size} ids has no spare row for the mask token"
         raise ConfigError(explain("model.start", str(folder), rule, "Enlarge its embedding first."))
-    return backend
+    return backend, mask
 
 
 def copy_tokenizer(start: Path, folder: Path) -> None:
@@ -58,7 +59,7 @@ def copy_tokenizer(start: Path, folder: Path) -> None:
         if any(fnmatch(file.name, own) for own in MODEL_FILES) and not any(fnmatch(file.name, own) for own in _OTHERS):
             shutil.copyfile(file, folder / file.name)
     if _own_mask(start) is None:
-        with_mask(start).save(str(folder / "tokenizer.json"))
+        with_mask(start)[0].save(str(folder / "tokenizer.json"))
         config = read_json(start / "tokenizer_config.json") | {"mask_token": MASK}
         (folder / "tokenizer_config.json").write_text(
             json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8"
