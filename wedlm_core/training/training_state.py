@@ -58,7 +58,8 @@ def load_checkpoint(path: Path, model: nn.Module, optimisers: list[torch.optim.O
         WeightsError: it is damaged, or holds more than tensors and plain values.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        # Mapped: each process of a machine reads its part, and none has all of it in memory.
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except OSError:
         raise
     except Exception as error:  # a damaged file may raise anything
