@@ -22,6 +22,7 @@ from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, SourceError
 from pipeline.fingerprint import config_of
 from pipeline.plan.job import resolve_job
+from pipeline.plan.units import plan_units, read_units
 from pipeline.prompts.conversation import answered_turns
 from pipeline.prompts.model_files import check_model, resolved_model
 from pipeline.prompts.prompt import plain_values
@@ -92,10 +93,9 @@ def answered_rows(
         elif answer_column is None:
             found, config = _of_conversations(config), replace(config, messages_column=_MESSAGES)
         else:
-            chat = settings.get(
-                "chat", not config.messages_column and resolved_model(config).tokenizer.has_chat_template
-            )
-            config, found = replace(config, chat=chat), _of_files(config, "answer_column", answer_column)
+            has_template = config.messages_column is None and resolved_model(config).tokenizer.has_chat_template
+            config = replace(config, chat=settings.get("chat", has_template))
+            found = _of_files(config, "answer_column", answer_column)
         task = Score(continuation_column=found.answer, with_end=True)
         job = resolve_job(replace(config, task=task), found, LocalStorage(folder, layout.SCRATCH))
         rows = 0
@@ -117,9 +117,9 @@ def _of_files(config: RunConfig, setting: str, column: str) -> _Tables:
         rule = f"{config.input} has no such column. It has {source.schema.names}"
         remedy = "Name answers by data.answer_column, or conversations by data.messages_column."
         raise ConfigError(explain(f"data.{setting}", column, rule, remedy))
-    pieces = ((Unit(unit_id="", index=0, rows=piece), piece) for piece in source.slices(_ROWS_AT_ONCE))
-    tables = ((derived_row_ids(unit.stretches(source.files)), next(source.read([piece]))) for unit, piece in pieces)
-    return _Tables(schema=source.schema, answer=column, tables=tables)
+    units = list(plan_units(source, _ROWS_AT_ONCE, "", config.limit))
+    ids = (derived_row_ids(unit.stretches(source.files)) for unit in units)
+    return _Tables(schema=source.schema, answer=column, tables=zip(ids, read_units(source, units), strict=True))
 
 
 def _of_conversations(config: RunConfig) -> _Tables:

@@ -53,7 +53,9 @@ def user_turns(name: str, value: Any) -> list[dict[str, str]]:
     if not isinstance(items, list) or not all(isinstance(item, (str, Mapping)) for item in items):
         raise RequestError(explain(name, value, _TURNS, 'Write ["First question?", "Second question?"].'))
     asked = [_message(name, {"role": "user", "content": own} if isinstance(own, str) else own) for own in items]
-    found = [{"role": own.get("role"), "content": "" if (text := own.get("content")) is None else text} for own in asked]
+    found = [
+        {"role": own.get("role"), "content": "" if (text := own.get("content")) is None else text} for own in asked
+    ]
     for place, message in enumerate(found):
         if message["role"] != "user" and not (place == 0 and message["role"] == "system"):
             rule = "a system message at the beginning, then the user's: answers are generated"

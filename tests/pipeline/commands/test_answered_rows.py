@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,15 @@ def test_files_of_every_format_are_read(tmp_path: Path) -> None:
     for name in ("in.parquet", "in.csv", "*.csv"):
         (row,) = rows_of(tmp_path / name, "a")
         assert (list(row.prompt), list(row.answer)) == (chat("Copy: sea."), answer("sea"))
+
+
+def test_a_compressed_file_of_several_slices_is_read_in_order(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "in.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"prompt": "Hi", "a": str(i)}) + "\n" for i in range(1100))
+    found = rows_of(tmp_path / "in.jsonl.gz", "a", chat=False)
+    assert [one.row for one in found[1022:1026]] == [f"in.jsonl.gz:{i}" for i in range(1022, 1026)]
+    assert [list(one.answer) for one in found] == [answer(str(i)) for i in range(1100)]
+    assert len(rows_of(tmp_path / "in.jsonl.gz", "a", limit=7)) == 7
 
 
 def test_every_turn_of_the_assistant_is_an_example_after_the_messages_before_it(tmp_path: Path) -> None:
