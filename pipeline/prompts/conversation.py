@@ -81,7 +81,7 @@ def answered_turns(name: str, value: Any) -> list[tuple[list[Mapping[str, Any]],
     if not turns:
         raise RequestError(explain(name, value, "no turn of the assistant after a message", "Add an answer to it."))
     for place in turns:
-        if not found[place].get("content"):
+        if not isinstance(found[place].get("content"), str) or not found[place]["content"]:
             raise RequestError(explain(name, found[place], "a turn to train on has a text", "Leave it out."))
     return [(found[:place], found[place]["content"]) for place in turns]
 

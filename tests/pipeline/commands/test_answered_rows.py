@@ -102,6 +102,12 @@ def test_a_row_that_cannot_be_used_has_a_reason_and_the_others_stay(tmp_path: Pa
     faults = [one.fault for one in rows_of(jsonl(tmp_path / "talks.jsonl", *talks))]
     assert len(faults) == 4
     assert all(faults)
+    texts = ['[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": 5}]', "no JSON", '{"role": "user"}',
+             '[{"role": "assistant", "content": "Hi"}]',
+             '[{"role": 3, "content": "x"}, {"role": "assistant"}]']  # fmt: skip
+    faults = [one.fault for one in rows_of(jsonl(tmp_path / "texts.jsonl", *({"messages": text} for text in texts)))]
+    assert len(faults) == 5
+    assert all(faults)
 
 
 @pytest.mark.parametrize(
