@@ -10,8 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
+from pipeline import layout
 from pipeline.codec import make_requests
+from pipeline.commands.run import run_on
+from pipeline.config import RunConfig
+from pipeline.storage.open import open_storage
 from testing.pipeline.chaos import Chaos, Outcome
+from testing.pipeline.fakes import RealExecutor
 from testing.pipeline.ray_nodes import serve_cluster
 from testing.pipeline.s3 import serve_s3
 from wedlm_core import LLM, SamplingParams
@@ -65,6 +70,26 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row(qwen3_folder: Path, tmp_
         outcome = chaos.run(["raylet"])
     check(outcome, ["raylet"], config, source, qwen3_folder)
     assert outcome.drivers == 1, "the driver lived through it"
+
+
+@pytest.mark.slow  # about a minute: two kills, each followed by the start of processes
+def test_conversations_come_out_whole_whatever_is_killed(qwen3_folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "turns.parquet"
+    rows = [{"turns": [f"Count from {i}.", "And then?", "Stop at 9."]} for i in range(250)]
+    pq.write_table(pa.Table.from_pylist(rows), source)
+    undisturbed, config = (
+        config_of(source, str(tmp_path / name), qwen3_folder, turns_column="turns", report=False) for name in "ab"
+    )
+    plain = RunConfig.from_mapping(undisturbed)
+    run_on(RealExecutor(), plain, open_storage(plain.output, layout.SCRATCH, {}), lambda progress: None)
+    with serve_cluster() as cluster:
+        cluster.add_node(2)
+        outcome = Chaos(cluster, tmp_path / "chaos", config, tokens=250 * 3 * 48, seed=5).run(["actor", "driver"])
+    assert sorted(outcome.kills.elements()) == ["actor", "driver"]
+    names = ["row_id", "messages", "text", "token_ids", "seed", "error", "completion_tokens"]
+    found, expected = (pipeline.read(one["output"]).to_arrow().select(names) for one in (config, undisturbed))
+    assert found.equals(expected)
+    assert found["error"].null_count == found.num_rows == len(rows)
 
 
 @pytest.mark.slow  # about four minutes: ten kills, each followed by the start of processes
