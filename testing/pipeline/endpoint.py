@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,13 +69,20 @@ class Server:
         self.process.terminate()
         return self.process.wait(60)
 
-    def wait(self, batch: str, *statuses: str) -> Any:
-        """The batch, once it has one of these statuses or has ended."""
+    def wait(self, batch: str) -> Any:
+        """The batch, once it has ended."""
+        return self._wait(batch, lambda found: found.status in ENDED)
+
+    def wait_for_answers(self, batch: str) -> Any:
+        """The batch, once some of its requests are answered."""
+        return self._wait(batch, lambda found: found.request_counts.completed > 0)
+
+    def _wait(self, batch: str, is_so: Callable[[Any], bool]) -> Any:
         end = time.monotonic() + _END_SECONDS
-        while (found := self.client.batches.retrieve(batch)).status not in (statuses or ENDED):
-            if found.status in ENDED or time.monotonic() > end:
+        while not is_so(found := self.client.batches.retrieve(batch)):
+            if time.monotonic() > end:
                 raise RuntimeError(f"{found}\n{self._log.read_text()[-3000:]}")
-            time.sleep(0.1)
+            time.sleep(0.05)
         return found
 
 

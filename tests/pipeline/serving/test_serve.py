@@ -86,16 +86,19 @@ def started(*servers: Server) -> Iterator[None]:
                 server.kill()
 
 
-def test_a_batch_survives_a_kill_of_the_server_and_its_run(tmp_path: Path) -> None:
+def test_a_batch_survives_a_kill_of_the_server_and_its_run(tmp_path: Path, cluster: None) -> None:
+    import ray
+
+    # Its runs join the session of the tests: a Ray of their own takes most of the time of a small batch.
+    joins = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address, "RAY_AUTH_MODE": "token",
+             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # fmt: skip
     store, requests = str(tmp_path / "store"), lines(40)
-    first = Server(store, tmp_path / "log", *SLOWLY)
+    first = Server(store, tmp_path / "log", *SLOWLY, environment=joins)
     with started(first):
         batch = submit(first, requests)
-        while not (seen := first.client.batches.retrieve(batch.id)).request_counts.completed:
-            time.sleep(0.05)
-        assert seen.status == "in_progress"
+        assert first.wait_for_answers(batch.id).status == "in_progress"
         first.kill()
-    second = Server(store, tmp_path / "log", *SLOWLY)
+    second = Server(store, tmp_path / "log", *SLOWLY, environment=joins)
     with started(second):
         done = second.wait(batch.id)
         counts = done.request_counts
@@ -143,8 +146,7 @@ def test_a_run_is_cancelled_or_expires_with_the_answers_so_far(tmp_path: Path) -
     with started(server):
         cancelled = submit(server, requests)
         queued = submit(server, requests[:5])
-        while not server.client.batches.retrieve(cancelled.id).request_counts.completed:
-            time.sleep(0.05)
+        server.wait_for_answers(cancelled.id)
         server.client.batches.cancel(queued.id)
         assert server.wait(queued.id).status == "cancelled", "without waiting for the other one"
         server.client.batches.cancel(cancelled.id)
