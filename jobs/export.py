@@ -1,6 +1,6 @@
 """Write the rows of an output as results of an OpenAI batch, or to a Delta or Iceberg table.
 
-Examples:
+Example:
   wedlm-batch export out --to results.jsonl
   wedlm-batch export out --to lake/rows --format delta
   wedlm-batch export out --to lake.rows --format iceberg --table-options '{uri: "http://catalog:8181"}'
