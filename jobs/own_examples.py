@@ -57,7 +57,8 @@ def read_examples(recipe: Recipe, folder: Path, log: Callable[[str], None]) -> N
             count = len(left) + sum(1 for _ in file)
         train, held_out = (len(ExampleFile(made, held_out=own)) for own in (False, True))
         if not train:
-            rule = f"no row can be trained on{f'; the first: {left[0]}' * bool(left)}"
+            first = f"; the first: {left[0].rstrip('.')}" if left else ""
+            rule = f"no row can be trained on{first}"
             raise ConfigError(explain("data.files", recipe.data.files, rule, "Correct the rows or the settings."))
         (made / _RECORD).write_text(json.dumps(wanted, indent=1), encoding="utf-8")
         os.replace(made, folder / DATA)

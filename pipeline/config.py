@@ -240,12 +240,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Check ranges and contradictions; fix the types of collections."""
         self._split_model()
-        for name, example in (("output", "out/"), ("model", "tiny"), ("adapter", "my-adapter/")):
-            value = getattr(self, name)
-            if name == "adapter" and value is None:
-                continue
-            _require(isinstance(value, (str, os.PathLike)), name, value, "a path, URL or name", f"Write {example!r}.")
-            object.__setattr__(self, name, os.fspath(value))
+        self._check_places()
         _require(isinstance(self.sampling_columns, Mapping), "sampling_columns", self.sampling_columns,
                  "a mapping of sampling parameters to columns", "Write {max_tokens: my_column}.")  # fmt: skip
         object.__setattr__(self, "sampling_columns", dict(self.sampling_columns))
@@ -299,6 +294,14 @@ class RunConfig:
         unknown = [name for name in self.sampling_columns if name not in known]
         _require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
                  "Map a parameter to a column, for example max_tokens: my_column.")  # fmt: skip
+
+    def _check_places(self) -> None:
+        for name, example in (("output", "out/"), ("model", "tiny"), ("adapter", "my-adapter/")):
+            value = getattr(self, name)
+            if name == "adapter" and value is None:
+                continue
+            _require(isinstance(value, (str, os.PathLike)), name, value, "a path, URL or name", f"Write {example!r}.")
+            object.__setattr__(self, name, os.fspath(value))
 
     def _split_model(self) -> None:
         """Take a mapping of model and adapter apart."""
@@ -395,7 +398,7 @@ class RunConfig:
         for name in ("task", "label_probabilities", "tools", "tools_column", "tool_choice"):
             _require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
         _require(self.on_long_prompt == "fail", "on_long_prompt", self.on_long_prompt,
-                 "with turns_column it would cut the history", "Leave it out.")  # fmt: skip
+                 "with turns_column it would cut earlier turns", "Leave it out.")  # fmt: skip
         _require(MESSAGES not in self.parse, "parse", MESSAGES, "turns_column makes a column of this name",
                  "Rename this one.")  # fmt: skip
 

@@ -171,7 +171,7 @@ def resolve_job(
         ConfigError: an input column has the name of an output column, or a type that the output's format lacks.
     """
     if source.input_format == OpenAIBatchSource.input_format:
-        config = _of_requests(config)
+        config = of_requests(config)
     names = source.schema.names
     if not names and isinstance(source, SlicedSource) and next(source.slices(1), None) is None:
         check_any_rows(0, config.input)
@@ -231,7 +231,7 @@ _IN_BODIES = (
 )
 
 
-def _of_requests(config: RunConfig) -> RunConfig:
+def of_requests(config: RunConfig) -> RunConfig:
     """The configuration of a run over an OpenAI batch: ids are the lines' own, and bodies have the rest.
 
     Raises:

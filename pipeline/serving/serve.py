@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 
+from pipeline.codec import explain
 from pipeline.commands.run_checks import check_setup, check_writable
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
+from pipeline.plan.job import of_requests
 from pipeline.serving.records import is_loopback
 from pipeline.serving.runner import Runner
 from pipeline.serving.store import Store
@@ -41,10 +43,13 @@ def serve(
         max_requests: of an input file.
 
     Raises:
-        ConfigError: a package or the token is missing, or the address cannot be used.
+        ConfigError: a setting is at fault, a package or the token is missing, or the address cannot be used.
         PipelineError, WeDLMError: the store or the model cannot be used.
     """
-    secret = _secret(host, token)
+    secret, run = _secret(host, token), of_requests(run)
+    for name, value in {"runs": runs, "max_file_bytes": max_file_bytes, "max_requests": max_requests}.items():
+        if value < 1:
+            raise ConfigError(explain(name, value, "an integer of 1 or more", "Raise it."))
     try:
         import python_multipart  # noqa: F401
         import uvicorn

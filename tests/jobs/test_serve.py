@@ -30,6 +30,8 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
         (["--model", "./nowhere"], "nowhere"),
         (["--port", "70000"], "cannot be used"),
         (["--set", "actors=1000"], "1000"),
+        (["--set", "system_prompt=Answer."], "an OpenAI batch has prompts and parameters in its bodies"),
+        (["--runs", "0"], "runs=0: an integer of 1 or more"),
     ],
 )
 def test_a_mistake_is_a_line(

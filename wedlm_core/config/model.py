@@ -187,7 +187,7 @@ class ModelConfig:
         """
         if wanted is not None and wanted > self.longest:
             rule = f"at most {self.longest}, the positions that {model!r} was made for"
-            raise ConfigError(explain(name, wanted, rule, "Lower it, or drop it to use all of them."))
+            raise ConfigError(explain(name, wanted, rule, "Lower it."))
 
     def check_weight_dtype(self, weight_dtype: str) -> None:
         """Check that the layers can be kept in a ``weight_dtype`` of :class:`EngineConfig`.
