@@ -119,7 +119,7 @@ class Turns:
 
     Attributes:
         messages: without the answers: perhaps a system message, then the user's.
-        tail: end of each prompt that the template leaves out of the history, such as an empty reasoning.
+        tail: end of each prompt that the template leaves out of later prompts, such as an empty reasoning.
         between: for each turn after the first, the text from the answer before to the prompt's end, without the tail.
     """
 

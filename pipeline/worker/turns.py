@@ -23,7 +23,7 @@ class TurnRequest(LinkedRequest):
         messages: so far, the last one of the user; answers are without reasoning.
         later: the messages of the user that follow.
         between: for each of these, the tokens from the answer before to the end of its prompt, without the tail.
-        tail: end of each prompt that is no part of the history.
+        tail: end of each prompt that later prompts leave out.
         done: the generations of the turns before.
     """
 
@@ -42,10 +42,10 @@ class TurnRequest(LinkedRequest):
         messages = (*self.messages, {"role": "assistant", "content": answer})
         if not self.later:
             return _conversation(done, messages)
-        history = self.prompt_token_ids[: len(self.prompt_token_ids) - len(self.tail)]
+        earlier = self.prompt_token_ids[: len(self.prompt_token_ids) - len(self.tail)]
         return replace(
             self,
-            prompt_token_ids=(*history, *self._answer_ids(generation, answer), *self.between[0], *self.tail),
+            prompt_token_ids=(*earlier, *self._answer_ids(generation, answer), *self.between[0], *self.tail),
             seed=turn_seed(done[0].seed, len(done)),
             messages=(*messages, self.later[0]),
             later=self.later[1:],
