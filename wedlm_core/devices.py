@@ -64,3 +64,10 @@ def numbered(device: torch.device) -> torch.device:
         rule = f"this process sees {count} CUDA device{'s' * (count > 1)}, numbered from 0"
         raise ConfigError(explain("device", str(device), rule, f'Use "cuda:{count - 1}" or a lower number.'))
     return torch.device("cuda", index)
+
+
+def forget_recording(device: torch.device) -> None:
+    """Let torch's generator of this device draw again: it takes a recording that failed for still going on."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    for generator in torch.cuda.default_generators[index : index + 1]:
+        generator.graphsafe_set_state(generator.clone_state())

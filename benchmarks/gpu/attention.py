@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -39,14 +40,16 @@ def attention(scene: Scene) -> Report:
             slowest = max(slowest, seconds)
             rows.append({"backend": label + " (auto)" * (name == chosen), **row, "note": why})
             print(*rows[-1].values(), sep=" | ", flush=True)
-    rows += [] if scene.device.type == "cpu" else [_rotation(scene, count) for count in (1, 64, 1024)]
+    if scene.device.type != "cpu":
+        rows += [*(_rotation(scene, count) for count in (1, 64, 1024)), _launches(scene)]
     flash = "is installed" if importlib.util.find_spec("flash_attn") else "is absent here"
     notes = (
         f'"auto" means `{chosen}` for {scale.dtype} here. The package flash-attn {flash}. One layer of '
         f"{scale.config.num_attention_heads} query and {scale.config.num_key_value_heads} KV heads of "
         f"{scale.config.head_dim}; pages in random order; `plan` is not timed. Medians of 20 replays of a CUDA "
         "graph; slow ones run eagerly, 3 times (lowest-highest). KV bytes count each sequence's keys and values "
-        "once. Rotation: norm and rotation of heads and the write of KV, in one kernel or in two."
+        "once. Rotation: norm and rotation of heads and the write of KV, in one kernel or in two. Launches: "
+        "a norm of one row 64 times, each begun while the one before still runs, or not."
     )
     return Report(title="Attention backends", notes=notes, rows=rows, facts={"auto": chosen})
 
@@ -163,6 +166,28 @@ def _rotation(scene: Scene, count: int) -> dict[str, Any]:
 
     times = [device_seconds(replayed(work, device), device).text(1e-6) for work in (one, two)]
     return {"backend": "rotation", "shape": f"{count} rows", "us": times[0], "note": f"two kernels: {times[1]}"}
+
+
+def _launches(scene: Scene) -> dict[str, Any]:
+    """The row of kernels that are prepared while the kernel before them still runs."""
+    from wedlm_core.kernels.gpu import dependent_launch
+    from wedlm_core.kernels.gpu.layer_gpu import add_rms_norm
+
+    width, device = scene.scale.config.hidden_size, scene.device
+    x, weight = (torch.ones(*shape, device=device, dtype=scene.scale.dtype) for shape in ((1, width), (width,)))
+
+    def chain() -> None:
+        for _ in range(64):
+            add_rms_norm(x, None, weight, 1e-6)
+
+    taken = dependent_launch.takes_dependents(device)
+    overlapped = device_seconds(replayed(chain, device), device).text(1e-6)
+    with patch.object(dependent_launch, "takes_dependents", return_value=False):
+        apart = device_seconds(replayed(chain, device), device).text(1e-6)
+    return {
+        "backend": "launches" + " (this device takes no dependent ones)" * (not taken), "shape": "64 of 1 row",
+        "us": overlapped, "note": f"one after the other: {apart}",
+    }  # fmt: skip
 
 
 def _short(error: Exception) -> str:

@@ -28,6 +28,7 @@ class Kernel:
         stages: stages of its software pipeline.
         vectors: number of 16-byte loads from global memory in its code.
         tensor_cores: number of tensor core instructions in its code.
+        early: reads and writes of global memory in its code before it waits for the kernel before; None: it never does.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Kernel:
     stages: int
     vectors: int
     tensor_cores: int
+    early: int | None
 
 
 class _Driver:
@@ -121,4 +123,10 @@ def _facts(made: Any) -> Kernel:
         stages=metadata.num_stages,
         vectors=len(re.findall(r"ld\.global[^;]*\.v4\.b32", text)),
         tensor_cores=len(re.findall(r"wgmma\.mma_async|mma\.sync", text)),
+        early=_early(text),
     )
+
+
+def _early(text: str) -> int | None:
+    before, wait, _ = text.partition("griddepcontrol.wait")
+    return len(re.findall(r"\b(?:ld|st|atom|red)\.[\w.:]*global|\bcp\.", before)) if wait else None

@@ -222,6 +222,7 @@ class TritonPlan:
 
     def _attend(self, layer: int, q_THD: Tensor, out_THD: Tensor, launch: Launch) -> None:
         from wedlm_core.kernels.gpu.attention_gpu import attend_tiles, join_splits
+        from wedlm_core.kernels.gpu.dependent_launch import dependent
 
         rows, pool, heads = self.rows, self.pool, self.heads
         (total, _, dim), splits = q_THD.shape, launch.splits
@@ -230,7 +231,7 @@ class TritonPlan:
         if splits > 1:
             parts = torch.empty(total, heads, splits, dim, dtype=torch.float32, device=q_THD.device)
             tops, totals = torch.empty(2, total, heads, splits, dtype=torch.float32, device=q_THD.device).unbind()
-        shape = {"HEADS": heads, "DIM": dim, "DIM_P": max(16, _power(dim))}
+        shape = {"HEADS": heads, "DIM": dim, "DIM_P": max(16, _power(dim)), **dependent(q_THD.device)}
         places_N4 = self.places(total, launch)
         attend_tiles[(places_N4.shape[0], pool.heads, splits)](
             q_THD, k, v, out_THD, parts, tops, totals, places_N4, rows.pages_SP,

@@ -133,6 +133,7 @@ def _is_hopper(device: torch.device) -> bool:
 
 def rounded_gpu(x_RI: Tensor) -> RoundedRows:
     """See :func:`wedlm_core.kernels.rounding.rounded`; the scale of a row that is no number is NaN."""
+    from wedlm_core.kernels.gpu.dependent_launch import dependent
     from wedlm_core.kernels.gpu.rounding_gpu import round_rows_int8
 
     rows, width = x_RI.shape
@@ -143,8 +144,9 @@ def rounded_gpu(x_RI: Tensor) -> RoundedRows:
     with on_device(x_RI.device):
         block = 1 << (width - 1).bit_length()
         round_rows_int8[(rows,)](
-            x_RI, x_RI.stride(0), byte_RI, scale_R, width, BLOCK=block, num_warps=8, enable_fp_fusion=False
-        )
+            x_RI, x_RI.stride(0), byte_RI, scale_R, width, BLOCK=block, num_warps=8, enable_fp_fusion=False,
+            **dependent(x_RI.device),
+        )  # fmt: skip
     return RoundedRows(byte_RI, scale_R)
 
 
@@ -166,6 +168,7 @@ def multiply_int8_gpu(
         dtype: of the result.
         tiles: how the product is cut; the result does not depend on it.
     """
+    from wedlm_core.kernels.gpu.dependent_launch import dependent
     from wedlm_core.kernels.gpu.eight_bits_gpu import multiply_int8
 
     count, (outputs, inputs) = rows.byte_RI.shape[0], weight_OI.shape
@@ -177,6 +180,7 @@ def multiply_int8_gpu(
             outputs, count, INPUTS=inputs, HAS_BIAS=bias_O is not None, WEIGHTS_FIRST=cut.weights_first,
             BLOCK_R=cut.rows, BLOCK_O=cut.outputs, BLOCK_I=cut.inputs, BAND=cut.band,
             FULL=count % cut.rows == 0, num_warps=cut.warps, num_stages=cut.stages, enable_fp_fusion=False,
+            **dependent(weight_OI.device),
         )  # fmt: skip
     return out_RO
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from wedlm_core.attention import DeviceRows
-from wedlm_core.devices import on_device
+from wedlm_core.devices import forget_recording, on_device
 from wedlm_core.engine.forward.graph_policy import GraphBook, GraphKey
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch
 
@@ -225,10 +225,3 @@ def record_work(work: Callable[[], Result], *, stream: torch.cuda.Stream, pool: 
                 graph.capture_end()
     finally:
         torch.cuda.set_stream(current)
-
-
-def forget_recording(device: torch.device) -> None:
-    """Let torch's generator of this device draw again: it takes a recording that failed for still going on."""
-    index = torch.cuda.current_device() if device.index is None else device.index
-    for generator in torch.cuda.default_generators[index : index + 1]:
-        generator.graphsafe_set_state(generator.clone_state())

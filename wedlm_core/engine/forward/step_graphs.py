@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.allowed_tokens import AllowedTokens
-from wedlm_core.engine.forward.cuda_graphs import Record, forget_recording, record_work
+from wedlm_core.devices import forget_recording
+from wedlm_core.engine.forward.cuda_graphs import Record, record_work
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.graph_policy import GraphBook, Recent
 from wedlm_core.engine.forward.pack_gpu import facts_at_places

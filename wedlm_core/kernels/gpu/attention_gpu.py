@@ -18,6 +18,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from wedlm_core.kernels.gpu.dependent_launch import wait_for_inputs
+
 
 @triton.jit(
     do_not_specialize=["sequences", "total_rows", "least", "most"], do_not_specialize_on_alignment=["kv_lengths"]
@@ -173,7 +175,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     q, k, v, out, parts, tops, totals, places, pages, scale, splits, pages_stride, q_row_stride, q_head_stride,
     num_entries, HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, DIM: tl.constexpr,
     DIM_P: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
-    SKIP_MASK: tl.constexpr, FP8: tl.constexpr,
+    SKIP_MASK: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles, KV heads, splits).
 
@@ -182,6 +184,7 @@ def attend_tiles(  # type: ignore[no-untyped-def]
     visible key for a row, only its maximum of -inf is sure to be written). ``scale`` is the softmax's times log2(e).
     SKIP_MASK omits the mask for blocks that the whole tile attends to, in a loop of their own.
     """
+    wait_for_inputs(DEPENDENT)
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence, first_row = tl.load(places + tile * 4), tl.load(places + tile * 4 + 1)
     rows, first_key = tl.load(places + tile * 4 + 2), tl.load(places + tile * 4 + 3)
@@ -235,11 +238,13 @@ def join_splits(  # type: ignore[no-untyped-def]
     DIM: tl.constexpr,
     DIM_P: tl.constexpr,
     SPLITS_P: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Grid (rows, query heads): join the results of a row's KV ranges; zeros if it saw nothing (padding).
 
     Nothing is looked up first: all loads start at once, and values that no program wrote are dropped afterwards.
     """
+    wait_for_inputs(DEPENDENT)
     at = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
     split, place = tl.arange(0, SPLITS_P), tl.arange(0, DIM_P)
     part_at, used = at * splits + split, split < splits

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from wedlm_core.kernels.gpu.dependent_launch import wait_for_inputs
 from wedlm_core.kernels.gpu.rounding_gpu import to_bfloat16
 
 
@@ -66,6 +67,7 @@ def multiply_int8(  # type: ignore[no-untyped-def]
     BLOCK_I: tl.constexpr,
     BAND: tl.constexpr,
     FULL: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Program (tile of outputs and rows): ``out = (x W^T) * row_scale * scale + bias``.
 
@@ -87,7 +89,9 @@ def multiply_int8(  # type: ignore[no-untyped-def]
         BLOCK_I: inputs of a step.
         BAND: tiles of outputs that share the cache.
         FULL: whether all tiles have BLOCK_R rows; others are filled up with zeros.
+        DEPENDENT: see :func:`.dependent_launch.wait_for_inputs`.
     """
+    wait_for_inputs(DEPENDENT)
     place_o, place_r = _tile(outputs, rows, BLOCK_O, BLOCK_R, BAND)
     step = tl.arange(0, BLOCK_I)
     # Outputs after the last are computed from the last one, and not stored.

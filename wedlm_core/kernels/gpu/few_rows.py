@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wedlm_core.devices import on_device
+from wedlm_core.kernels.gpu.dependent_launch import dependent, wait_for_inputs
 
 FEW_ROWS = 16  # of a tile: tensor cores have none smaller
 _OUTPUTS, _INPUTS = 64, 256  # of a tile
@@ -35,11 +36,13 @@ def multiply_few_rows(  # type: ignore[no-untyped-def]
     BLOCK_R: tl.constexpr,
     BLOCK_O: tl.constexpr,
     BLOCK_I: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Program (BLOCK_O outputs of all rows): ``out [R, O] = x [R, I] W^T + bias``; I is a multiple of BLOCK_I.
 
     The weights are the first factor of the tensor cores' product: on Hopper it has 64 rows at least.
     """
+    wait_for_inputs(DEPENDENT)
     place_o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     place_r, step = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_I)
     # Outputs after the last are computed from the last one, and not stored.
@@ -75,6 +78,7 @@ def multiply_few(x_RI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tens
             x_RI, weight_OI, weight_OI if bias_O is None else bias_O, out_RO, outputs, rows, inputs,
             HAS_BIAS=bias_O is not None, BLOCK_R=FEW_ROWS, BLOCK_O=_OUTPUTS,
             BLOCK_I=_INPUTS, num_warps=4, num_stages=_stages(x_RI.device, x_RI.element_size()),
+            **dependent(x_RI.device),
         )  # fmt: skip
     return out_RO
 

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wedlm_core.kernels.gpu.dependent_launch import dependent, wait_for_inputs
 from wedlm_core.kernels.gpu.kv import stored
 from wedlm_core.kernels.gpu.rounding_gpu import int8_scales, nearest_int8, size_bits, to_int8
 from wedlm_core.kernels.rounding import RoundedRows
@@ -22,9 +23,11 @@ _BLOCK = 1024
 
 @triton.jit
 def _add_rms_norm(  # type: ignore[no-untyped-def]
-    x, delta, weight, out, scales, eps, SIZE: tl.constexpr, SIZE_P: tl.constexpr, ADD: tl.constexpr, ROUND: tl.constexpr
-):
+    x, delta, weight, out, scales, eps, SIZE: tl.constexpr, SIZE_P: tl.constexpr, ADD: tl.constexpr,
+    ROUND: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """One row: ``x += delta``, then its norm to ``out``, with ROUND in int8 and its scale to ``scales``."""
+    wait_for_inputs(DEPENDENT)
     row = tl.program_id(0).to(tl.int64) * SIZE
     place = tl.arange(0, SIZE_P)
     real = place < SIZE
@@ -80,11 +83,13 @@ def _norm_rope(  # type: ignore[no-untyped-def]
     NORM: tl.constexpr,
     WRITE: tl.constexpr,
     FP8: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """One attention head of one row: the norm if the model has one, then the rotation.
 
     With WRITE, ``k_out`` and ``v_out`` are a pool, and a program of a key head stores its row's keys and values there.
     """
+    wait_for_inputs(DEPENDENT)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = tl.arange(0, HALF_P)
     real = place < HALF
@@ -142,12 +147,14 @@ def _gated(gate_up, place, SIZE: tl.constexpr, FULL: tl.constexpr):  # type: ign
 
 @triton.jit
 def _silu_mul(  # type: ignore[no-untyped-def]
-    gate_up, out, scales, SIZE: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr, ROUND: tl.constexpr
-):
+    gate_up, out, scales, SIZE: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr, ROUND: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """A block of one row: ``silu(gate) * up``; with ROUND a row, as BLOCK and REST numbers, in int8 and its scale.
 
     A processor computes a row's exponentials one after the other: two powers of two leave few places after its end.
     """
+    wait_for_inputs(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     gate_up += row * 2 * SIZE
     out += row * SIZE
@@ -193,7 +200,7 @@ def _launch_norm(
         x_TD, x_TD if delta_TD is None else delta_TD, weight_D, out_TD, x_TD if scale_T is None else scale_T, eps,
         SIZE=size, SIZE_P=block, ADD=delta_TD is not None, ROUND=scale_T is not None,
         num_warps=8 if block >= 2048 else 4,
-        enable_fp_fusion=scale_T is None,
+        enable_fp_fusion=scale_T is None, **dependent(x_TD.device),
     )  # fmt: skip
 
 
@@ -254,6 +261,7 @@ def _launch_rope(qkv_TC: Tensor, rotation: Rotation, k: Tensor, v: Tensor, entry
         rotation.eps, HEADS=rotation.heads, KV_HEADS=rotation.kv_heads, HALF=half,
         HALF_P=triton.next_power_of_2(half), NORM=rotation.weights is not None, WRITE=entry_T is not None,
         FP8=k.dtype == torch.uint8, num_warps=1,
+        **dependent(qkv_TC.device),
         enable_fp_fusion=False,  # a fused multiply-add would round once where the plain layers round twice
     )  # fmt: skip
     return q_THD
@@ -265,8 +273,9 @@ def silu_mul(gate_up_TC: Tensor) -> Tensor:
     rows, size = gate_up_TC.shape[0], gate_up_TC.shape[1] // 2
     out_TI = gate_up_TC.new_empty(rows, size)
     _silu_mul[(rows, triton.cdiv(size, _BLOCK))](
-        gate_up_TC, out_TI, out_TI, SIZE=size, BLOCK=_BLOCK, REST=0, ROUND=False, num_warps=4
-    )
+        gate_up_TC, out_TI, out_TI, SIZE=size, BLOCK=_BLOCK, REST=0, ROUND=False, num_warps=4,
+        **dependent(gate_up_TC.device),
+    )  # fmt: skip
     return out_TI
 
 
@@ -282,5 +291,6 @@ def silu_mul_int8(gate_up_TC: Tensor) -> RoundedRows:
     _silu_mul[(rows, 1)](
         gate_up_TC, found.byte_RI, found.scale_R, SIZE=size, BLOCK=block, REST=rest, ROUND=True,
         num_warps=16 if size > 4096 else 8 if size > 1024 else 4, enable_fp_fusion=False,
+        **dependent(gate_up_TC.device),
     )  # fmt: skip
     return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from wedlm_core.kernels.gpu.dependent_launch import wait_for_inputs
+
 
 @triton.jit
 def to_e4m3(x):  # type: ignore[no-untyped-def]
@@ -95,7 +97,7 @@ def to_int8(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def round_rows_int8(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def round_rows_int8(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):  # type: ignore[no-untyped-def]
     """Program (row): ``x`` in int8 at a scale of its own. Launch it without fused multiply-adds (:func:`to_int8`).
 
     Args:
@@ -105,7 +107,9 @@ def round_rows_int8(x_ptr, row_stride, byte_ptr, scale_ptr, width, BLOCK: tl.con
         scale_ptr: float32 ``[R]``, written.
         width: I.
         BLOCK: I or more, a power of two.
+        DEPENDENT: see :func:`.dependent_launch.wait_for_inputs`.
     """
+    wait_for_inputs(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * row_stride + place, mask=place < width, other=0.0).to(tl.float32)

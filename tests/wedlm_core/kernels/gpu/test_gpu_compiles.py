@@ -94,6 +94,17 @@ def test_half_precision_attention_is_on_tensor_cores_and_the_sampler_reads_whole
             assert kernel["registers"] <= 128, f"{launch}: four programs of four warps fit on a processor"
 
 
+def test_kernels_of_layers_touch_no_memory_before_they_wait_for_the_kernel_before_them(compiled: Compiled) -> None:
+    """Their launches begin while that kernel runs, so an earlier read could miss its writes."""
+    waits = {v["kernel"]["name"] for v in compiled.variants if v["kernel"]["early"] is not None}
+    layer = {"_add_rms_norm", "_norm_rope", "_silu_mul", "attend_tiles", "join_splits", "multiply_int8",
+             "multiply_few_rows", "round_rows_int8"}  # fmt: skip
+    assert waits == (layer if compiled.capability >= 90 else set())
+    for variant in compiled.variants:
+        if variant["kernel"]["name"] in waits:
+            assert variant["kernel"]["early"] == 0, variant["launch"]
+
+
 def test_floats_of_eight_bits_are_refused_in_one_line_where_the_device_lacks_them() -> None:
     code = """
 from testing import pretend
@@ -121,3 +132,4 @@ def test_the_limits_catch_what_they_should() -> None:
     assert faults(90, {**good, "shared": 227 << 10}) == []
     assert len(faults(80, {**good, "shared": (163 << 10) + 1})) == 1
     assert faults(90, {**good, "stack": 8}) == ["spills 8 bytes"]
+    assert len(faults(90, {**good, "early": 2})) == 1
