@@ -139,7 +139,12 @@ class IcebergSink:
         try:
             self._catalog.create_table(self.url, schema=schema)
         except self._library.exceptions.NoSuchNamespaceError:
-            self._catalog.create_namespace_if_not_exists(self.url.rpartition(".")[0])
+            namespace = self.url.rpartition(".")[0]
+            try:
+                self._catalog.create_namespace_if_not_exists(namespace)
+            except Exception:  # of two processes at once one may fail
+                if not self._catalog.namespace_exists(namespace):
+                    raise
             self._catalog.create_table(self.url, schema=schema)
 
     def _missing(self, plain: pa.Schema, schema: pa.Schema) -> list[pa.Field]:

@@ -18,10 +18,12 @@ from testing.pipeline.s3 import CREDENTIAL, S3Server
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import EMPTY_DICT
 from pyiceberg.types import LongType, NestedField, StringType
 
 from testing.pipeline.tables import NAME, RUN, catalog_in, change_of, commit_to
@@ -203,6 +205,19 @@ def test_a_catalog_that_does_not_open_is_named_without_credentials(tmp_path: Pat
     Path(table_of(properties).metadata_location).write_text("no json")
     with pytest.raises(OutputError, match=f"{NAME}: the Iceberg table cannot be read"):
         sink_of(properties).look()
+
+
+class QuickerOther(SqlCatalog):
+    """Another process makes each namespace first."""
+
+    def create_namespace(self, namespace: Any, properties: Any = EMPTY_DICT) -> None:
+        super().create_namespace(namespace, properties)
+        raise OSError("UNIQUE constraint failed")
+
+
+def test_a_namespace_that_another_process_makes_first_is_taken(properties: dict[str, str]) -> None:
+    commit_to(sink_of({**properties, "py-catalog-impl": f"{__name__}.QuickerOther"}), change_of(ROWS))
+    assert len(rows_of(properties)) == 2
 
 
 def test_a_warehouse_on_a_store(properties: dict[str, str], s3: S3Server) -> None:
