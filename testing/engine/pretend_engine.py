@@ -211,12 +211,21 @@ def defaults(folder: Path) -> Found:
     """Default settings: bfloat16, ``attention="auto"``, a pool sized by the device's memory."""
     measure.CONSTANTS = replace(CONSTANTS, measured_seconds=(0.05, 0.05))
     sizes = EngineConfig(max_num_seqs=2, max_window=3, max_batch_rows=16, max_model_len=32, page_size=16, graph_rows=8)
+    pretend.LOG.clear()
     llm = LLM(str(folder), config=sizes, device="cuda:1")
     assert llm.engine._runner.backend.name == "triton"
     assert llm.engine._runner.pool.dtype == torch.bfloat16
-    requests = requests_of([[7, 8, 9], [20], [41, 42]], SamplingParams(max_tokens=5, ignore_eos=True))
+    compiled = {(launch.name, launch.made) for launch in pretend.LOG.launches}
+    base = SamplingParams(max_tokens=5)
+    chosen = [
+        base, replace(base, temperature=0.8), replace(base, temperature=0.8, top_k=5, top_p=0.9),
+        replace(base, logprobs=2), replace(base, structured_outputs=StructuredOutputs(regex="[a-z]{9}")),
+    ]  # fmt: skip
+    requests = requests_of([[7, 8, 9], [20], [41, 42], [50], [51]], chosen)
     pretend.LOG.clear()
     done = run(llm.engine, requests)
+    late = {launch.name for launch in pretend.LOG.launches if (launch.name, launch.made) not in compiled}
+    assert not late & {"reduce_tiles", "combine_tiles"}, late
     return found_of(llm.engine, done, done)  # bfloat16 decides near-ties differently: no comparison with the CPU
 
 

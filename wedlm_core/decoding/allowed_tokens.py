@@ -73,6 +73,13 @@ class AllowedTokens:
     count_S: Tensor
     position_S: Tensor
 
+    @classmethod
+    def free(cls, vocab_size: int, slots: int, device: torch.device) -> AllowedTokens:
+        """Those of a forward whose slots have no grammar."""
+        none_S = torch.full((slots,), FREE, dtype=torch.int64, device=device)
+        bits_UW = torch.zeros(1, words_of_vocabulary(vocab_size), dtype=torch.int32, device=device)
+        return cls(bits_UW=bits_UW, line_N=none_S[:1], first_S=none_S, count_S=none_S, position_S=none_S)
+
     def rows(self, slot_R: Tensor, position_R: Tensor) -> AllowedRows:
         """The lines of rows (int64 slots, and positions of the tokens that are chosen).
 

@@ -89,6 +89,8 @@ def choose_gpu(
     values = [filters.get(one.field, best_RP) for one in FILTERS]
     tops = choice.tops or Tops(token_RK=best_RP, logprob_RK=best_RP)
     adjusted, reported = record_N is not None, choice.tops is not None
+    again = bool(filters) or adjusted  # rows' logits are read again, and only then what grammars allow
+    joined_bits = (bits_UW, line_R) if again else (best_RP, best_RP)
     programs, scratch_PW = _scratch(count, vocab + tile, device, read=bool(filters) or reported, adjusted=adjusted)
     with on_device(logits_RV.device):
         reduce_tiles[(count, splits)](
@@ -99,12 +101,12 @@ def choose_gpu(
             TILE=tile, GROUP=_GROUP, num_warps=_WARPS,
         )  # fmt: skip
         combine_tiles[(programs,)](
-            logits_RV, stride, rows.temperature_R, rows.seed_R, rows.position_R, rows.suppress_R, bits_UW, line_R,
+            logits_RV, stride, rows.temperature_R, rows.seed_R, rows.position_R, rows.suppress_R, *joined_bits,
             partial_4RG, best_RP, place_RP, choice.token_R, choice.entropy_R, choice.logprob_R, *values,
             best_RP if rows.slot_R is None else rows.slot_R, best_RP if record_N is None else record_N, scratch_PW,
             best_RP if rows.report_R is None else rows.report_R, tops.token_RK, tops.logprob_RK,
             count * groups, groups, splits, count, vocab, bits_UW.shape[1], mask_token_id, vocab_limit, rows.most,
-            FILTERED=bool(filters), ADJUSTED=adjusted, ALLOWED=allowed is not None, REPORTED=reported,
+            FILTERED=bool(filters), ADJUSTED=adjusted, ALLOWED=again and allowed is not None, REPORTED=reported,
             TWO_HEATS=two_heats, LIBM=logits_RV.is_cuda, TILE=tile, GROUPS=_power_of_two(groups),
             num_warps=_COMBINING_WARPS,
         )  # fmt: skip

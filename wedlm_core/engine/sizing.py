@@ -20,6 +20,8 @@ from torch import Tensor
 
 from wedlm_core.attention import AttentionBackend, PackedRows
 from wedlm_core.config import EngineConfig
+from wedlm_core.decoding.allowed_tokens import AllowedTokens
+from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.parameters import OPTIONAL
 from wedlm_core.decoding.strategies import decoding_of
 from wedlm_core.engine.forward.device_state import DeviceState
@@ -205,33 +207,46 @@ def peak_forward(model: Decoder, backend: AttentionBackend, config: EngineConfig
         return plan.attend(layer, q)
 
     hidden_TD = model(torch.zeros_like(position_T), position_T, attend)
-    _choose_with_every_stage(model, config, hidden_TD, state)
+    _choose(model, config, hidden_TD, state)
 
 
-def _choose_with_every_stage(model: Decoder, config: EngineConfig, hidden_TD: Tensor, state: DeviceState) -> None:
-    vocab = model.config.vocab_size
+def _choose(model: Decoder, config: EngineConfig, hidden_TD: Tensor, state: DeviceState) -> None:
+    """A row in each common way, so that its kernels are compiled; then a chunk of rows with every stage."""
+    vocab, device = model.config.vocab_size, hidden_TD.device
     chunk = config.logits_rows(vocab)
+    choose = Chooser(device, head=model.lm_head, chunk_rows=chunk, padding=1, mask_token_id=0, vocab_limit=vocab)
     every: dict[str, Any] = {one.field: one.example for one in OPTIONAL}
-    request = Request(request_id="", prompt_token_ids=(0,), params=SamplingParams(temperature=1.0, **every))
-    state.setup([request], [0], [0], [(0,)], [((0, 0),)])
+    filters: dict[str, Any] = {one.field: one.example for one in FILTERS}
+    report = {"logprobs": 1}
+    common: list[dict[str, Any]] = [{}, report, filters, {**filters, **report}, {**filters, "presence_penalty": 0.5}]
+    free = AllowedTokens.free(vocab, config.max_num_seqs, device)
+    for params in ({"temperature": heat, **own} for heat in (0.0, 1.0) for own in common):
+        for allowed in (None, lambda: free):
+            _set_up(state, SamplingParams(**params))
+            state.allowed = allowed
+            choose(hidden_TD, _first_rows(1, state, hidden_TD), state, np.zeros(1, dtype=np.int64))
+    state.allowed = None
+    _set_up(state, SamplingParams(temperature=1.0, **every))
     state.suppresses[0] = True
-    choose = Chooser(
-        hidden_TD.device,
-        head=model.lm_head,
-        chunk_rows=chunk,
-        padding=1,
-        mask_token_id=0,
-        vocab_limit=vocab,
-    )
-    row_R = torch.arange(min(hidden_TD.shape[0], chunk), device=hidden_TD.device)
-    picks = Picks(
+    rows = min(hidden_TD.shape[0], chunk)
+    choose(hidden_TD, _first_rows(rows, state, hidden_TD), state, np.zeros(1, dtype=np.int64))
+
+
+def _set_up(state: DeviceState, params: SamplingParams) -> None:
+    request = Request(request_id="", prompt_token_ids=(0,), params=params)
+    state.setup([request], [0], [0], [(0,)], [((0, 0),)] if params.bad_words else ())
+
+
+def _first_rows(count: int, state: DeviceState, hidden_TD: Tensor) -> Picks:
+    """Of one sequence, which may be shorter."""
+    row_R = torch.arange(count, device=hidden_TD.device)
+    return Picks(
         row_R=row_R,
         flat_R=row_R,
         slot_R=torch.zeros_like(row_R),
-        position_R=row_R.clamp(max=state.tokens_SL.shape[1] - 1),  # of one sequence, which may be shorter than a chunk
+        position_R=row_R.clamp(max=state.tokens_SL.shape[1] - 1),
         places=hidden_TD.shape[0],
     )
-    choose(hidden_TD, picks, state, np.zeros(1, dtype=np.int64))
 
 
 def state_bytes(config: EngineConfig, reach: int) -> int:
