@@ -134,7 +134,8 @@ def _run(store: Store, batch: Batch, config: RunConfig, server: Connection) -> B
         SystemExit, KeyboardInterrupt: the process was asked to stop.
         PipelineError, WeDLMError, OSError: the run failed.
     """
-    batch = store.change(batch.id, _unless_closing(lambda own: replace(own, in_progress_at=int(time.time()))))
+    if batch.in_progress_at is None:
+        batch = store.change(batch.id, _unless_closing(lambda own: replace(own, in_progress_at=int(time.time()))))
     job = replace(
         config, input=store.url_of(store.content(batch.input_file_id)), output=store.url_of(f"runs/{batch.id}"),
         input_format="openai-batch", mode="resume", limit=None, input_storage_options=config.output_options,

@@ -150,9 +150,11 @@ def test_a_batch_goes_on_later_if_its_run_failed_for_another_reason(
     cause.__cause__ = OSError("reset")
     _run_that_raises(monkeypatch, cause)
     batch = new(store)
+    store.change(batch.id, lambda own: own.moved(Status.IN_PROGRESS, in_progress_at=7))
     with pytest.raises(type(cause)):
         do(store, batch, server, may_run=True)
-    assert store.batch(batch.id).status is Status.IN_PROGRESS
+    after = store.batch(batch.id)
+    assert (after.status, after.in_progress_at) == (Status.IN_PROGRESS, 7), "it began when its first run did"
     with hold_lease(store.lease_of(batch.id)):
         pass  # it was released
 
