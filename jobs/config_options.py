@@ -212,7 +212,8 @@ SCORE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
 
 _ONLY_OF_TABLES = {
     "--input", "--output", "--mode", "--limit", "--id-column", "--input-format", "--output-format", "--prompt-column",
-    "--messages-column", "--turns-column", "--prompt-template", "--chat", "--system-prompt", "--retry-failed", "--repair",
+    "--messages-column", "--turns-column", "--prompt-template", "--chat", "--system-prompt", "--retry-failed",
+    "--repair",
 }  # fmt: skip
 SERVE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "store": (_option("--store", "output", "Keep files, batches and rows in this folder or URL.", required=True,
