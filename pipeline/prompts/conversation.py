@@ -53,7 +53,7 @@ def user_turns(name: str, value: Any) -> list[dict[str, str]]:
     if not isinstance(items, list) or not all(isinstance(item, (str, Mapping)) for item in items):
         raise RequestError(explain(name, value, _TURNS, 'Write ["First question?", "Second question?"].'))
     asked = [_message(name, {"role": "user", "content": own} if isinstance(own, str) else own) for own in items]
-    found = [
+    found: list[dict[str, Any]] = [
         {"role": own.get("role"), "content": "" if (text := own.get("content")) is None else text} for own in asked
     ]
     for place, message in enumerate(found):

@@ -87,7 +87,7 @@ class Runner:
             try:
                 self._reap()
                 self._start_due()
-            except (PipelineError, OSError, ValueError, TypeError, KeyError) as error:  # also of a damaged record
+            except (PipelineError, OSError) as error:
                 print(redact(f"the queue cannot be read: {error}"), file=sys.stderr, flush=True)
             self._awake.wait(_LOOK_SECONDS)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from pipeline import layout
 from pipeline.serving.records import ApiError, Batch, Status, StoredFile, is_id, refuse
@@ -24,6 +25,7 @@ from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import map_ahead
 from pipeline.storage.urls import join
 
+_Made = TypeVar("_Made")
 _SCRATCH = "tmp"
 _RECORD = re.compile(r"queue/(batch_[0-9a-f]{24})/([0-9]{6})\.json")
 
@@ -51,7 +53,7 @@ class Store:
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self.storage: Storage = open_storage(url, _SCRATCH, options)
         self._options = dict(options)
-        self._seen: dict[str, Batch] = {}
+        self._seen: dict[str, Batch | None] = {}
 
     def sweep(self) -> None:
         """Remove unfinished uploads. Another server at one answers with an error, and its client tries again."""
@@ -75,10 +77,11 @@ class Store:
 
     def file(self, name: str) -> StoredFile:
         """A file; an ApiError if there is none."""
-        found = self._json(f"files/{name}/record.json") if is_id(name, "file-") else None
+        key = f"files/{name}/record.json"
+        found = self._read(key, lambda raw: StoredFile(**raw)) if is_id(name, "file-") else None
         if found is None:
             raise _missing("file", name)
-        return StoredFile(**found)
+        return found
 
     def files(self, query: Mapping[str, str], most: int) -> tuple[Iterator[StoredFile], int]:
         """The files after the place that a request names, and its limit."""
@@ -106,7 +109,9 @@ class Store:
     def batch(self, name: str) -> Batch:
         """A batch, if it runs with the counts of a second ago; an ApiError if there is none."""
         _, found = self._newest(name)
-        return found if found.has_ended else replace(found, **self._json(f"queue/{name}/counts.json") or {})
+        if found.has_ended:
+            return found
+        return self._read(f"queue/{name}/counts.json", lambda raw: replace(found, **raw)) or found
 
     def batches(self, query: Mapping[str, str], most: int) -> tuple[Iterator[Batch], int]:
         """The batches after the place that a request names, and its limit."""
@@ -115,10 +120,18 @@ class Store:
         return self._each(ids, self.batch), limit
 
     def open_batches(self) -> list[Batch]:
-        """The batches in the queue, without the counts of runs."""
-        keys = [f"queue/{name}/{number:06d}.json" for name, number in self._numbers("queue").items()]
-        self._seen = {key: own for key in keys if (own := self._seen.get(key) or self._record(key)) is not None}
-        return list(self._seen.values())
+        """The batches in the queue, without the counts of runs. One with a damaged record is left out, and logged."""
+        seen: dict[str, Batch | None] = {}
+        for name, number in self._numbers("queue").items():
+            key = f"queue/{name}/{number:06d}.json"
+            try:
+                seen[key] = self._seen.get(key) or self._record(key)
+            except ApiError as error:
+                seen[key] = None
+                if key not in self._seen:
+                    print(error, file=sys.stderr, flush=True)
+        self._seen = seen
+        return [own for own in seen.values() if own is not None]
 
     def change(self, name: str, move: Callable[[Batch], Batch | None]) -> Batch:
         """Change a batch that has not ended, and return it.
@@ -166,14 +179,16 @@ class Store:
         return self.storage.put_new(f"queue/{batch.id}/{number:06d}.json", _bytes_of(batch))
 
     def _record(self, key: str) -> Batch | None:
-        raw = self._json(key)
-        return None if raw is None else Batch(**{**raw["batch"], "status": Status(raw["batch"]["status"])})
+        return self._read(key, lambda raw: Batch(**{**raw["batch"], "status": Status(raw["batch"]["status"])}))
 
-    def _json(self, key: str) -> Any:
+    def _read(self, key: str, make: Callable[[Any], _Made]) -> _Made | None:
+        """The value that a record is read as; None if there is none, an ApiError if it is damaged."""
         try:
-            return json.loads(self.storage.read(key))
+            return make(json.loads(self.storage.read(key)))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError, KeyError):
+            raise ApiError(500, f"{key}: a damaged record. Restore or remove it.", code="damaged_record") from None
 
     def _each(self, ids: list[str], read: Callable[[str], Any]) -> Iterator[Any]:
         def found(name: str) -> Any:

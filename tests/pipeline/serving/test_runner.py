@@ -133,4 +133,4 @@ def test_a_damaged_record_does_not_end_the_queue(store: Store, capsys: pytest.Ca
     runner._children.clear()
     runner.stop()
     assert runner.started == [(name, True)]
-    assert "the queue cannot be read" in capsys.readouterr().err
+    assert f"queue/{name}/000002.json: a damaged record" in capsys.readouterr().err

@@ -111,6 +111,31 @@ def test_a_file_that_an_open_batch_reads_stays(store: Store) -> None:
         store.file(file.id)
 
 
+def test_a_damaged_record_is_named_and_keeps_no_other_batch_from_its_turn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(str(tmp_path), {})
+    damaged, whole = new(store), new(store)
+    record = tmp_path / "queue" / damaged.id / "000001.json"
+    kept = record.read_bytes()
+    for content in (
+        b"",
+        b"\x00\xff",
+        b"[]",
+        b"{}",
+        kept[:40],
+        kept.replace(b"validating", b"unheard"),
+        kept[:-3] + b"]}",
+    ):
+        record.write_bytes(content)
+        assert [own.id for own in store.open_batches()] == [whole.id]
+        with pytest.raises(ApiError, match=f"queue/{damaged.id}/000001.json: a damaged record"):
+            store.batch(damaged.id)
+    assert capsys.readouterr().err.count("damaged record") == 1, "said once"
+    record.write_bytes(kept)
+    assert {own.id for own in store.open_batches()} == {damaged.id, whole.id}
+
+
 def test_results_go_with_the_rows_of_their_run(store: Store) -> None:
     batch = new(store)
     store.storage.put(f"runs/{batch.id}/data-000000/part.parquet", b"rows")
