@@ -160,7 +160,7 @@ class TritonPlan:
             whole_window = needed == 2 * _TILE and self.rows.max_rows <= _WINDOW
             tile = needed if needed == _SMALL_TILE or whole_window else _TILE
         else:
-            tile = min(128, needed)
+            tile = min(128 if self.pool.page_size % 32 == 0 else _TILE, needed)  # others would spill registers
         if self._wide() or self.pool.head_dim > 128:
             tile = min(tile, 16 if self._large() else 32 if self._wide() else 64)
         return max(group_p, tile)
