@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -139,7 +140,7 @@ def test_keys_and_values_of_a_pool_are_stored_by_the_kernel_that_rotates_them(mo
     model = random_decoder(qwen3=True, seed=4).to(DEVICE)
     ids, positions, entries = torch.tensor([[5, 300, 5, 17], [0, 1, 2, 40], [3, 9, -1, 12]], device=DEVICE)
     pools = [KVPool(model.config, 2, 8, device=DEVICE, dtype=torch.float32) for _ in range(2)]
-    plan = SimpleNamespace(attend=lambda layer, q: q * (layer + 1))
+    plan: Any = SimpleNamespace(attend=lambda layer, q: q * (layer + 1))
 
     def apart(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         pools[0].write_entries_gpu(layer, entries, k, v)
