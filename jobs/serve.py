@@ -25,7 +25,7 @@ from jobs.cli import ERRORS, Parser, collect, refused
 from jobs.config_options import SERVE_OPTIONS, add_config_options, parse_reference
 from jobs.generate import report_end, stop
 from jobs.quiet_end import end_quietly
-from pipeline.serving.serve import serve
+from pipeline.serving.endpoint import serve
 
 _OWN = ("host", "port", "token", "runs", "max_file_bytes", "max_requests")
 

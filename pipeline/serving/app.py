@@ -25,8 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.codec import redact
 from pipeline.errors import PipelineError
-from pipeline.serving.records import ApiError, Batch, StoredFile, is_loopback, new_batch, new_id, refuse
-from pipeline.serving.runner import Runner
+from pipeline.serving.api_objects import ApiError, Batch, StoredFile, is_loopback, new_batch, new_id, refuse
+from pipeline.serving.batch_queue import Runner
 from pipeline.serving.store import Store
 
 _BODY_BYTES = 64 * 1024

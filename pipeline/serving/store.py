@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from typing import Any, BinaryIO, TypeVar
 
 from pipeline import layout
-from pipeline.serving.records import ApiError, Batch, Status, StoredFile, is_id, refuse
+from pipeline.serving.api_objects import ApiError, Batch, Status, StoredFile, is_id, refuse
 from pipeline.sources.text import open_text
 from pipeline.storage.open import open_storage
 from pipeline.storage.protocol import Storage

@@ -266,7 +266,7 @@ def _kept(job: Job, unit: Unit, out: pa.Table, notes: Mapping[bytes, bytes]) -> 
 def _conversations(
     requests: Sequence[Request], turns: Sequence[Sequence[int]], asked: Sequence[Any], config: RunConfig
 ) -> list[Request]:
-    from pipeline.worker.turns import conversation
+    from pipeline.worker.turn_requests import conversation
 
     return [conversation(request, turns, asked, config) for request in requests]
 

@@ -19,7 +19,7 @@ import openai
 import uvicorn
 
 from pipeline.serving.app import make_app
-from pipeline.serving.runner import Runner
+from pipeline.serving.batch_queue import Runner
 from pipeline.serving.store import Store
 from testing.repository import ROOT
 

@@ -29,7 +29,7 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
         (["--token", "{env: WEDLM_SHORT}"], "it has 5 characters"),
         (["--model", "./nowhere"], "nowhere"),
         (["--port", "70000"], "cannot be used"),
-        (["--set", "actors=1000"], "1000"),
+        (["--set", "engine.max_model_len=9999"], "at most 1024"),
         (["--set", "system_prompt=Answer."], "an OpenAI batch has prompts and parameters in its bodies"),
         (["--runs", "0"], "runs=0: an integer of 1 or more"),
     ],

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from pipeline.serving import app
-from pipeline.serving.records import Status
+from pipeline.serving.api_objects import Status
 from pipeline.serving.store import Store
 from testing.pipeline.endpoint import app_in_thread, client_of
 

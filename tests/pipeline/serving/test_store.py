@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.serving.records import ApiError, Batch, Status, StoredFile, new_batch, new_id
+from pipeline.serving.api_objects import ApiError, Batch, Status, StoredFile, new_batch, new_id
 from pipeline.serving.store import Store, page
 from testing.pipeline.s3 import S3Server
 

@@ -16,8 +16,8 @@ from pipeline.commands.export import export
 from pipeline.commands.run import run_on
 from pipeline.config import RunConfig
 from pipeline.progress.snapshot import Progress
-from pipeline.serving.lines import check_lines, write_results
-from pipeline.serving.records import Batch, Status, StoredFile, new_batch, new_id
+from pipeline.serving.api_objects import Batch, Status, StoredFile, new_batch, new_id
+from pipeline.serving.batch_lines import check_lines, write_results
 from pipeline.serving.store import Store
 from pipeline.storage.open import open_storage
 from testing.pipeline.fakes import InlineExecutor

@@ -10,7 +10,7 @@ import pytest
 from openai.types import Batch as ClientBatch
 from openai.types import FileObject
 
-from pipeline.serving.records import ApiError, Batch, Status, StoredFile, is_id, new_batch, new_id
+from pipeline.serving.api_objects import ApiError, Batch, Status, StoredFile, is_id, new_batch, new_id
 
 BODY = {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h"}
 

@@ -23,8 +23,8 @@ from pipeline.commit.lease import hold_lease
 from pipeline.config import RunConfig
 from pipeline.errors import LeaseError, PipelineError, SourceError
 from pipeline.progress.snapshot import Progress
-from pipeline.serving.lines import check_lines, fault, write_results
-from pipeline.serving.records import Batch, Status
+from pipeline.serving.api_objects import Batch, Status
+from pipeline.serving.batch_lines import check_lines, fault, write_results
 from pipeline.serving.store import Store
 
 _LOOK_SECONDS = 1.0

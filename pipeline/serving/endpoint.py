@@ -10,8 +10,8 @@ from pipeline.commands.run_checks import check_setup, check_writable
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.plan.job import of_requests
-from pipeline.serving.records import is_loopback
-from pipeline.serving.runner import Runner
+from pipeline.serving.api_objects import is_loopback
+from pipeline.serving.batch_queue import Runner
 from pipeline.serving.store import Store
 from pipeline.storage.urls import with_secrets
 

@@ -18,7 +18,7 @@ from pipeline.storage.local import LocalStorage
 from pipeline.worker.engine_thread import EngineThread
 from pipeline.worker.forks import Forks
 from pipeline.worker.row_isolation import ChildDiedError
-from pipeline.worker.turns import TurnRequest, conversation
+from pipeline.worker.turn_requests import TurnRequest, conversation
 from testing.pipeline.deadly_engines import DEADLY_TOKEN, deadly_row_engine
 from testing.pipeline.fakes import BANNED_TOKEN, FakeEngine
 from wedlm_core.seeds import turn_seed

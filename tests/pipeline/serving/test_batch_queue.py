@@ -11,8 +11,8 @@ import pytest
 
 from pipeline.commit.lease import hold_lease
 from pipeline.config import RunConfig
-from pipeline.serving.records import Batch, Status, new_batch
-from pipeline.serving.runner import Runner, _Child
+from pipeline.serving.api_objects import Batch, Status, new_batch
+from pipeline.serving.batch_queue import Runner, _Child
 from pipeline.serving.store import Store
 
 

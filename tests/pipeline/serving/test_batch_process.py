@@ -14,11 +14,11 @@ import pytest
 from pipeline.commit.lease import hold_lease
 from pipeline.config import RunConfig
 from pipeline.errors import EngineDiedError, LeaseError, SourceError
-from pipeline.serving import worker
-from pipeline.serving.lines import check_lines
-from pipeline.serving.records import Batch, Status, StoredFile, new_batch, new_id
+from pipeline.serving import batch_process
+from pipeline.serving.api_objects import Batch, Status, StoredFile, new_batch, new_id
+from pipeline.serving.batch_lines import check_lines
+from pipeline.serving.batch_process import Order, perform
 from pipeline.serving.store import Store
-from pipeline.serving.worker import Order, perform
 from testing.pipeline.openai_batch import COMPLETIONS, completion_line
 
 LINES = [completion_line(str(i)) for i in range(3)]
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def server() -> Connection:
-    """The worker's end of a connection whose other end stays open."""
+    """The process's end of a connection whose other end stays open."""
     global _kept
     _kept, theirs = multiprocessing.Pipe()
     return theirs
@@ -81,7 +81,7 @@ def test_a_batch_that_is_cancelled_while_it_is_checked_ends_cancelled(
         store.change(batch.id, Batch.cancelled)
         return check_lines(*given)
 
-    monkeypatch.setattr(worker, "check_lines", check)
+    monkeypatch.setattr(batch_process, "check_lines", check)
     assert do(store, batch, server, may_run=True).status is Status.CANCELLED
 
 
@@ -130,7 +130,7 @@ def _run_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException, befo
         before()
         raise error
 
-    monkeypatch.setattr(worker, "run", run)
+    monkeypatch.setattr(batch_process, "run", run)
 
 
 def test_an_input_that_the_run_refuses_fails_its_batch(
@@ -170,11 +170,11 @@ def test_a_run_that_was_stopped_as_its_batch_was_cancelled_closes_it(
 def test_a_run_is_stopped_when_its_batch_is_cancelled_expires_or_its_server_ends(
     store: Store, server: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(batch_process, "_LOOK_SECONDS", 0.02)
     killed: list[int] = []
-    monkeypatch.setattr(worker.os, "kill", lambda pid, number: killed.append(number))
-    with worker._stopped_in_time(store, new(store).id, server):
-        worker.time.sleep(0.2)
+    monkeypatch.setattr(batch_process.os, "kill", lambda pid, number: killed.append(number))
+    with batch_process._stopped_in_time(store, new(store).id, server):
+        batch_process.time.sleep(0.2)
     assert killed == []
     ended, theirs = multiprocessing.Pipe()
     ended.close()
@@ -183,6 +183,6 @@ def test_a_run_is_stopped_when_its_batch_is_cancelled_expires_or_its_server_ends
         (new(store, expires_at=0).id, server),
         (new(store).id, theirs),
     ):
-        with worker._stopped_in_time(store, name, connection):
-            worker.time.sleep(0.2)
-        assert killed.pop() == worker.signal.SIGTERM
+        with batch_process._stopped_in_time(store, name, connection):
+            batch_process.time.sleep(0.2)
+        assert killed.pop() == batch_process.signal.SIGTERM

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from pipeline import layout
 from pipeline.commands.export import failed_line, result_lines
 from pipeline.config import RunConfig
-from pipeline.serving.records import Batch, Status, StoredFile
+from pipeline.serving.api_objects import Batch, Status, StoredFile
 from pipeline.serving.store import Store
 from pipeline.sources.formats.jsonl import parsed_rows
 from pipeline.sources.formats.openai_batch import BODY, CUSTOM_ID

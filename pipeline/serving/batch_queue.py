@@ -20,8 +20,8 @@ from pipeline.codec import redact
 from pipeline.commit.lease import current_holder
 from pipeline.config import RunConfig
 from pipeline.errors import PipelineError
-from pipeline.serving import worker
-from pipeline.serving.records import Batch, Status
+from pipeline.serving import batch_process
+from pipeline.serving.api_objects import Batch, Status
 from pipeline.serving.store import Store
 
 _LOOK_SECONDS = 2.0
@@ -110,9 +110,11 @@ class Runner:
 
     def _start(self, batch: Batch, *, runs: bool) -> None:
         ours, theirs = multiprocessing.Pipe()
-        process = start_child(worker.__name__, theirs, {})
+        process = start_child(batch_process.__name__, theirs, {})
         self._children[batch.id] = _Child(process=process, connection=ours, runs=runs)
-        ours.send(worker.Order(config=self._config, batch=batch.id, may_run=runs, max_requests=self._max_requests))
+        ours.send(
+            batch_process.Order(config=self._config, batch=batch.id, may_run=runs, max_requests=self._max_requests)
+        )
         threading.Thread(target=self._wake_after, args=(process,), daemon=True).start()
 
     def _wake_after(self, process: subprocess.Popen[bytes]) -> None:
