@@ -55,7 +55,7 @@ def takes_dependents(device: torch.device) -> bool:
         try:
             count, graph = torch.zeros(1, dtype=torch.int32, device=device), torch.cuda.CUDAGraph()
             _increase[(1,)](count, DEPENDENT=True, launch_pdl=True)
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may be loading weights
                 for _ in range(8):
                     _increase[(1,)](count, DEPENDENT=True, launch_pdl=True)
             graph.replay()
