@@ -75,14 +75,14 @@ def _cut(messages: list[Any], config: RunConfig, cells: ChatCells) -> tuple[str,
     tail = prompts[0].removeprefix(pieces[0]) if len(pieces) > 1 else ""
     whole = [answer.join(pieces[: turn + 1]) + tail for turn in range(len(prompts) - 1)]
     if len(pieces) != len(prompts) or whole != prompts[:-1] or not pieces[-1].endswith(tail):
-        raise _refused("a turn changes the text before it in the model's chat template", "Use another model.")
+        raise _refused("the model's chat template changes earlier messages when a turn follows", "Use another model.")
     if config.reasoning is None and tail.strip() in {opened for opened, _ in NAMED.values()}:
         raise _refused("the model's chat template opens the reasoning of each answer", "Set reasoning_parser.")
     return prompts[0], tail, tuple(piece.removesuffix(tail) if piece is pieces[-1] else piece for piece in pieces[1:])
 
 
 def _refused(rule: str, remedy: str) -> RequestError:
-    return RequestError(explain("turns_column", "a conversation", rule, remedy))
+    return RequestError(f"turns_column: {rule}. {remedy}")
 
 
 def _unused(messages: Sequence[Any]) -> str:

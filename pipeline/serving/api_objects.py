@@ -154,7 +154,7 @@ class Batch:
         if self.status in (Status.CANCELLING, Status.CANCELLED):
             return None
         if self.status not in _RUNNING:
-            raise ApiError(400, f"the batch is {self.status}. Only one that runs or waits is cancelled.")
+            raise ApiError(400, f"the batch is {self.status}. Only a batch that runs or waits can be cancelled.")
         return self.moved(Status.CANCELLING)
 
     def result_id(self, kind: str) -> str:

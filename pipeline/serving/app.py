@@ -33,7 +33,7 @@ _BODY_BYTES = 64 * 1024
 """Most bytes of a request in addition to its file."""
 _PIECE_BYTES = 2**20
 _SILENT_SECONDS = 60.0
-"""A client that sends nothing for so long is not waited for."""
+"""A client that sends nothing for this long is answered with 408."""
 _FIELDS, _NAME_LENGTH = 8, 255
 _MOST_FILES, _MOST_BATCHES, _USUAL_BATCHES = 10_000, 100, 20
 _PURPOSE, _JSON, _FORM = "batch", "application/json", "multipart/form-data"
@@ -132,10 +132,10 @@ class _Api:
 
 
 def _check_type(request: Request, kind: str) -> None:
-    """Refuse another kind of body: a web page may send some without asking."""
+    """Refuse a body of another type: a web page may send some types to any server."""
     given = request.headers.get("content-type", "")
     if given.partition(";")[0].strip().lower() != kind:
-        raise refuse("Content-Type", given, kind, "Send such a body.")
+        raise refuse("Content-Type", given, f"the body of this request is {kind}", "Send it as such.")
 
 
 def _listed(found: Iterator[Any], limit: int) -> Response:
@@ -171,7 +171,7 @@ class _Guard:
             if not hmac.compare_digest(given.encode(), wanted.encode()):
                 return ApiError(401, "no valid token. Give the server's token as api_key.", code="invalid_api_key")
         elif "origin" in headers or not is_loopback(re.sub(r":\d+$", "", headers.get("host", ""))):
-            return ApiError(403, "without a token, no requests of web pages are taken. Start the server with --token.")
+            return ApiError(403, "a server without a token answers local programs only. Start it with --token.")
         return _too_long(self._most) if int(headers.get("content-length", "0")) > most else None
 
     def _bounded(self, receive: Receive, most: int) -> Receive:

@@ -40,7 +40,7 @@ def page(known: set[str], query: Mapping[str, str], most: int) -> tuple[list[str
     if not re.fullmatch(r"[0-9]{1,6}", limit) or not 1 <= int(limit) <= most:
         raise refuse("limit", limit, f"from 1 to {most}", "Correct it, or leave it out.")
     if after is not None and not is_id(after):
-        raise refuse("after", after, "an id", "Give the last id of the page before.")
+        raise refuse("after", after, "no id of a file or batch", "Give the last id of the page before.")
     if order not in ("asc", "desc"):
         raise refuse("order", order, "asc or desc", "Pick one of these.")
     ids = sorted(filter(is_id, known), reverse=order == "desc")
@@ -56,7 +56,7 @@ class Store:
         self._seen: dict[str, Batch | None] = {}
 
     def sweep(self) -> None:
-        """Remove unfinished uploads. Another server at one answers with an error, and its client tries again."""
+        """Remove unfinished uploads. An upload to another server then fails, and its client tries again."""
         self.storage.delete(_SCRATCH)
 
     def url_of(self, key: str) -> str:
@@ -107,7 +107,7 @@ class Store:
         self._put_record(batch, 1)
 
     def batch(self, name: str) -> Batch:
-        """A batch, if it runs with the counts of a second ago; an ApiError if there is none."""
+        """A batch, with the counts of a second ago while it runs; an ApiError if there is none."""
         _, found = self._newest(name)
         if found.has_ended:
             return found
@@ -157,7 +157,7 @@ class Store:
         self.storage.put(f"queue/{name}/counts.json", json.dumps({"completed": completed, "failed": failed}).encode())
 
     def lease_of(self, name: str) -> Storage:
-        """The storage whose lease the process has that works on a batch."""
+        """The storage with the lease of the process that works on a batch."""
         return open_storage(self.url_of(f"queue/{name}"), layout.SCRATCH, self._options)
 
     def _newest(self, name: str) -> tuple[int, Batch]:
@@ -199,7 +199,7 @@ class Store:
 
 
 def _bytes_of(batch: Batch) -> bytes:
-    """A record. No two are equal: so a put that only seemed to fail is told from one of another process."""
+    """A record with a mark of its own, which tells a put that only seemed to fail from another process's put."""
     return json.dumps({"batch": asdict(batch), "put": uuid.uuid4().hex}).encode()
 
 

@@ -53,7 +53,7 @@ class Packing:
     """The batches of a run, cut from an endless stream of epochs; a function of sizes and seed. Memory: one order.
 
     A batch ends before the first example that fits in none of its rows, so each epoch has every example once. Batches
-    are found one after the other: asking for an earlier one begins again.
+    are cut in order: for an earlier batch, cutting begins again.
 
     Args:
         sizes_N: tokens to reserve for each example, each at most ``length``; one example at least.

@@ -47,7 +47,7 @@ class DataRecipe:
         messages_column: column of conversations (messages); with ``answer_column``, of prompts.
         prompts: further settings of a run that make prompts or read files, such as ``prompt_template``.
         held_out: share of the prompts that is not trained on, by a hash of the prompt.
-        held_out_files: as ``files``, not trained on; prompts of theirs that ``files`` have are left out there.
+        held_out_files: as ``files``, but not trained on; rows of ``files`` with the same prompts are left out.
     """
 
     rows: int = 8

@@ -159,7 +159,7 @@ class Trainer:
         left = self.seconds * (1 / self.progress - 1) / 60
         self.log(
             f"step {self.step} of {self.recipe.run.steps}, {self.seconds / 60:.1f} min, about {left:.1f} left, "
-            f"lr x{factor:.3f} next-token {losses[1]:.4f} masked {losses[2]:.4f} norm {norm:.2f} {speed:.0f} rows/s"
+            f"lr x{factor:.3f} next-token {losses[1]:.4f} masked {losses[2]:.4f} norm {norm:.2f} {speed:.0f} tokens/s"
         )
 
     def _validate(self) -> None:

@@ -64,8 +64,8 @@ def test_pieces_and_answers_together_are_the_prompts_of_the_template(
 @pytest.mark.parametrize(
     ("template", "rule"),
     [
-        (LATEST, "changes the text"),
-        (MIDDLE, "changes the text"),
+        (LATEST, "changes earlier messages"),
+        (MIDDLE, "changes earlier messages"),
         (OPENED, "opens the reasoning"),
         ("a", "changes"),
     ],
