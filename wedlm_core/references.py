@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from wedlm_core.errors import ConfigError
+from wedlm_core.errors import ConfigError, explain
 from wedlm_core.redaction import MASK, has_url_credentials, is_secret_name, keep_secret, keep_value, reference_kind
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -85,6 +85,8 @@ def resolved(options: Mapping[str, Any], name: str = "storage_options") -> dict[
     Raises:
         ConfigError: the target of a reference is missing or empty; the message names the process.
     """
+    if not isinstance(options, Mapping):
+        raise ConfigError(explain(name, type(options), "a mapping", "Write {name: value}."))
     keep_secret(options)
     for variable in _PLATFORM:  # which clients find by themselves
         if len(value := os.environ.get(variable, "")) >= _PLATFORM_SHORTEST:

@@ -96,20 +96,22 @@ def _bring_up(found: PublishedOutput, sink: TableSink, *, append: bool) -> list[
     """Commit all visible publications that the table does not have; returns them."""
     run = _run_name(found)
     committed: list[Publication] = []
-    conflicts = 0
+    tries = 0
     while change := _next(found, run, sink, append=append):
+        if change.position in {own.position for own in committed}:
+            raise SinkError(f"{sink.url}: done() lacks {change.name} after its commit. Keep the revision in the "
+                            "transaction of the rows.")  # fmt: skip
+        tries, reason = tries + 1, f"{sink.url}: fit() is never False. It is, once the table has all columns."
         try:
             # After a commit of its own: another may have come in between.
-            if sink.fit(found.schema):
-                continue
-            sink.commit(change)
+            if not sink.fit(found.schema):
+                sink.commit(change)
+                committed += [own for own in found.manifest.publications if own.position == change.position]
+                tries = 0
         except ConflictError as error:
-            conflicts += 1
-            if conflicts == _ATTEMPTS:
-                raise SinkError(f"{error}. Others commit all the time; the same command continues.") from None
-            continue
-        committed += [own for own in found.manifest.publications if own.position == change.position]
-        conflicts = 0
+            reason = f"{error}. Others commit all the time; the same command continues."
+        if tries == _ATTEMPTS:
+            raise SinkError(reason)
     return committed
 
 

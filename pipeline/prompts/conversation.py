@@ -53,17 +53,15 @@ def user_turns(name: str, value: Any) -> list[dict[str, str]]:
     if not isinstance(items, list) or not all(isinstance(item, (str, Mapping)) for item in items):
         raise RequestError(explain(name, value, _TURNS, 'Write ["First question?", "Second question?"].'))
     asked = [_message(name, {"role": "user", "content": own} if isinstance(own, str) else own) for own in items]
-    found: list[dict[str, Any]] = [
-        {"role": own.get("role"), "content": "" if (text := own.get("content")) is None else text} for own in asked
-    ]
+    found: list[dict[str, Any]] = [{"role": own.get("role"), "content": own.get("content", "")} for own in asked]
     for place, message in enumerate(found):
         if message["role"] != "user" and not (place == 0 and message["role"] == "system"):
             rule = "a system message at the beginning, then the user's: answers are generated"
             raise RequestError(explain(f"{name}[{place}].role", message["role"], rule, "Take it out."))
+        if message["content"] in (None, ""):
+            raise RequestError(explain(f"{name}[{place}]", "", "a turn is not empty", "Fill it in, or take it out."))
         if not isinstance(message["content"], str):
             raise RequestError(explain(f"{name}[{place}]", message["content"], "a turn is text", "Write it as text."))
-        if not message["content"]:
-            raise RequestError(explain(f"{name}[{place}]", "", "a turn is not empty", "Fill it in, or take it out."))
     count = sum(message["role"] == "user" for message in found)
     if not 1 <= count <= MOST_TURNS:
         raise RequestError(explain(name, f"{count} turns", f"1 to {MOST_TURNS} turns", "Give it one, or split it."))

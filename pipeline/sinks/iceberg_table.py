@@ -49,17 +49,30 @@ def open_sink(
     if not all(name.split(".")) or "." not in name or "/" in name:
         raise ConfigError(f"to={redact(name)!r}: no name of an Iceberg table. Write NAMESPACE.TABLE.")
     with needing("pyiceberg", "iceberg"):
-        import pyiceberg.catalog
-    properties = {key: str(value) for key, value in with_secrets(table_options, "table_options").items()}
+        import pyiceberg.catalog  # noqa: F401
+    given = with_secrets(table_options, "table_options")
+    properties = {key: str(value) for key, value in given.items() if value is not None}
     keep_url_credentials(properties.get("uri"))
     try:
-        catalog = pyiceberg.catalog.load_catalog(properties.pop("name", None), **properties)
+        catalog = _catalog(properties.pop("name", None), properties)
     except Exception as error:  # catalogs have many kinds
         raise ConfigError(
             f"to={name!r}: the catalog does not open ({first_line(error)}). Give its properties in table_options, as "
             "pyiceberg's load_catalog takes them."
         ) from None
     return IcebergSink(name, catalog)
+
+
+def _catalog(name: str | None, properties: Mapping[str, str], tries: int = 3) -> Any:
+    """The catalog; tried again if another process makes the catalog's own tables at the same time."""
+    from pyiceberg.catalog import load_catalog
+
+    try:
+        return load_catalog(name, **properties)
+    except Exception as error:  # databases have many kinds
+        if tries == 0 or "already exists" not in str(error):
+            raise
+        return _catalog(name, properties, tries - 1)
 
 
 class IcebergSink:

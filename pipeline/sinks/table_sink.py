@@ -162,7 +162,7 @@ def committing(url: str, refusals: tuple[type[Exception], ...]) -> Iterator[None
         if isinstance(error, refusals) or "already exists" in text:
             raise ConflictError(f"{url}: {text}") from None
         if isinstance(error, ValueError):
-            raise OutputError(f"{url}: not committed ({text}). Check the options of the table.") from None
+            raise OutputError(f"{url}: not committed ({text}). Check the options and columns of the table.") from None
         raise SinkError(f"{url}: not committed ({text}). The same command continues.") from None
 
 
@@ -214,7 +214,8 @@ def plain_columns(schema: pa.Schema, format: str, not_in_names: str = "") -> pa.
         spaces = f", or names with one of {not_in_names!r}" if names else ""
         raise ConfigError(
             f"format={format!r}: its tables cannot hold columns {[*names, *kinds]} (no unsigned integers, half floats, "
-            f"times, durations, nanoseconds{spaces}). Rename or cast them in the input, or leave them out with "
+            "times, durations, timestamps in another unit than us or another zone than UTC, fixed sizes, nulls alone, "
+            f"longer decimals, extensions{spaces}). Rename or cast them in the input, or leave them out with "
             "columns=[...]; of a JSON schema, parse={parsed: {json: true}} writes JSON text."
         )
     return schema

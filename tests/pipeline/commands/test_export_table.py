@@ -197,6 +197,15 @@ def test_a_table_that_refuses_all_the_time_ends_the_export(two: Path, tmp_path: 
         Lake("delta", tmp_path).export_with(two, refuse)
 
 
+@pytest.mark.parametrize(("method", "answer"), [("done", {}), ("fit", True)])
+def test_a_sink_that_breaks_the_protocol_ends_the_export(two: Path, tmp_path: Path, method: str, answer: Any) -> None:
+    sink = Lake("own", tmp_path).sink()
+    setattr(sink, method, lambda *arguments: answer)
+    with pytest.raises(SinkError, match=rf"rows.db: {method}\(\) "):
+        export_table(two, sink, append=True)
+    assert method == "fit" or len(Lake("own", tmp_path).rows()) == 9
+
+
 @AT_EVERY
 def test_a_revision_takes_the_place_of_the_rows_before_whatever_dies(
     make_job: Callable[[], SmallJob], lake: Lake, every: bool
@@ -268,6 +277,7 @@ def test_damaged_files_are_not_taken(two: Path, tmp_path: Path, lake: Lake) -> N
     [
         (pa.array([1], pa.uint8()), "'x: uint8'"),
         (pa.array([1], pa.timestamp("ns")), r"'x: timestamp\[ns\]'"),
+        (pa.array([1], pa.timestamp("ms")), r"'x: timestamp\[ms\]'.*another unit than us"),
         (pa.array([[{"t": 1}]], pa.list_(pa.struct([("t", pa.time64("us"))]))), "'x: list<.*time64"),
     ],
 )
@@ -298,6 +308,8 @@ def test_faults_of_the_caller(make_job: Callable[[], SmallJob], tmp_path: Path, 
         export_table(two, two / "table")
     with pytest.raises(ConfigError, match="format='hudi': one of"):
         export_table(two, tmp_path / "table", format="hudi")
+    with pytest.raises(ConfigError, match=r"table_options=.*a mapping"):
+        export_table(two, "lake.rows", format="iceberg", table_options="uri")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"Write NAMESPACE\.TABLE"):
         export_table(two, tmp_path / "table", format="iceberg")
 

@@ -111,6 +111,28 @@ def test_a_commit_in_between_is_a_conflict_and_is_not_repeated_on_top(properties
     assert "commit.retry.num-retries" not in table_of(properties).properties
 
 
+class RacedCatalog(SqlCatalog):
+    """Another process makes the catalog's own tables and the namespace at the same time."""
+
+    opened = 0
+
+    def create_tables(self) -> None:
+        super().create_tables()
+        type(self).opened += 1
+        raise RuntimeError("table iceberg_tables already exists")
+
+    def create_namespace_if_not_exists(self, namespace: Any, properties: Any = EMPTY_DICT) -> None:
+        self.create_namespace(namespace)
+        raise RuntimeError("UNIQUE constraint failed")
+
+
+def test_a_catalog_and_a_namespace_that_another_process_makes_at_once(properties: dict[str, str]) -> None:
+    raced = {**properties, "py-catalog-impl": f"{__name__}.{RacedCatalog.__name__}"}
+    commit_to(sink_of(raced), change_of(ROWS))
+    assert RacedCatalog.opened == 1
+    assert rows_of(properties) == ROWS.to_pylist()
+
+
 def test_a_table_that_is_dropped_meanwhile_is_a_conflict_and_made_again(properties: dict[str, str]) -> None:
     sink = sink_of(properties)
     commit_to(sink, change_of(ROWS))
@@ -197,7 +219,7 @@ def test_a_catalog_that_does_not_open_is_named_without_credentials(tmp_path: Pat
         assert "hunter2" not in str(error.value)
     with pytest.raises(ConfigError, match=r"table_options\.uri refers to {env: NO_SUCH_VARIABLE}"):
         open_sink("iceberg", NAME, {}, {"uri": {"env": "NO_SUCH_VARIABLE"}})
-    with pytest.raises(OutputError, match=r"No default path is set.*Check the options of the table"):
+    with pytest.raises(OutputError, match=r"No default path is set.*Check the options and columns of the table"):
         commit_to(open_sink("iceberg", NAME, {}, {"uri": properties["uri"]}), change_of(ROWS))
     (tmp_path / "uri").write_text(f"{properties['uri']}\n")
     commit_to(open_sink("iceberg", NAME, {}, {**properties, "uri": {"file": str(tmp_path / "uri")}}), change_of(ROWS))
