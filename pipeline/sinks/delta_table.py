@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -67,6 +68,7 @@ class DeltaSink:
             import deltalake.exceptions
             import deltalake.transaction
         self._library: Any = deltalake
+        self._committing = partial(committing, url, (deltalake.exceptions.CommitFailedError,))
         self._table: Any = None
 
     @property
@@ -164,9 +166,6 @@ class DeltaSink:
                  if name.startswith(_REFUSED) and value != "none"]  # fmt: skip
         check_faults([*faults, *(f"it has the setting {name!r}" for name in asked)], self.url)
         return [name for name in own if name not in table]
-
-    def _committing(self) -> Any:
-        return committing(self.url, (self._library.exceptions.CommitFailedError,))
 
 
 def _place(run: str, position: int) -> str:

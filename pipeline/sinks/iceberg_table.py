@@ -15,6 +15,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -86,6 +87,7 @@ class IcebergSink:
         self.url = name
         self._catalog = catalog
         self._library: Any = pyiceberg
+        self._committing = partial(committing, name, (pyiceberg.exceptions.CommitFailedException,))
         self._table: Any = None
         self._copies: dict[tuple[str, str], str] = {}
 
@@ -149,16 +151,13 @@ class IcebergSink:
         self._copies.clear()
 
     def _create(self, schema: pa.Schema) -> None:
+        namespace = self.url.rpartition(".")[0]
         try:
-            self._catalog.create_table(self.url, schema=schema)
-        except self._library.exceptions.NoSuchNamespaceError:
-            namespace = self.url.rpartition(".")[0]
-            try:
-                self._catalog.create_namespace_if_not_exists(namespace)
-            except Exception:  # of two processes at once one may fail
-                if not self._catalog.namespace_exists(namespace):
-                    raise
-            self._catalog.create_table(self.url, schema=schema)
+            self._catalog.create_namespace_if_not_exists(namespace)
+        except Exception:  # not allowed, or another process makes it at the same time
+            if not self._catalog.namespace_exists(namespace):
+                raise
+        self._catalog.create_table(self.url, schema=schema)
 
     def _missing(self, plain: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
         """The columns that the table lacks.
@@ -236,6 +235,3 @@ class IcebergSink:
                 file.copy_to(copy)
             self._copies[key] = place
         return self._copies[key]
-
-    def _committing(self) -> Any:
-        return committing(self.url, (self._library.exceptions.CommitFailedException,))

@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 import sys
+import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -227,7 +228,11 @@ def _forked(lakes: Sequence[Lake], output: str, inject: Callable[[Moment], None]
     children = []
     for lake in lakes:
         if (child := os.fork()) == 0:
-            os._exit(len(lake.export_with(output, inject).committed))
+            try:
+                os._exit(len(lake.export_with(output, inject).committed))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(100)
         children.append(child)
     return [str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children]
 
@@ -240,6 +245,7 @@ def _main(output: str, lines: Sequence[str]) -> None:
         if at:
             print(*_forked([lake], output, _KillAt(int(at))), flush=True)
         else:
+            lake.sink()  # pyiceberg makes the database of a catalog, and fails if another process does
             print(*_forked([lake, lake], output, lambda moment: None), flush=True)
 
 
