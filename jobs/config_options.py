@@ -194,8 +194,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
 """Heading in ``--help`` -> its options. The value in parentheses is the default."""
 
 
+def _without(*flags: str) -> dict[str, tuple[Option, ...]]:
+    """The options, without some."""
+    return {name: tuple(own for own in options if own.flag not in flags) for name, options in OPTIONS.items()}
+
+
 SCORE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
-    name: options for name, options in OPTIONS.items() if name != "decoding"
+    name: options for name, options in _without("--turns-column").items() if name != "decoding"
 } | {
     "texts to score": (
         _option("--choices", "task.choices", "Score each of these texts after every prompt.", nargs="+",
@@ -210,15 +215,15 @@ SCORE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
 """Those of the command ``score``."""
 
 
-_ONLY_OF_TABLES = {
+_ONLY_OF_TABLES = (
     "--input", "--output", "--mode", "--limit", "--id-column", "--input-format", "--output-format", "--prompt-column",
     "--messages-column", "--turns-column", "--prompt-template", "--chat", "--system-prompt", "--retry-failed",
     "--repair",
-}  # fmt: skip
+)  # fmt: skip
 SERVE_OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "store": (_option("--store", "output", "Keep files, batches and rows in this folder or URL.", required=True,
                       metavar="FOLDER"),),
-    **{name: tuple(own for own in options if own.flag not in _ONLY_OF_TABLES) for name, options in OPTIONS.items()},
+    **_without(*_ONLY_OF_TABLES),
 }  # fmt: skip
 """Those of the command ``serve``, whose input is files of requests."""
 

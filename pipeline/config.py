@@ -394,7 +394,7 @@ class RunConfig:
             self._check_turns()
 
     def _check_turns(self) -> None:
-        rule = "with turns_column a row is a conversation, which has answers only"
+        rule = "rows of turns_column are conversations, which do not take this setting"
         for name in ("task", "label_probabilities", "tools", "tools_column", "tool_choice"):
             _require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
         _require(self.on_long_prompt == "fail", "on_long_prompt", self.on_long_prompt,

@@ -114,7 +114,9 @@ class _Api:
         except (ValueError, RecursionError) as error:
             raise refuse("body", body[:50], f"no JSON ({error!s:.100})", "Correct it.") from None
         if self._store.file(batch.input_file_id).purpose != _PURPOSE:
-            raise refuse("input_file_id", batch.input_file_id, "a file of results", "Upload a file of requests.")
+            raise refuse(
+                "input_file_id", batch.input_file_id, "a file of results, not of requests", "Name an uploaded file."
+            )
         self._store.create(batch)
         self._wake()
         return JSONResponse(batch.as_dict())
