@@ -130,12 +130,15 @@ def _of_conversations(config: RunConfig) -> _Tables:
     return _Tables(schema=_TURNS, answer=_ANSWER, tables=tables)
 
 
-def _turns(ids: Sequence[str], table: pa.Table, column: str) -> tuple[Sequence[str], pa.Table]:
+def _turns(
+    ids: Sequence[str], table: pa.Table, column: str, *, last: bool = False
+) -> tuple[Sequence[str], pa.Table]:  # fmt: skip
+    """The rows of :func:`_of_conversations`, or of the last turns alone."""
     rows: list[tuple[str, str | None, str | None, str | None]] = []
     faults = table[BAD].to_pylist() if BAD in table.column_names else [None] * table.num_rows
     for row, value, fault in zip(ids, plain_values(table[column]), faults, strict=True):
         try:
-            turns = [] if fault else answered_turns(column, value)
+            turns = [] if fault else answered_turns(column, value)[-1 if last else 0 :]
             rows += [(row, json.dumps(before), answer, None) for before, answer in turns] or [(row, None, None, fault)]
         except Exception as error:  # whatever is wrong with one row's cell must not end the reading
             rows.append((row, None, None, str(error)))
@@ -173,7 +176,8 @@ def _of_run(place: str, state: RunState, config: RunConfig) -> _Tables:
             ids, ended = (table[name].to_pylist() for name in names[:2])
             faults = pa.array([_NOT_USED.get(reason) for reason in ended], pa.string())
             rows = table.select([*state.columns.names, names[-1]]).append_column(BAD, faults)
-            yield _turns(ids, rows, names[-1]) if are_turns else (ids, rows)
+            # The run may have cut an earlier turn: a row records the end of the last one.
+            yield _turns(ids, rows, names[-1], last=True) if are_turns else (ids, rows)
 
     if are_turns:
         return _Tables(schema=_TURNS, answer=_ANSWER, tables=tables())
