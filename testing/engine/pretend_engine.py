@@ -208,7 +208,7 @@ def one_slot_elsewhere(folder: Path) -> Found:
 
 
 def defaults(folder: Path) -> Found:
-    """Default settings: bfloat16, ``attention="auto"``, a pool sized by the device's memory."""
+    """Default settings: bfloat16, ``attention="auto"``, a pool sized by memory, kernels of common choices compiled."""
     measure.CONSTANTS = replace(CONSTANTS, measured_seconds=(0.05, 0.05))
     sizes = EngineConfig(max_num_seqs=2, max_window=3, max_batch_rows=16, max_model_len=32, page_size=16, graph_rows=8)
     pretend.LOG.clear()
@@ -216,10 +216,11 @@ def defaults(folder: Path) -> Found:
     assert llm.engine._runner.backend.name == "triton"
     assert llm.engine._runner.pool.dtype == torch.bfloat16
     compiled = {(launch.name, launch.made) for launch in pretend.LOG.launches}
-    base = SamplingParams(max_tokens=5)
+    base = SamplingParams(max_tokens=5, ignore_eos=True)
     chosen = [
         base, replace(base, temperature=0.8), replace(base, temperature=0.8, top_k=5, top_p=0.9),
-        replace(base, logprobs=2), replace(base, structured_outputs=StructuredOutputs(regex="[a-z]{9}")),
+        replace(base, logprobs=2),
+        replace(base, structured_outputs=StructuredOutputs(regex="[a-z]{9}"), ignore_eos=False),
     ]  # fmt: skip
     requests = requests_of([[7, 8, 9], [20], [41, 42], [50], [51]], chosen)
     pretend.LOG.clear()

@@ -135,7 +135,7 @@ def test_costs_are_measured_within_the_buffers_of_one_sequence(found: dict[str, 
 def test_the_defaults_start_in_bfloat16_with_our_kernels_and_graphs(found: dict[str, Any]) -> None:
     one = found["defaults"]
     assert "error" not in one, one["error"]
-    assert [len(tokens) for tokens in one["tokens"]] == [5, 5, 5]
+    assert [len(tokens) for tokens in one["tokens"]] == [5, 5, 5, 15, 5], "the fourth reports two tokens a place"
     assert one["captured"] >= 4
     assert one["replays"] > 0
     assert set(one["used"]) == {"1"}
