@@ -60,7 +60,7 @@ RUNS = {
     ),
     "--set engine.history_bytes=1000": ("history_bytes=1000", "at least", "history_drafts=False"),
     "--set engine.attention=compiled --set device=cuda": ("engine.attention='compiled'", "on CPU only", 'Use "auto"'),
-    "--set engine.max_model_len=4096": ("max_model_len=4096", "at most 512", "Lower it, or drop it"),
+    "--set engine.max_model_len=4096": ("max_model_len=4096", "at most 512", "Lower it"),
     "--set actors": ("--set 'actors'", "must be FIELD=VALUE", "for example"),
     "--set 'a=[1,'": ("--set 'a'", "not YAML", "Quote it"),
     "--set =3": ("--set (not shown)", "must be FIELD=VALUE", "for example"),
@@ -214,7 +214,7 @@ OTHERS: list[tuple[Callable[[list[str]], Any], str, tuple[str, ...]]] = [
     (evaluate.main, "--output o --answer-column a --scorer exact", ("input not given", "Use --input")),
     (generate.main, "--output o", ("input not given", "Use --input")),
     (generate.main, "--input i", ("output not given", "Use --output")),
-    (train.main, "--recipe huge", ("'huge'", "no file", "Shipped are ['small', 'tiny']")),
+    (train.main, "--recipe huge", ("'huge'", "no file", "Shipped are ['own', 'small', 'tiny']")),
     (train.main, "--set run.step=3", ("recipe.run=['step']", "known are", "Correct the recipe")),
 ]
 PYTHON: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
