@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -131,6 +132,25 @@ class Recipe:
     run: RunRecipe = field(default_factory=RunRecipe)
 
 
+_RANGES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("rows", "length", "steps", "epochs", "threads", "log_every", "checkpoint_every", "accumulate",
+                     "block_sizes", "max_tail"), (1, 2**31)),
+    **dict.fromkeys(("seed", "validate_every", "validation_problems", "evaluation_rows", "warmup_steps"), (0, 2**31)),
+    **dict.fromkeys(("held_out", "chat_share", "full_share", "final_share"), (0, 1)),
+    **dict.fromkeys(("lr", "muon_lr", "weight_decay", "muon_weight_decay", "answer", "prompt", "end", "masked"),
+                    (0, 1e6)),
+    "betas": (0, 0.999999), "clip_norm": (1e-6, 1e6), "max_minutes": (1e-6, 1e9),
+}  # fmt: skip
+"""The least and the highest value of fields with numbers, by name."""
+
+
+def _check_range(name: str, value: Any, where: str) -> None:
+    least, most = _RANGES.get(name, (-math.inf, math.inf))
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, (int, float)) and not least <= number <= most:
+            raise ConfigError(explain(where, value, f"a number from {least} to {most}", "Correct the recipe."))
+
+
 def _scalar(value: Any, hint: Any, where: str) -> Any:
     """Check a leaf against its annotation; an integer is accepted as a float, a list as a tuple."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -141,8 +161,10 @@ def _scalar(value: Any, hint: Any, where: str) -> Any:
     if origin is Literal:
         fits = value in arguments
     elif origin is tuple:
-        fits = isinstance(value, (list, tuple)) and bool(value)
-        value = tuple(value) if fits else value
+        fits = isinstance(value, (list, tuple)) and len(value) in (
+            range(1, 1000) if arguments[-1] is ... else (len(arguments),)
+        )
+        value = tuple(_scalar(item, arguments[0], where) for item in value) if fits else value
     elif hint is float:
         fits = isinstance(value, (int, float)) and not isinstance(value, bool)
         value = float(value) if fits else value
@@ -166,6 +188,7 @@ def _build(kind: Any, raw: Any, where: str) -> Any:
     for name, value in raw.items():
         inner, place = hints[name], f"{where}.{name}"
         values[name] = _build(inner, value, place) if dataclasses.is_dataclass(inner) else _scalar(value, inner, place)
+        _check_range(name, values[name], place)
     return kind(**values)
 
 
@@ -173,7 +196,7 @@ def parse_recipe(raw: Mapping[str, Any]) -> Recipe:
     """A recipe from nested mappings.
 
     Raises:
-        ConfigError: an unknown field or a value of the wrong type; the message says where.
+        ConfigError: an unknown field, a value of the wrong type or a number out of its range; the message says where.
     """
     recipe: Recipe = _build(Recipe, raw, "recipe")
     return recipe

@@ -18,6 +18,17 @@ from wedlm_core.training.recipe import load_recipe, parse_recipe
         ({"run": {"bf16": 1}}, r"recipe\.run\.bf16"),
         ({"optim": {"decay": "stairs"}}, r"recipe\.optim\.decay"),
         ({"run": 5}, r"recipe\.run"),
+        ({"run": {"steps": -1}}, r"recipe\.run\.steps=-1: a number from 1 to"),
+        ({"run": {"log_every": 0}}, r"recipe\.run\.log_every=0"),
+        ({"run": {"max_minutes": 0}}, r"recipe\.run\.max_minutes=0\.0"),
+        ({"data": {"rows": 0}}, r"recipe\.data\.rows=0"),
+        ({"data": {"held_out": float("nan")}}, r"recipe\.data\.held_out=nan: a number from 0 to 1"),
+        ({"data": {"masking": {"max_tail": -1}}}, r"recipe\.data\.masking\.max_tail=-1"),
+        ({"data": {"files": [5]}}, r"recipe\.data\.files=5"),
+        ({"optim": {"accumulate": 0}}, r"recipe\.optim\.accumulate=0"),
+        ({"optim": {"lr": float("nan")}}, r"recipe\.optim\.lr=nan"),
+        ({"optim": {"betas": [2, 3]}}, r"recipe\.optim\.betas=\(2\.0, 3\.0\)"),
+        ({"optim": {"betas": [0.5]}}, r"recipe\.optim\.betas"),
     ],
 )
 def test_unknown_fields_and_wrong_types_are_refused_by_name(raw, message):
