@@ -86,6 +86,8 @@ def answered_rows(
     """
     with tempfile.TemporaryDirectory() as folder:
         fixed = {"input": place, "output": folder, "model": model, "columns": [], "engine": {"max_model_len": length}}
+        if taken := sorted({*fixed, "task"}.intersection(settings)):
+            raise ConfigError(explain("data.prompts", taken, "training sets these itself", "Leave them out."))
         config = RunConfig.from_mapping({"special_tokens_in_text": "fail", **settings, **fixed})
         check_model(config)
         if (state := _run_of(place, config)) is not None:

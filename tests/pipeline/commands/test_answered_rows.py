@@ -126,6 +126,13 @@ def test_columns_that_are_not_there_and_empty_files_are_refused(
         rows_of(jsonl(tmp_path / "in.jsonl", *rows), column)
 
 
+@pytest.mark.parametrize("name", ["model", "columns", "task"])
+def test_settings_of_prompts_that_training_sets_itself_are_refused(tmp_path: Path, name: str) -> None:
+    place = jsonl(tmp_path / "in.jsonl", {"prompt": "a", "b": "c"})
+    with pytest.raises(ConfigError, match=rf"data.prompts=\['{name}'\]: training sets these itself"):
+        next(answered_rows(str(place), model="tiny", length=99, answer_column="b", settings={name: "x"}))
+
+
 @pytest.fixture
 def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units run in this process, on the shipped model."""
