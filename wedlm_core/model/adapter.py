@@ -73,6 +73,9 @@ class Adapter:
 
         Returns:
             The rows as they are where the adapter leaves this tensor alone; else float32.
+
+        Raises:
+            WeightsError: the adapter has infinite numbers or NaN.
         """
         own = self.changes.get(name)
         if own is None:
@@ -80,6 +83,9 @@ class Adapter:
         with opened(self.files[-1], device=rows_RI.device, what="adapter") as handle:
             a_KI = handle.get_tensor(own.a).double()
             b_RK = handle.get_slice(own.b)[start : start + len(rows_RI)].double()
+        for place, factor in ((own.a, a_KI), (own.b, b_RK)):
+            if not factor.isfinite().all():
+                raise WeightsError(explain("adapter", place, "it has infinite numbers or NaN", "Train it again."))
         change_RI = a_KI.new_zeros(rows_RI.shape)
         together = max(1, _CACHED // a_KI.shape[1]) if a_KI.device.type == "cpu" else max(1, len(b_RK))
         for part_RI, own_RK in zip(change_RI.split(together), b_RK.split(together), strict=True):

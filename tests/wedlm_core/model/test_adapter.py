@@ -202,3 +202,15 @@ def test_adapters_of_other_models_and_damaged_ones_are_refused(qwen3_folder: Pat
     refused("adapter=.*a JSON object is expected", pickled)
     with pytest.raises(WeightsError, match=r"adapter=.*has no adapter_config.json"):
         LLM(str(qwen3_folder), adapter=str(qwen3_folder))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused_when_they_are_merged(
+    value: float, qwen3_folder: Path, made: Path
+) -> None:
+    tensors = load_file(made / ADAPTER_FILE)
+    name = next(own for own in tensors if "q_proj.lora_B" in own)
+    tensors[name][-1, -1] = value
+    save_file(tensors, made / ADAPTER_FILE)
+    with pytest.raises(WeightsError, match=rf"{name}'?: it has infinite numbers or NaN"):
+        load_model(qwen3_folder, adapter=made)
