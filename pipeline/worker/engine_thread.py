@@ -11,6 +11,7 @@ import heapq
 import itertools
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -74,16 +75,16 @@ Outcome = dict[str, "Generation | Failure"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkedRequest(Request):
+class LinkedRequest(Request, ABC):
     """A request that others follow, one after the other under its id."""
 
+    @abstractmethod
     def after(self, generation: Generation) -> LinkedRequest | Generation | Failure:
         """The next request, or the result of all of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failed(self, error: BaseException) -> Failure:
         """The result of all of them where the engine refuses this one."""
-        raise NotImplementedError
 
 
 class DroppedError(Exception):
