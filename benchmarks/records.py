@@ -5,7 +5,9 @@ later line of the run is a row of a table (``values``: column -> text of the cel
 or a remark (``note``, Markdown), both with the ``section`` that they stand in (empty: none).
 
 ``python -m benchmarks.records`` writes all pages, ``python -m benchmarks.records RUN`` prints one run, and
-``python -m benchmarks.records NAME FILE.md`` stores a report that another machine wrote (the GPU suite does).
+``python -m benchmarks.records NAME FILE.md`` stores a report of another machine (of ``benchmarks.gpu.minutes``).
+
+``results/data/removed.json`` names the last commit that has a removed script. Pages state it next to the command.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "faults": ("Kills, damage, lost nodes", ("chaos", "cluster")),
 }
 """Topic -> title of its page, and how the names of its runs begin."""
+REMOVED: Mapping[str, str] = json.loads((RESULTS / "data" / "removed.json").read_text(encoding="utf-8"))
+"""Removed script -> the last commit that has it."""
 
 
 def topic_of(name: str) -> str:
@@ -140,9 +144,19 @@ def _introduced(head: Line, mark: str) -> list[str]:
     command = head["command"]
     return [
         f"{mark} {head['title']}, {head['date']}",
-        f"Command: {command if '`' in command else f'`{command}`'}",
+        f"Command: {command if '`' in command else f'`{command}`'}{_removal(command)}",
         f"Machine: {head['machine']}",
     ]
+
+
+def scripts_of(command: str) -> list[str]:
+    """Modules of benchmarks that a command runs."""
+    return re.findall(r"\bbenchmarks(?:\.\w+)+", command)
+
+
+def _removal(command: str) -> str:
+    commits = dict.fromkeys(commit for name in scripts_of(command) if (commit := REMOVED.get(name)))
+    return f" (removed since; the last commit with it is `{'`, `'.join(commits)}`)" if commits else ""
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -19,10 +20,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from benchmarks.common import SAMPLING, write_result
-from benchmarks.decode.load import load, long_contexts
-from benchmarks.decode.models import parameters, random_model
+from benchmarks.decode.load import Section, Settings, load, long_contexts
 from benchmarks.decode.passes import Budget
-from benchmarks.decode.section import Section, Settings
 from benchmarks.decode.workloads import MODELS
 
 SECTIONS: Mapping[str, Callable[[Settings], Section]] = {
@@ -35,14 +34,13 @@ def main() -> None:
     """Run the sections, print rows as they are measured, write one file."""
     args = _parser().parse_args()
     torch.set_num_threads(args.threads)
-    budget = Budget(seconds=0, least=1) if args.quick else Budget(seconds=args.point_seconds)
+    budget = Budget(seconds=args.point_seconds)
     settings = Settings(
         threads=args.threads,
         budget=budget,
         models=args.models,
         batches=args.batches,
         sampling=SAMPLING[args.sampling],
-        quick=args.quick,
     )
     begin, sections = time.monotonic(), []
     with tempfile.TemporaryDirectory() as cache:
@@ -54,23 +52,8 @@ def main() -> None:
     suffix = "" if args.sampling == "own" else f"-{args.sampling}"
     suffix += "" if set(args.section) == set(SECTIONS) else "-" + "-".join(args.section)
     body = _body(sections, time.monotonic() - begin)
-    if args.quick:
-        print(body)
-        return
-    write_result(f"decode{suffix}", "Decoding on a CPU", _command(args), body, threads=args.threads)
-
-
-def _command(args: argparse.Namespace) -> str:
-    """The command line of this result, with the options that differ from the defaults."""
-    chosen = {"section": args.section, "sampling": [args.sampling], "models": args.models, "batches": args.batches,
-              "threads": [args.threads], "point-seconds": [args.point_seconds]}  # fmt: skip
-    usual = _parser()
-    words = [
-        f"--{name} {' '.join(map(str, values))}"
-        for name, values in chosen.items()
-        if values not in (usual.get_default(name.replace("-", "_")), [usual.get_default(name.replace("-", "_"))])
-    ]
-    return " ".join(["python -m benchmarks.decode", *words])
+    command = " ".join(["python -m benchmarks.decode", *sys.argv[1:]])
+    write_result(f"decode{suffix}", "Decoding on a CPU", command, body, threads=args.threads)
 
 
 def _body(sections: list[Section], seconds: float) -> str:
@@ -82,7 +65,7 @@ def _body(sections: list[Section], seconds: float) -> str:
 _MODELS = (
     "Models: `tiny`, the shipped one (1.1M parameters), on held-out problems to their end: low and medium entropy "
     "greedy, high entropy (open-ended prompts) at temperature 1, since at 0 it has its phrases by heart. "
-    f"`random-25m`: {parameters(random_model()) / 1e6:.1f}M random parameters, Qwen3-style, 10 layers of 384, tied "
+    "`random-25m`: 25.5M random parameters, Qwen3-style, 10 layers of 384, tied "
     "embeddings, 32 to 96 tokens each. It has no regimes of its own; attention outputs scaled "
     "by 30 and queries by 6 and a head scale of 0.2 (about 2.4 nats) give drafts that are hardly ever right at "
     "temperature 0 (`hostile`: one in sixteen), and since draft and verifier share the noise of a position, more often "
@@ -100,7 +83,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: torch's own, all cores")
     parser.add_argument("--point-seconds", type=float, default=12.0, help="rounds are added to a race until then")
-    parser.add_argument("--quick", action="store_true", help="one round of small counts, nothing written")
     return parser
 
 

@@ -1,6 +1,6 @@
 """Measure against llama.cpp, OpenVINO GenAI and transformers: the same weights and sampling, prefill and decode.
 
-    python -m benchmarks.decode.engines [--shapes 25m 0.6b] [--batches 1 8 32 64] [--threads 2] [--clock wall]
+    python -m benchmarks.decode.engines [--shapes 25m 0.6b] [--batches 1 8 32 64] [--threads 2]
         [--sampling greedy] [--only "ours int8" "llama.cpp Q8_0" ...]
         [--llama-cpp PYTHON] [--openvino PYTHON] [--transformers PYTHON]
 
@@ -14,22 +14,10 @@ decode step is the difference to a pass of ``--new`` tokens, divided by its furt
 differ. Lines of ``verified`` keep their temperatures and take the rest.
 
 ``--only`` names the engines to run, where memory does not hold all; if one of them does not start, nothing is run.
-Ratios are to the first line of a table.
-
-``--clock cpu`` takes processor time in place of the wall clock, and needs ``--threads 1``. It leaves out most effects
-of other processes on a busy machine.
+One of them has to be ours: ratios are to the first line of a table.
 
 ``verified`` draws at temperatures that make 25M random weights accept drafts as trained models do in low and medium
-entropy (:mod:`benchmarks.decode.models`); its tokens per forward stand in its line. The drafts of a long pass depend on
-earlier use of its engine, because windows adapt.
-
-The *ceiling* of a decode step in float32 is the time to read its weights, or to multiply them, at the rates of
-large sums and products of torch in the same round; attention, the choice of tokens and the host are not in it. Where an
-engine is near it, no other can be much faster.
-
-OpenVINO GenAI 2026.4.1 keeps keys and values in 16 bits unless it is told otherwise, with weights in float32 as well:
-its tokens are those with ``KV_CACHE_PRECISION`` f16, not those with u8 or f32. So ours with keys and values in bfloat16
-are of its width, as those of ours in bfloat16 and int8 are unless the line says otherwise.
+entropy (:mod:`benchmarks.decode.random_model`); its tokens per forward stand in its line.
 """
 
 from __future__ import annotations
@@ -43,17 +31,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from benchmarks.common import SAMPLING, positive, table, write_result
-from benchmarks.decode.models import TEMPERATURES
-from benchmarks.decode.random_model import SHAPES, random_decoder
-from benchmarks.decode.random_model import parameters as count_parameters
+from benchmarks.decode.random_model import SHAPES, TEMPERATURES, random_decoder
 from wedlm_core import EngineConfig, Request, SamplingParams, Strategy
 from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
@@ -69,7 +54,6 @@ _PROGRAMS = {
         "openvino_peer.py",
         {
             "OpenVINO f32": "float32",
-            "OpenVINO f32, keys and values in f32": "float32_kv",
             "OpenVINO default": "default",
         },
     ),
@@ -77,10 +61,6 @@ _PROGRAMS = {
 }
 _NUMBERS = ("float32", "bfloat16", "int8")
 _VERIFIED = ("low", "medium")
-_OTHER_KV = {
-    f"ours {numbers}, keys and values in {kv}": (numbers, kv)
-    for numbers, kv in (("float32", "bfloat16"), ("float32", "int8"), ("int8", "float32"), ("int8", "int8"))
-}
 Ids = Sequence[Sequence[int]]
 
 
@@ -96,7 +76,7 @@ class Peer:
     """A program of another engine. Raises :class:`RuntimeError` with its last words if it does not start."""
 
     def __init__(self, python: str, file: str, folder: Path, args: argparse.Namespace, numbers: str) -> None:
-        self._clock, self._sampling = args.clock, SAMPLING[args.sampling]
+        self._sampling = SAMPLING[args.sampling]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
         self._process = subprocess.Popen(
             [python, str(_PEERS / file), str(folder), str(args.threads), numbers],
@@ -122,7 +102,7 @@ class Peer:
         task = {"prompts": prompts, "new": new, "sampling": self._sampling}
         print(json.dumps(task), file=self._process.stdin, flush=True)
         answer = self._read()
-        return answer["cpu" if self._clock == "cpu" else "seconds"], answer["ids"], 1.0
+        return answer["seconds"], answer["ids"], 1.0
 
     def close(self) -> None:
         """End the process."""
@@ -132,18 +112,17 @@ class Peer:
 
 
 class Ours:
-    """Our engine with the weights of a folder in some numbers, and keys and values in some."""
+    """Our engine with the weights of a folder in some numbers."""
 
-    def __init__(self, folder: Path, numbers: str, args: argparse.Namespace, kv: Any = "auto") -> None:
+    def __init__(self, folder: Path, numbers: str, args: argparse.Namespace) -> None:
         dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
         weights: Any = "int8" if numbers == "int8" else "auto"
         model = load_model(folder, device="cpu", dtype=dtype, weight_dtype=weights, max_positions=1024, packed=True)
         config = EngineConfig(
-            weight_dtype=weights, kv_cache_dtype=kv, max_num_seqs=_MOST, max_model_len=_LONGEST,
+            weight_dtype=weights, max_num_seqs=_MOST, max_model_len=_LONGEST,
             num_pages=_MOST * _LONGEST // EngineConfig.page_size, prefix_caching=False,
         )  # fmt: skip
         self._engine = Engine(model, Tokenizer.load(resolve("tiny")), config, keep_weights=False)
-        self._clock = time.process_time if args.clock == "cpu" else time.perf_counter
         self._sampling, self._ids = SAMPLING[args.sampling], iter(range(10**9))
 
     def run(self, prompts: Ids, params: SamplingParams) -> tuple[float, Ids, float]:
@@ -154,10 +133,10 @@ class Ours:
                 Request(request_id=str(number), prompt_token_ids=tuple(prompt), params=params, seed=number)
             )
         gc.collect()
-        begin, done = self._clock(), {}
+        begin, done = time.perf_counter(), {}
         while self._engine.has_work():
             done.update({int(one.request_id): one for one in self._engine.step()})
-        seconds = self._clock() - begin
+        seconds = time.perf_counter() - begin
         forwards = sum(one.stats.decode_forwards for one in done.values())
         tokens = sum(one.stats.generated_tokens for one in done.values())
         return seconds, [done[number].token_ids for number in numbers], tokens / max(1, forwards)
@@ -182,16 +161,10 @@ def _ways(numbers: str) -> dict[str, tuple[Strategy, float | None]]:
     return ways
 
 
-def _check_names(only: Sequence[str] | None) -> None:
-    """End the program where ``--only`` names no line of a table, or none of ours."""
-    if only is None:
-        return
-    ours = [*(name for numbers in _NUMBERS for name in _ways(numbers)), *_OTHER_KV]
-    known = [*ours, *(name for _, kinds in _PROGRAMS.values() for name in kinds)]
-    if unknown := [name for name in only if name not in known]:
-        raise SystemExit(f"--only {unknown[0]!r}: it has to be one of {', '.join(map(repr, known))}")
-    if not any(name in only for name in ours):
-        raise SystemExit(f"--only {' '.join(map(repr, only))}: none is ours, the base of the ratios")
+def _names() -> list[str]:
+    """The lines of a table, those of our engine first."""
+    ours = (name for numbers in _NUMBERS for name in _ways(numbers))
+    return [*ours, *(name for _, kinds in _PROGRAMS.values() for name in kinds)]
 
 
 def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Contender], dict[str, str], list[Peer]]:
@@ -208,9 +181,6 @@ def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Conte
         if ways:
             engine = Ours(folder, numbers, args)
             found.update({name: engine.contender(*way) for name, way in ways.items()})
-    for name, (numbers, kv) in _OTHER_KV.items():
-        if wanted(name):
-            found[name] = Ours(folder, numbers, args, kv).contender(Strategy.AUTOREGRESSIVE, None)
     for option, (file, kinds) in _PROGRAMS.items():
         python = getattr(args, option)
         for name, numbers in kinds.items():
@@ -235,52 +205,20 @@ def _contenders(folder: Path, args: argparse.Namespace) -> tuple[dict[str, Conte
     return found, missing, peers
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ceiling:
-    """The best rates of the machine, measured now: float32 multiplications and additions, and bytes read, a second."""
-
-    flops: float
-    bytes_read: float
-
-    @classmethod
-    def now(cls) -> Ceiling:
-        """The best of a few large products, and of a few sums over memory that no cache holds."""
-        square, long = torch.ones(1024, 1024), torch.ones(1 << 26)
-        product, read = (_least_seconds(once) for once in (lambda: square @ square, lambda: long.sum()))
-        return cls(flops=2 * 1024**3 / product, bytes_read=long.nbytes / read)
-
-    def step(self, parameters: int, rows: int) -> float:
-        """Seconds that all weights in float32 take with so many rows at least: to be read, or to be multiplied."""
-        return max(4 * parameters / self.bytes_read, 2 * parameters * rows / self.flops)
-
-
-def _least_seconds(once: Callable[[], object], times: int = 5) -> float:
-    seconds = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        once()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
-
-
 def _prompts(batch: int, turn: int) -> list[list[int]]:
     """Other ones in each pass: an engine may keep results of earlier ones."""
     return [[10 + (7 * i + 13 * s + 101 * turn) % 900 for i in range(_PROMPT)] for s in range(batch)]
 
 
-def _measure(
-    found: dict[str, Contender], batch: int, parameters: int, args: argparse.Namespace
-) -> list[tuple[object, ...]]:
+def _measure(found: dict[str, Contender], batch: int, args: argparse.Namespace) -> list[tuple[object, ...]]:
     """Rows of the table of one batch size."""
     first: dict[str, list[float]] = {name: [] for name in found}
     step: dict[str, list[float]] = {name: [] for name in found}
     ids: dict[str, Ids] = {}
     rate: dict[str, float] = {}
-    least: list[float] = []
     for one in found.values():
         one(_prompts(batch, 0), 2)
     for turn in range(args.rounds):
-        least.append(Ceiling.now().step(parameters, batch))
         for name, one in found.items():
             time.sleep(_REST)
             short, _, _ = one(_prompts(batch, 2 * turn + 1), 1)
@@ -296,21 +234,14 @@ def _measure(
         same = sum(a == b for one, two in pairs for a, b in zip(one, two, strict=True))
         # Of few passes of the difference, where the machine changed its speed in between, not even the sign is right.
         fast, middle, slow = statistics.quantiles(step[name] * (2 if args.rounds == 1 else 1), n=4, method="inclusive")
-        share = statistics.median(at_least / own for at_least, own in zip(least, step[name], strict=True))
         rows.append((
             batch, name, f"{batch * _PROMPT / statistics.median(first[name]):.0f}", f"{batch / middle:.0f}",
             f"{batch / slow:.0f} to {batch / fast:.0f}", f"{ratio:.2f}",
-            f"{share:.2f}" if _is_float32(name) else "", f"{rate[name]:.1f}",
+            f"{rate[name]:.1f}",
             "" if "verified" in name or args.sampling != "greedy" else f"{same / batch / args.new:.0%}",
         ))  # fmt: skip
         print(*rows[-1], sep=" | ", flush=True)
     return rows
-
-
-def _is_float32(name: str) -> bool:
-    """Whether each token of a line takes a forward with weights in float32."""
-    weights = name.partition(", keys and values")[0]
-    return "verified" not in name and any(word in weights for word in ("float32", "F32", "f32"))
 
 
 def _check_sizes(args: argparse.Namespace) -> None:
@@ -324,36 +255,31 @@ def _check_sizes(args: argparse.Namespace) -> None:
 
 def _header(base: str) -> tuple[str, ...]:
     return ("batch", "engine", "prefill, tokens/s", "decode, tokens/s", "middle half of rounds", f"of {base}",
-            "of the ceiling", "tokens/forward", f"tokens as {base}")  # fmt: skip
+            "tokens/forward", f"tokens as {base}")  # fmt: skip
 
 
 def main() -> None:
     """Measure and write the tables."""
     args = _parser().parse_args()
     _check_sizes(args)
-    if args.clock == "cpu" and args.threads != 1:
-        raise SystemExit("--clock cpu adds up the time of all threads: give --threads 1")
-    _check_names(args.only)
     torch.set_num_threads(args.threads)
     parts = []
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         for shape in args.shapes:
             folder = Path(place) / shape
             model = random_decoder(SHAPES[shape], device="cpu", dtype=torch.float32, max_positions=64)
-            size = count_parameters(model)
             save_model(model, folder)
             del model
             found, missing, peers = _contenders(folder, args)
-            rows = [row for batch in args.batches for row in _measure(found, batch, size, args)]
+            rows = [row for batch in args.batches for row in _measure(found, batch, args)]
             parts.append(f"## {shape}\n\n" + table(_header(next(iter(found))), rows))
             parts += ["Missing: " + "; ".join(f"{name} ({why})" for name, why in missing.items())] if missing else []
             for peer in peers:
                 peer.close()
             del found
             gc.collect()
-    clock = "processor time" if args.clock == "cpu" else "wall clock"
     body = (
-        f"{clock.capitalize()}, {_PROMPT} tokens of prompt and {args.new} generated, "
+        f"Wall clock, {_PROMPT} tokens of prompt and {args.new} generated, "
         f"{args.rounds} rounds in turns, {args.sampling}. {args.note}\n\n" + "\n\n".join(parts)
     )
     slug = "engines" if "25m" in args.shapes else "-".join(["engines", *args.shapes])
@@ -375,12 +301,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=["25m", "0.6b"], choices=list(SHAPES))
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32, 64], help=f"{_MOST} at most")
-    parser.add_argument("--only", nargs="+", metavar="ENGINE", help="as in the table; default: all that install")
+    parser.add_argument("--only", nargs="+", choices=_names(), help="default: all that install")
     parser.add_argument("--threads", type=positive, default=2)
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--new", type=positive, default=48, help=f"tokens of a pass, 2 to {_LONGEST - _PROMPT}")
     parser.add_argument("--sampling", default="greedy", choices=[name for name in SAMPLING if name != "own"])
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--folder", default=None, help="where the model is written; default: the system's")
     parser.add_argument("--note", default="", help="a sentence on the state of the machine")
     for option, (file, _) in _PROGRAMS.items():

@@ -1,10 +1,9 @@
 """The gain of drafts from history on a real model: ``verified`` with them and without, and autoregressive decoding.
 
-    python -m benchmarks.decode.history_engine [--models tiny 25m] [--batches 1 8 32] [--rounds 5] [--repeats 1]
+    python -m benchmarks.decode.history_engine [--batches 1 8 32] [--rounds 5] [--repeats 1]
         [--rows 1024] [--workloads copying lists templates "free text"] [--sampling qwen3]
 
-The shipped model on prompts of its corpus; as "25m", with zeros added to its weights, so that they cost as much as 25
-million parameters (:mod:`benchmarks.decode.widened`). *copying*: the prompt contains the answer. *lists*: so it does,
+The shipped model on prompts of its corpus. *copying*: the prompt contains the answer. *lists*: so it does,
 in other lines. *templates*: rows are alike, each extracts JSON of the same keys. *free text*: stories and letters. The
 *untrained masks* is the same model with the embedding of its mask replaced by the mean of all: its masks propose
 unrelated tokens, as in a checkpoint that was never trained to fill masks. The ways run in one process on engines of
@@ -27,10 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.common import SAMPLING, positive, table, write_result
-from benchmarks.decode.fewer_sources import NO_MASKS
-from benchmarks.decode.random_model import SHAPES
 from benchmarks.decode.turns import Passage, first_lengths, take_turns
-from benchmarks.decode.widened import widened
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting.constants import CONSTANTS
@@ -59,23 +55,21 @@ _ROUND_ROWS = 1024
 drafts, whether they pay or not, and trials become rare only then. Shorter rounds measure the begin of a job."""
 _SEVERAL = 4
 """Times as many rows where several sequences run at once: a row takes as much less of the time, or less than that."""
-MODELS = ("tiny", "25m")
+_NO_MASKS = replace(CONSTANTS, prior_hazard=0.0, near=2.0, trial_share=0.0)
 _MOST = 32  # sequences at once
 
 
-def engines(model_name: str, trained: bool) -> dict[str, Engine]:
+def engines(trained: bool) -> dict[str, Engine]:
     """One engine for each way."""
     folder = resolve("tiny")
 
     def engine(way: str) -> Engine:
         model = load_model(folder)
-        if model_name != "tiny":
-            model = widened(model, SHAPES[model_name])
         mask = model.config.mask_token_id
         if not trained and mask is not None:
             model.embed.weight.data[mask] = model.embed.weight.data.mean(dim=0)
         config = EngineConfig(max_num_seqs=_MOST, history_drafts=way in (WAYS[0], WAYS[3]))
-        return Engine(model, Tokenizer.load(folder), config, constants=NO_MASKS if way == WAYS[3] else CONSTANTS)
+        return Engine(model, Tokenizer.load(folder), config, constants=_NO_MASKS if way == WAYS[3] else CONSTANTS)
 
     return {way: engine(way) for way in WAYS}
 
@@ -119,10 +113,10 @@ def number_of(one: Generation) -> int:
 
 
 def run_rounds(
-    model: str, workload: str, masks: str, batch: int, rounds: int, rows: int, sampling: str
+    workload: str, masks: str, batch: int, rounds: int, rows: int, sampling: str
 ) -> list[Mapping[str, Passage]]:
     """Rounds of fresh engines, with other rows each, ``rows`` of them if there are."""
-    ids, subjects = itertools.count(), engines(model, masks == "trained")
+    ids, subjects = itertools.count(), engines(masks == "trained")
     rows = rows if batch == 1 else _SEVERAL * rows
     prompts = prompts_of(workload, subjects["verified"].tokenizer, rows * (rounds + 1))
     each = len(prompts) // (rounds + 1)
@@ -142,10 +136,10 @@ def run_rounds(
 
 
 def race(
-    model: str, workload: str, masks: str, batch: int, rounds: int, repeats: int, rows: int, sampling: str
+    workload: str, masks: str, batch: int, rounds: int, repeats: int, rows: int, sampling: str
 ) -> list[tuple[object, ...]]:
     """Lines of one workload and batch."""
-    found = [one for _ in range(repeats) for one in run_rounds(model, workload, masks, batch, rounds, rows, sampling)]
+    found = [one for _ in range(repeats) for one in run_rounds(workload, masks, batch, rounds, rows, sampling)]
     lines: list[tuple[object, ...]] = []
     best = min(_SINGLE, key=lambda way: statistics.median(one[way].seconds_per_token for one in found))
     for way in WAYS:
@@ -157,7 +151,7 @@ def race(
             for name in ("decode_forwards", "rows_forwarded", "history_drafts", "history_drafts_accepted")
         )
         over = [spread(ratios_to(other, way, found)) for other in (WAYS[1], WAYS[2], best)]
-        lines.append((model, workload, masks, batch, way, f"{1 / statistics.median(seconds):.0f}",
+        lines.append(("tiny", workload, masks, batch, way, f"{1 / statistics.median(seconds):.0f}",
                       f"{1 / max(seconds):.0f} to {1 / min(seconds):.0f}", *over[0], *over[1], *over[2],
                       f"{tokens / max(1, forwards):.2f}", f"{forwarded / tokens:.2f}", f"{drafts / tokens:.2f}",
                       f"{accepted / drafts:.2f}" if drafts else "-"))  # fmt: skip
@@ -179,7 +173,6 @@ def spread(ratios: Sequence[float]) -> tuple[str, str]:
 def main() -> None:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=["tiny"])
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32])
     parser.add_argument("--rounds", type=positive, default=5)
@@ -196,11 +189,10 @@ def main() -> None:
         raise SystemExit(f"--batches {max(args.batches)}: at most {_MOST} sequences run at once. Give fewer")
     lines = [
         line
-        for model in args.models
         for masks in ("trained", "untrained")
         for name in args.workloads
         for batch in args.batches
-        for line in race(model, name, masks, batch, args.rounds, args.repeats, args.rows, args.sampling)
+        for line in race(name, masks, batch, args.rounds, args.repeats, args.rows, args.sampling)
     ]
     header = ("model", "workload", "masks", "sequences", "way", "tokens/s", "over rounds", "over without history",
               "middle half", "over autoregressive", "middle half", "over the best single source", "middle half",

@@ -57,14 +57,12 @@ class Pass:
     Attributes:
         seconds: wall-clock time at full load: until fewer than ``concurrency`` sequences are left.
         tokens: tokens generated in that time, those of unfinished sequences included.
-        whole_seconds: wall-clock time to the end of the last sequence.
         outputs: generations in prompt order; None if the pass was stopped at its time limit.
         finished: finished generations, in any order.
     """
 
     seconds: float
     tokens: int
-    whole_seconds: float
     outputs: Sequence[Generation] | None
     finished: Sequence[Generation]
 
@@ -130,9 +128,7 @@ def run_pass(
     for request_id in open_ids:
         engine.abort(request_id)
     outputs = [done[r.request_id] for r in requests] if len(done) == len(requests) else None
-    return Pass(
-        seconds=seconds or spent, tokens=tokens, whole_seconds=spent, outputs=outputs, finished=list(done.values())
-    )
+    return Pass(seconds=seconds or spent, tokens=tokens, outputs=outputs, finished=list(done.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +147,6 @@ class Ratio:
     median: float
     low: float
     high: float
-    rounds: int
 
     def __str__(self) -> str:
         return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
@@ -167,7 +162,7 @@ class Race:
         """Rate of ``name`` over rate of ``other``."""
         pairs = zip(self.passes[name], self.passes[other], strict=True)
         ratios = [a.rate / b.rate for a, b in pairs if a is not None and b is not None]
-        return Ratio(median=statistics.median(ratios), low=min(ratios), high=max(ratios), rounds=len(ratios))
+        return Ratio(median=statistics.median(ratios), low=min(ratios), high=max(ratios))
 
     def rate(self, name: str) -> float:
         """Median tokens per second."""

@@ -1,11 +1,10 @@
-"""Measure the cost of settings of sampling and of the engine at a real vocabulary: the median step over a plain one.
+"""Measure the cost of sampling settings at a real vocabulary: the median step over a plain one.
 
     python -m benchmarks.decode.settings [--shape 0.6b] [--batches 1 8 32 64] [--strategies autoregressive verified]
-        [--settings ...] [--engine-settings ...] [--rounds 3] [--steps 8] [--threads 2] [--device cpu | cuda]
+        [--settings ...] [--rounds 3] [--steps 8] [--threads 2] [--device cpu | cuda]
 
 One engine with random int8 weights decodes every setting in turns with plain temperature, some steps each, so that a
 busy moment of the machine meets both. ``verified`` has windows of a fixed size, so that both forward as many rows.
-``--engine-settings`` takes fields of ``EngineConfig`` instead: for each, a second engine in turns with the plain one.
 """
 
 from __future__ import annotations
@@ -61,33 +60,19 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 
-ENGINE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "max_batch_rows 256": {"max_batch_rows": 256},
-    "prefill_chunk 32": {"prefill_chunk": 32},
-    "page_size 16": {"page_size": 16, "num_pages": 64 * _LONGEST // 16},
-    "kv_cache_dtype bfloat16": {"kv_cache_dtype": "bfloat16"},
-    "kv_cache_dtype int8": {"kv_cache_dtype": "int8"},
-    "quantised_head false": {"quantised_head": False},
-    "prefix_caching true": {"prefix_caching": True},
-    "batch_invariant false": {"batch_invariant": False},
-    "logits_chunk_rows 8": {"logits_chunk_rows": 8},
-    "history_drafts false": {"history_drafts": False},
-    "trace true": {"trace": True},
-}
-
 
 class Subject:
     """An engine that decodes ``batch`` sequences of one setting at a time."""
 
-    def __init__(self, shape: str, device: str, strategy: Strategy, fields: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, shape: str, device: str, strategy: Strategy) -> None:
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         tokenizer = Tokenizer.load(resolve("tiny"))
         decoder = replace(SHAPES[shape], eos_token_ids=tokenizer.eos_token_ids)
         model = random_decoder(decoder, device=device, dtype=dtype, max_positions=1024)
-        plain = {"prefix_caching": False, "num_pages": 64 * _LONGEST // EngineConfig.page_size}
         config = EngineConfig(
-            weight_dtype="int8", max_num_seqs=64, max_model_len=_LONGEST, **{**plain, **(fields or {})}
-        )
+            weight_dtype="int8", max_num_seqs=64, max_model_len=_LONGEST, prefix_caching=False,
+            num_pages=64 * _LONGEST // EngineConfig.page_size,
+        )  # fmt: skip
         self._engine = Engine(model, tokenizer, config, keep_weights=False)
         self.strategy, self._numbers = strategy, iter(range(10**9))
 
@@ -121,7 +106,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32, 64])
     parser.add_argument("--strategies", nargs="+", default=["autoregressive", "verified"])
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
-    parser.add_argument("--engine-settings", nargs="*", choices=list(ENGINE_SETTINGS), metavar="FIELD")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--steps", type=positive, default=8)
     parser.add_argument("--threads", type=positive, default=2)
@@ -133,41 +117,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         subject = Subject(args.shape, args.device, Strategy(strategy))
         for batch in args.batches:
             subject.steps(batch, 1, {})
-            found = (
-                _engines(subject, batch, args) if args.engine_settings is not None else _compared(subject, batch, args)
-            )
-            rows += [(strategy, batch, *row) for row in found]
+            rows += [(strategy, batch, *_line(name, subject, batch, args)) for name in args.settings]
     header = ("strategy", "sequences", "setting", "ms a step", "over plain temperature")
     command = " ".join(["python -m benchmarks.decode.settings", *(sys.argv[1:] if argv is None else argv)])
-    title = "Sampling" if args.engine_settings is None else "Engine"
     # A run of other strategies or batches on the same day has another name, so none replaces another.
-    name = "-".join(["settings", title.lower(), *args.strategies, *map(str, args.batches)])
-    write_result(name, f"{title} settings at a vocabulary of 151,936", command, table(header, rows),
+    name = "-".join(["settings-sampling", *args.strategies, *map(str, args.batches)])
+    write_result(name, "Sampling settings at a vocabulary of 151,936", command, table(header, rows),
                  threads=args.threads)  # fmt: skip
 
 
-def _compared(subject: Subject, batch: int, args: argparse.Namespace) -> Iterator[tuple[object, ...]]:
-    """A line for each sampling setting."""
-    for name in args.settings:
-        yield _line(name, subject, subject, batch, SETTINGS[name], args)
-
-
-def _engines(plain: Subject, batch: int, args: argparse.Namespace) -> Iterator[tuple[object, ...]]:
-    """A line for each field of the engine: another engine in turns with the plain one."""
-    for name in args.engine_settings or ENGINE_SETTINGS:
-        other = Subject(args.shape, args.device, plain.strategy, ENGINE_SETTINGS[name])
-        other.steps(batch, 1, {})
-        yield _line(name, plain, other, batch, {}, args)
-
-
-def _line(
-    name: str, plain: Subject, other: Subject, batch: int, setting: Mapping[str, Any], args: argparse.Namespace
-) -> tuple[object, ...]:
+def _line(name: str, subject: Subject, batch: int, args: argparse.Namespace) -> tuple[object, ...]:
     """A setting's median step, and the median of its ratios to the plain steps just before."""
     own, ratios = list[float](), list[float]()
     for _ in range(args.rounds):
-        before = statistics.median(plain.steps(batch, args.steps, {}))
-        own.append(statistics.median(other.steps(batch, args.steps, setting)))
+        before = statistics.median(subject.steps(batch, args.steps, {}))
+        own.append(statistics.median(subject.steps(batch, args.steps, SETTINGS[name])))
         ratios.append(own[-1] / before)
     row = name, f"{1000 * statistics.median(own):.1f}", f"{statistics.median(ratios):.2f}"
     print(batch, *row, sep=" | ", flush=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from benchmarks.decode.models import LONG_TEMPERATURES, TEMPERATURES, random_model_folder
 from benchmarks.decode.passes import Workload
+from benchmarks.decode.random_model import LONG_TEMPERATURES, TEMPERATURES, random_model_folder
 from wedlm_core import LLM, EngineConfig, SamplingParams
 from wedlm_core.model.sources import resolve
 from wedlm_core.training import corpus
@@ -49,7 +49,7 @@ def open_subject(name: str, config: EngineConfig | None = None) -> Iterator[Subj
     if name == "tiny":
         yield Subject(name=name, llm=LLM(str(resolve("tiny")), config=config, device="cpu"))
         return
-    with random_model_folder() as folder:
+    with random_model_folder("25m") as folder:
         yield Subject(name=name, llm=LLM(str(folder), config=config, device="cpu"))
 
 
@@ -83,18 +83,6 @@ def regime(subject: Subject, name: str, concurrency: int) -> Workload:
     # For random weights the prompt does not matter, so "hostile" uses the prompts of "high".
     prompts = prompts_of(subject.llm, held_out_problems(name if name in REGIMES else "high", count))
     return Workload(prompts=prompts, params=[_params(subject, name, i) for i in range(count)], concurrency=concurrency)
-
-
-def mixed(subject: Subject, concurrency: int) -> Workload:
-    """A workload with the three regimes in turn."""
-    parts = [regime(subject, name, concurrency) for name in REGIMES]
-    count = len(parts[0].prompts)
-    order = [(parts[i % 3], i) for i in range(count)]
-    return Workload(
-        prompts=[part.prompts[i] for part, i in order],
-        params=[part.params[i] for part, i in order],
-        concurrency=concurrency,
-    )
 
 
 def after_long_prompts(subject: Subject, name: str, concurrency: int) -> Workload:

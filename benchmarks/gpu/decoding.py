@@ -101,7 +101,6 @@ class Subject:
         model: its decoder.
         weights, weight_bytes: weights that a forward reads, and their bytes in the engine, scales included. An
             embedding counts only if it is also the head.
-        layer_weights, layer_bytes: the same without the output head.
         kv_bytes: bytes of one token's keys and values.
         seconds: time to build the model and the engine.
         prefills: ``(sequences, context, tokens per second)`` of each prefill.
@@ -117,10 +116,8 @@ class Subject:
             model = load_model(scene.model, device=scene.device, dtype=scale.dtype, max_positions=reach)
         layers = (model.layers, model.norm)
         self.weights = sum(each.numel() for each in _tensors(*layers, model.lm_head))
-        self.layer_weights = sum(each.numel() for each in _tensors(*layers))
         quantise(model, scene.weight_dtype)  # layer by layer, so that only one layer has its wide weights at a time
         self.weight_bytes = sum(each.nbytes for each in _tensors(*layers, model.lm_head))
-        self.layer_bytes = sum(each.nbytes for each in _tensors(*layers))
         if scene.device.type == "cuda":
             torch.cuda.empty_cache()
         most = max(*scale.row_counts, *scale.batches)

@@ -1,8 +1,7 @@
-"""Measures on one GPU, in less than 10 minutes, all that has no figures from a GPU yet.
+"""Measures decoding on one GPU in less than 10 minutes.
 
-    python -m benchmarks.gpu.minutes [--sections ceilings attention ...] [--minutes 9.8] [--output FOLDER]
+    python -m benchmarks.gpu.minutes [--sections ceilings load ...] [--minutes 9.8] [--output FOLDER]
         [--shape 8b] [--weight-dtype int8] [--rows 1 8 64 ...] [--batches 1 8 ...] [--contexts 1024 ...]
-        [--slice-steps N]
     python -m benchmarks.gpu.minutes --device cpu --tiny        # runs the code, measures nothing of interest
 
 Each group of sections runs in its own process, so that a device fault in one does not end the others. When a section
@@ -28,7 +27,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import machine
+from benchmarks.common import machine, positive
 from wedlm_core.cache import writable_cache
 from wedlm_core.kernels.cpu.kept import kernel_folder
 
@@ -63,12 +62,8 @@ class _Section:
 
 SECTIONS: Mapping[str, _Section] = {
     "ceilings": _Section(place="device:ceilings", group="device", seconds=10),
-    "tests": _Section(place="checks:tests", group="tests", seconds=90),
-    "attention": _Section(place="attention:attention", group="device", seconds=25, least=15),
-    "products": _Section(place="products:products", group="device", seconds=40, least=20),
     "costs": _Section(place="steps:costs", group="model", seconds=35),
     "load": _Section(place="load:load", group="model", seconds=135, least=100),
-    "kernels": _Section(place="kernels:kernels", group="model", seconds=30, least=10),
     "filters": _Section(place="steps:filters", group="model", seconds=30, least=10),
     "history": _Section(place="history:history", group="history", seconds=80),
     "steps in 8 bits": _Section(place="steps:steps", group="narrow", seconds=45, narrow=True),
@@ -76,9 +71,7 @@ SECTIONS: Mapping[str, _Section] = {
     "steps": _Section(place="steps:steps", group="model", seconds=45),
     "structured": _Section(place="structured:structured", group="structured", seconds=60),
 }
-"""All sections, the most important ones first."""
-OPEN = tuple(SECTIONS)[:11]
-"""The default sections: all that fit into the time limit together."""
+"""All sections, the most important ones first. They fit into the time limit together."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,7 +152,6 @@ def _options(args: argparse.Namespace) -> list[str]:
         *(["--shape", args.shape] if args.shape != _SHAPES[0] else []),
         *(["--weight-dtype", args.weight_dtype] if args.weight_dtype != _WEIGHT_DTYPES[0] else []),
         *(part for name in _COUNTS for part in _option(name, getattr(args, name))),
-        *(["--slice-steps", str(args.slice_steps)] if args.slice_steps else []),
     ]
 
 
@@ -193,8 +185,6 @@ def _run_group(args: argparse.Namespace) -> int:
     folder = Path(args.into)
     scale = scale_of(args.shape, args.weight_dtype, tiny=args.tiny)
     given: dict[str, Any] = {at: tuple(getattr(args, name)) for name, at in _COUNTS.items() if getattr(args, name)}
-    if args.slice_steps:
-        given["race_steps"] = args.slice_steps
     scale = replace(scale, **given)
     narrow: Any = "fp8_e4m3" if device.type == "cuda" else "int8"
     wide = Scene(device=device, scale=scale, clock=Clock(0), weight_dtype=args.weight_dtype)
@@ -270,30 +260,16 @@ def _write(args: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], sec
     print(f"\n{body}\nwritten: {stem}.md, {stem}.json")
 
 
-def _count(text: str) -> int:
-    """A number of rows, sequences or tokens.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: rows, batches, contexts and steps are whole numbers from 1 on, such as 1 8 64"
-        )
-    return int(text)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sections", nargs="+", default=list(OPEN), choices=list(SECTIONS))
+    parser.add_argument("--sections", nargs="+", default=list(SECTIONS), choices=list(SECTIONS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to exercise the code")
     parser.add_argument("--shape", default=_SHAPES[0], choices=_SHAPES, help="of the random model; not with --tiny")
     parser.add_argument("--weight-dtype", default=_WEIGHT_DTYPES[0], choices=_WEIGHT_DTYPES, help="of the random model")
-    parser.add_argument("--rows", type=_count, nargs="+", help="numbers of sequences of one row, for step times")
-    parser.add_argument("--batches", type=_count, nargs="+", help="sequences in races and with structured output")
-    parser.add_argument("--contexts", type=_count, nargs="+", help="context lengths of the races, in tokens")
-    parser.add_argument("--slice-steps", type=_count, help="least steps of a timed slice of the races")
+    parser.add_argument("--rows", type=positive, nargs="+", help="numbers of sequences of one row, for step times")
+    parser.add_argument("--batches", type=positive, nargs="+", help="sequences in races and with structured output")
+    parser.add_argument("--contexts", type=positive, nargs="+", help="context lengths of the races, in tokens")
     parser.add_argument("--minutes", type=float, default=9.8, help="limit of the whole run")
     parser.add_argument("--output", default="out/benchmarks", help="folder of the result")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)

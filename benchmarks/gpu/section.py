@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -39,9 +39,6 @@ class Scale:
         probes: runs to find the temperature of a regime.
         copy_bytes: size of the copied tensor.
         gemm: edge of the square matrices.
-        product_rows: rows of the products of a layer.
-        attention: ``(sequences, rows each, context)`` of the shapes for timing backends, and of some the rows of a
-            prompt's chunk after them.
     """
 
     name: str
@@ -60,8 +57,6 @@ class Scale:
     probes: int
     copy_bytes: int
     gemm: int
-    product_rows: Sequence[int]
-    attention: Sequence[tuple[int, ...]]
 
 
 FULL = Scale(
@@ -81,10 +76,7 @@ FULL = Scale(
     probes=7,
     copy_bytes=4 << 30,
     gemm=8192,
-    product_rows=(1, 16, 64, 128, 136, 192, 288, 384, 512, 576, 1024),
-    attention=((1, 1, 4096), *((64, rows, 1024) for rows in (1, 8, 15, 16, 17, 31, 33)), (64, 1, 4096), (64, 17, 4096),
-               (256, 1, 1024), (256, 1, 1024, 512), (1, 2048, 2048)),
-)  # fmt: skip
+)
 TOY = Scale(
     name="a toy that only exercises the code",
     config=ModelConfig(
@@ -112,8 +104,6 @@ TOY = Scale(
     probes=2,
     copy_bytes=1 << 20,
     gemm=64,
-    product_rows=(1, 17),
-    attention=((2, 3, 64), (2, 1, 64, 20)),
 )
 
 
@@ -162,29 +152,6 @@ class Scene:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goal:
-    """A figure and the value that it should reach.
-
-    Attributes:
-        claim: name of the figure.
-        wanted: the least (``at_most``: the most) value that reaches the goal.
-        found: the measured figure.
-        where: the point where it was measured.
-    """
-
-    claim: str
-    wanted: float
-    found: float
-    where: str = ""
-    at_most: bool = False
-
-    @property
-    def reached(self) -> bool:
-        """Whether the goal is reached."""
-        return self.found <= self.wanted if self.at_most else self.found >= self.wanted
-
-
-@dataclass(frozen=True, kw_only=True)
 class Report:
     """The result of a section. Its Markdown table and its JSON have the same rows.
 
@@ -192,46 +159,26 @@ class Report:
         title: heading.
         notes: how it was measured.
         rows: one mapping per line; the keys of the first are the columns.
-        goals: figures and the values that they should reach.
         facts: further figures, for the JSON and for later sections.
     """
 
     title: str
     notes: str
     rows: Sequence[Mapping[str, Any]] = ()
-    goals: Sequence[Goal] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def markdown(self) -> str:
-        """The section as Markdown: notes, table, goals."""
+        """The section as Markdown: notes and table."""
         parts = [f"## {self.title}", self.notes]
         if self.rows:
             columns = list(dict.fromkeys(name for row in self.rows for name in row))
             parts.append(table(columns, ([row.get(name, "") for name in columns] for row in self.rows)))
-        if self.goals:
-            parts.append(goals_table(self.goals))
         return "\n\n".join(parts)
 
     def plain(self) -> dict[str, Any]:
         """The section as JSON types."""
-        goals = [{**asdict(g), "reached": g.reached} for g in self.goals]
-        return {"title": self.title, "notes": self.notes, "rows": [dict(r) for r in self.rows], "goals": goals,
+        return {"title": self.title, "notes": self.notes, "rows": [dict(r) for r in self.rows],
                 "facts": dict(self.facts)}  # fmt: skip
-
-
-def goals_table(goals: Sequence[Goal]) -> str:
-    """A Markdown table with one line per goal."""
-    rows = [
-        (g.claim, f"{'at most' if g.at_most else 'at least'} {g.wanted:g}", f"{g.found:.3g}", g.where,
-         "yes" if g.reached else "**no**")
-        for g in goals
-    ]  # fmt: skip
-    return table(("what", "goal", "measured", "at", "reached"), rows)
-
-
-def goal(claim: str, wanted: float, found: float, where: str = "", *, at_most: bool = False) -> Goal:
-    """Shorthand for a :class:`Goal`."""
-    return Goal(claim=claim, wanted=wanted, found=found, where=where, at_most=at_most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,31 +203,6 @@ def synchronise(device: torch.device) -> None:
     """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def replayed(work: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """On CUDA, a function that replays ``work`` as a CUDA graph, without the host's launches; elsewhere ``work``.
-
-    Raises:
-        RuntimeError: the work cannot be captured.
-    """
-    if device.type != "cuda":
-        return work
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):  # warm up: a capture must neither compile kernels nor allocate workspaces
-        work()
-    torch.cuda.current_stream(device).wait_stream(side)
-    torch.cuda.synchronize(device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        result = work()
-
-    def replay() -> object:
-        graph.replay()
-        return work, result  # the graph reads these: keep them alive
-
-    return replay
 
 
 def device_seconds(work: Callable[[], object], device: torch.device, *, repeats: int = 20, warm: int = 3) -> Spread:

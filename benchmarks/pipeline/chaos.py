@@ -1,10 +1,7 @@
-"""Kills and damage, and their cost: rows lost, duplicated and wrong, work redone, the price of ledger and staging.
+"""Kills and damage, and their cost: rows lost, duplicated and wrong, work redone.
 
     python -m benchmarks.pipeline.chaos --part reference          # undisturbed: the first part to run
     python -m benchmarks.pipeline.chaos --part local-1            # local-2, s3-1, s3-2: store and actors, 19 events
-    python -m benchmarks.pipeline.chaos --part poison             # a row kills its process
-    python -m benchmarks.pipeline.chaos --part endings            # many of these rows, and faults of several rows
-    python -m benchmarks.pipeline.chaos --part overhead           # ledger and staging against none
     python -m benchmarks.pipeline.chaos --part report             # the table of the parts that were run
 
 Each part ends by itself in about ten minutes on two cores and leaves its figures in ``--folder``. Everything is
@@ -21,7 +18,6 @@ import argparse
 import json
 import random
 import shutil
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,13 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import pipeline
 from benchmarks.common import table, write_result
-from benchmarks.pipeline.chaos_endings import measure_endings
-from benchmarks.pipeline.chaos_overhead import measure_overhead
 from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks.staged import data_checksum
 from testing.pipeline.chaos import Chaos, Outcome
@@ -48,17 +41,14 @@ EVENTS = {"driver": 3, "actor": 3, "raylet": 2, "sigterm": 1, "bit flip": 2, "de
 """The events of a scene: see :mod:`testing.pipeline.chaos`."""
 TTL_SECONDS = 15.0
 FAILURES = 0.02
-POISON = "This row kills its process."
-PARTS = ("reference", "local-1", "local-2", "s3-1", "s3-2", "poison", "endings", "overhead", "report")
+PARTS = ("reference", "local-1", "local-2", "s3-1", "s3-2", "report")
 SCENES = PARTS[1:5]
 COLUMNS = ("prompt", "number", *DATA_COLUMNS)
 
 
-def write_prompts(path: Path, rows: int, poison: bool = False) -> Path:
-    """Prompts that the shipped model answers at some length; the middle one is poison if wanted."""
+def write_prompts(path: Path, rows: int) -> Path:
+    """Prompts that the shipped model answers at some length."""
     prompts = [f"Count from {i % 97} to {i % 97 + 20 + i % 23}." for i in range(rows)]
-    if poison:
-        prompts[rows // 2] = POISON
     # Plain text on disk: an edit in place leaves a table of other prompts.
     columns = pa.table({"prompt": prompts, "number": list(range(rows))})
     pq.write_table(columns, path, compression="none", use_dictionary=False)
@@ -99,12 +89,12 @@ def disturb(part: str, folder: Path, rows: int, kills: int | None, seed: int, to
         return _figures(chaos.run(plan), config)
 
 
-def reference(folder: Path, rows: int, poison: bool = False) -> dict[str, Any]:
+def reference(folder: Path, rows: int) -> dict[str, Any]:
     """The same job undisturbed: one actor, local disk."""
-    source = write_prompts(folder / "prompts.parquet", rows, poison)
+    source = write_prompts(folder / "prompts.parquet", rows)
     with stage_for(1) as cluster:
         config = config_of(source, str(folder / "out"), 1)
-        outcome = Chaos(cluster, folder, config, poison=POISON if poison else None).run(())
+        outcome = Chaos(cluster, folder, config).run(())
     return _figures(outcome, config)
 
 
@@ -117,19 +107,12 @@ def _figures(outcome: Outcome, config: dict[str, Any]) -> dict[str, Any]:
     options = config["output_storage_options"]
     problems = pipeline.verify(config["output"], input=config["input"], storage_options=options).problems
     keys = Counter(zip(published["row_id"].to_pylist(), published["sample_index"].to_pylist(), strict=True))
-    others = pc.not_equal(published["number"], len(keys) // 2)
-    alive = published.filter(pc.is_null(published["error"]))
     return {
         "rows": len(keys),
         "duplicated": sum(count - 1 for count in keys.values()),
-        "failed": published.num_rows - alive.num_rows,
-        "numbers": sorted(set(published["number"].to_pylist())) == list(range(len(keys))),
         "sha256": data_checksum(published, COLUMNS),
-        "sha256_but_middle": data_checksum(published.filter(others), COLUMNS),
         "problems": problems,
         "kills": {kind: count for kind, count in outcome.kills.items() if count},
-        "drivers": outcome.drivers,
-        "ends": outcome.ends,
         "seconds": outcome.seconds,
         "tokens": sum(n or 0 for n in published["completion_tokens"].to_pylist()),
         "tokens_generated": outcome.work.tokens,
@@ -170,27 +153,6 @@ def report(folder: Path) -> None:
         "Each edit of the input ended its run with an error; each driver that was frozen until another had taken over "
         "ended with an error when it was woken. Drivers that end by an error are started again, as their user would."
     )
-    if "poison" in found:
-        f = found["poison"]
-        same = f["sha256_but_middle"] == f["expected"]
-        body += (
-            f"\n\nA row that kills its process: {f['failed']} row quarantined, {f['rows']} of {f['rows_in']} rows "
-            f"published, {f['duplicated']} duplicated, the data of the others {'equal' if same else 'DIFFERENT'}; "
-            f"{f['seconds']:.0f} s."
-        )
-    if "endings" in found:
-        names = ("fault", "rows", "end", "quarantined", "wrong", "problems", "starts", "seconds")
-        header = ("fault", "rows", "end", "rows quarantined", "other rows wrong", "problems found by verify",
-                  "starts of engines", "s")  # fmt: skip
-        ends = [(*(one[name] for name in names[:-1]), round(one["seconds"])) for one in found["endings"]]
-        body += f"\n\nFaults that kill processes, with an engine that takes 5 s to start:\n\n{table(header, ends)}"
-    if "overhead" in found:
-        ratios = found["overhead"]["overheads"]
-        body += (
-            f"\n\nLedger and staging against none (results discarded in the actor, no ledger), {len(ratios)} pairs of "
-            f"runs in turns: median {statistics.median(ratios):+.1%}, from {min(ratios):+.1%} to {max(ratios):+.1%}; "
-            f"publishing at the end took another {found['overhead']['publishing']:.1%}."
-        )
     write_result("chaos", "Kills and damage at random moments", "python -m benchmarks.pipeline.chaos --part ...", body)
 
 
@@ -218,16 +180,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run_part(part: str, folder: Path, args: argparse.Namespace) -> Any:
     if part == "reference":
         return reference(folder, args.rows)
-    if part == "endings":
-        return measure_endings(folder, args.rows // 8)
-    if part == "overhead":
-        return measure_overhead(write_prompts(folder / "prompts.parquet", args.rows // 3), folder)
-    if part == "poison":
-        rows = args.rows // 10
-        (healthy := folder / "healthy").mkdir()
-        (sick := folder / "sick").mkdir()
-        expected = reference(healthy, rows)["sha256_but_middle"]
-        return {**reference(sick, rows, poison=True), "expected": expected, "rows_in": rows}
     tokens = json.loads((args.folder / "reference.json").read_text())["tokens"]
     return disturb(part, folder, args.rows, args.kills, args.seed + SCENES.index(part), tokens)
 

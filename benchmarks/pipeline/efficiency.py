@@ -1,13 +1,12 @@
 """Committed tokens per second of ``pipeline.run`` over those of the bare engine on the same prompts.
 
-    python -m benchmarks.pipeline.efficiency [--rows 16000] [--repeats 2] [--strategy verified] [--shown]
+    python -m benchmarks.pipeline.efficiency [--rows 16000] [--repeats 2] [--strategy verified]
     python -m benchmarks.pipeline.efficiency --device cuda --model FOLDER [--max-tokens 256] [--ignore-eos]
 
 Both in processes of their own, in turns, one torch thread on a CPU, warm: the engine is ready when the clock starts, so
 that loading the model and starting Ray and its processes are left out. The pipeline's clock runs until its last unit is
 staged; the share of publishing is shown apart. The bare engine is given all requests at once, tokenised beforehand.
-Both have to generate the same number of tokens. With ``--shown`` there is a third way: the pipeline with its live view
-on a pseudo-terminal, which somebody reads; the other two show nothing. Rows per token say whether both chose windows
+Both have to generate the same number of tokens. Rows per token say whether both chose windows
 alike; they do not depend on the machine's load, unlike seconds.
 """
 
@@ -15,19 +14,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import pty
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +30,7 @@ import pyarrow.parquet as pq
 from benchmarks.common import table, write_result
 from pipeline.codec import SamplingParams, make_requests
 
-_WAYS = ("bare", "piped", "shown")
+_WAYS = ("bare", "piped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,37 +88,6 @@ def bare(case: _Case) -> dict[str, Any]:
 
 def piped(case: _Case) -> dict[str, Any]:
     """The same rows through ``pipeline.run`` with one actor, which shows nothing."""
-    return _through_pipeline(case, "none")
-
-
-def shown(case: _Case) -> dict[str, Any]:
-    """The same, with the live view on a terminal."""
-    from pipeline.progress.live import LiveView
-
-    with _terminal() as file:
-        return _through_pipeline(case, LiveView(file))
-
-
-@contextmanager
-def _terminal() -> Iterator[TextIO]:
-    """A pseudo-terminal's file; a thread reads from it, as a terminal's window does."""
-    master, slave = pty.openpty()
-
-    def drain() -> None:
-        with suppress(OSError):
-            while os.read(master, 65_536):
-                pass
-
-    os.environ.setdefault("TERM", "xterm-256color")
-    reader = threading.Thread(target=drain, daemon=True)
-    reader.start()
-    with os.fdopen(slave, "w", encoding="utf-8") as file:
-        yield file
-    reader.join()
-    os.close(master)
-
-
-def _through_pipeline(case: _Case, progress: Any) -> dict[str, Any]:
     import pipeline
 
     with tempfile.TemporaryDirectory(prefix="wedlm-efficiency-") as folder:
@@ -136,7 +100,7 @@ def _through_pipeline(case: _Case, progress: Any) -> dict[str, Any]:
 
         result = pipeline.run(
             str(source), model=case.model, output=f"{folder}/out", num_threads=1, device=case.device,
-            on_progress=on_progress, sampling=case.params(), progress=progress,
+            on_progress=on_progress, sampling=case.params(), progress="none",
         )  # fmt: skip
         end = time.perf_counter()
     summary = result.summary
@@ -165,50 +129,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--ignore-eos", action="store_true", help="for random weights: every row has the same length")
-    parser.add_argument("--shown", action="store_true", help="measure it with the live view, too")
     parser.add_argument("--child", choices=_WAYS, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     case = _Case(rows=args.rows, strategy=args.strategy, model=args.model, device=args.device,
                  max_tokens=args.max_tokens, ignore_eos=args.ignore_eos)  # fmt: skip
     if args.child:
-        print(json.dumps({"bare": bare, "piped": piped, "shown": shown}[args.child](case)))
+        print(json.dumps({"bare": bare, "piped": piped}[args.child](case)))
         return
-    ways = _WAYS if args.shown else _WAYS[:2]
     turns = []
     for number in range(args.repeats):
-        order = ways if number % 2 == 0 else ways[::-1]
+        order = _WAYS if number % 2 == 0 else _WAYS[::-1]
         found = {kind: _in_own_process(kind, case) for kind in order}
         if len({own["tokens"] for own in found.values()}) > 1:
             raise AssertionError(f"all ways have to give the same tokens: {found}")
         turns.append(found)
-    _report(turns, case, shown="shown" in ways)
+    _report(turns, case)
 
 
-def _report(turns: list[dict[str, dict[str, Any]]], case: _Case, *, shown: bool) -> None:
+def _report(turns: list[dict[str, dict[str, Any]]], case: _Case) -> None:
     lines = []
     for own in turns:
         rate = {kind: found["tokens"] / found["seconds"] for kind, found in own.items()}
         b, p = own["bare"], own["piped"]
         line = [b["tokens"], rate["bare"], rate["piped"], b["rows"] / b["tokens"], p["rows"] / p["tokens"],
                 p["seconds"], p["publishing"], round(rate["piped"] / rate["bare"], 3)]  # fmt: skip
-        if shown:
-            line += [rate["shown"], round(rate["shown"] / rate["bare"], 3), round(rate["shown"] / rate["piped"], 3)]
         lines.append(tuple(line))
     header = ["tokens", "bare engine, tokens/s", "pipeline.run, tokens/s", "bare rows/token", "pipeline rows/token",
               "pipeline s", "publishing s", "efficiency"]  # fmt: skip
-    if shown:
-        header += ["with the live view, tokens/s", "its efficiency", "live view over none"]
     body = table(tuple(header), lines)
     body += (
         f"\n\nMedian efficiency {statistics.median(line[7] for line in lines):.3f}. Greedy; one actor; model load "
         "and start of Ray left out of both, publishing left out of the rate."
     )
-    if shown:
-        body += (
-            f" With the live view: {statistics.median(line[-1] for line in lines):.3f} of the rate without (median)."
-        )
     command = f"python -m benchmarks.pipeline.efficiency {' '.join(case.options())} --repeats {len(turns)}"
-    command += " --shown" * shown
     device = "-cuda" if case.device == "cuda" else ""
     write_result(f"pipeline-efficiency{device}", "The pipeline against the bare engine", command, body, threads=1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
 import struct
 import time
 from collections.abc import Mapping
@@ -31,14 +30,12 @@ class Work:
 class CountedEngine:
     """Forwards every call to ``engine`` and keeps the counts in a memory-mapped file, which outlives the process.
 
-    ``poison``: a step with this prompt ends the process with SIGKILL. ``pace``: seconds that a step takes at least, as
-    on a slower device.
+    ``pace``: seconds that a step takes at least, as on a slower device.
     """
 
-    def __init__(self, engine: EngineLike, path: Path, poison: tuple[int, ...] | None, pace: float = 0.0) -> None:
+    def __init__(self, engine: EngineLike, path: Path, pace: float = 0.0) -> None:
         self._engine = engine
         self._pace = pace
-        self._poison = poison
         self._live: dict[str, Request] = {}
         self._finished = self._steps = 0
         self._busy = 0.0
@@ -58,8 +55,6 @@ class CountedEngine:
         return self._engine.has_work()
 
     def step(self) -> list[Generation]:
-        if self._poison is not None and any(r.prompt_token_ids == self._poison for r in self._live.values()):
-            os.kill(os.getpid(), signal.SIGKILL)
         begin = time.perf_counter()
         done = self._engine.step()
         took = time.perf_counter() - begin
@@ -76,13 +71,10 @@ class CountedEngine:
         return done
 
 
-def counted_engine(
-    job: Job, num_threads: int | None, folder: str, poison: str | None = None, pace: float = 0.0
-) -> CountedEngine:
+def counted_engine(job: Job, num_threads: int | None, folder: str, pace: float = 0.0) -> CountedEngine:
     """The job's engine; the counts are in ``folder``, in a file named after this process's id."""
     engine = load_engine(job, num_threads)
-    ids = None if poison is None else tuple(engine.tokenizer.encode(poison))  # type: ignore[attr-defined]
-    return CountedEngine(engine, Path(folder) / f"{os.getpid()}-{time.time_ns()}", ids, pace)
+    return CountedEngine(engine, Path(folder) / f"{os.getpid()}-{time.time_ns()}", pace)
 
 
 def work_done(folder: Path) -> Mapping[int, Work]:

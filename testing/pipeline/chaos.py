@@ -61,14 +61,13 @@ class Chaos:
         tokens: of the whole job where known: no kill of k comes later than where its k + 1-th part is done, however
             fast the machine is.
         failures: probability that an operation on the output fails.
-        poison: a prompt that kills its process.
         ttl: seconds of a driver's lease unless renewed.
         seed: of the moments.
     """
 
     def __init__(
         self, cluster: Cluster, folder: Path, config: Mapping[str, Any], *, cpus: int = 2, tokens: int | None = None,
-        failures: float = 0.0, poison: str | None = None, ttl: float = 60.0, seed: int = 0,
+        failures: float = 0.0, ttl: float = 60.0, seed: int = 0,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._cpus = cpus
@@ -78,8 +77,7 @@ class Chaos:
         self._counters.mkdir(parents=True)
         self._log = folder / "driver.log"
         self._spec = folder / "spec.json"
-        spec = {"config": dict(config), "counters": str(self._counters), "failures": failures, "poison": poison,
-                "ttl": ttl}  # fmt: skip
+        spec = {"config": dict(config), "counters": str(self._counters), "failures": failures, "ttl": ttl}
         self._ttl = ttl
         self._vandal = Vandal(config, seed)
         self._spec.write_text(json.dumps(spec))

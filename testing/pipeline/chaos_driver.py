@@ -1,10 +1,9 @@
 """A driver process for tests that kill it: ``python -m testing.pipeline.chaos_driver spec.json``.
 
 The specification: ``config`` (fields of RunConfig), ``counters`` (folder of the engines' counts), ``failures``
-(probability that an operation on the output fails), ``poison`` (a deadly prompt, or null), ``ttl``
-(seconds of a lease), and if given ``pace`` (seconds of an engine's step, at least) and ``progress`` (a file of JSON
-lines for the units done, with their time). Exit status as that of ``jobs.generate``: 0 done, 1 failed, 143 ended by
-SIGTERM.
+(probability that an operation on the output fails), ``ttl`` (seconds of a lease), and if given ``pace`` (seconds of an
+engine's step, at least) and ``progress`` (a file of JSON lines for the units done, with their time). Exit status as for
+``jobs.generate``: 0 done, 1 failed, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def main() -> int:
     if spec["failures"]:
         storage = RetryingStorage(FaultyStorage(storage.inner, FailAtRandom(probability=spec["failures"])))
     pace = spec.get("pace", 0.0)
-    load = functools.partial(counted_engine, folder=spec["counters"], poison=spec["poison"], pace=pace)
+    load = functools.partial(counted_engine, folder=spec["counters"], pace=pace)
     try:
         run_on(RayExecutor(config, load), config, storage, functools.partial(_record, spec.get("progress")))
     except pipeline.PipelineError as error:

@@ -33,7 +33,7 @@ class WatchedDriver:
         counters.mkdir(parents=True, exist_ok=True)
         self._spec, self._log, self._progress = folder / "spec.json", folder / "driver.log", folder / "progress.jsonl"
         self._spec.write_text(json.dumps({
-            "config": dict(config), "counters": str(counters), "failures": 0.0, "poison": None, "ttl": 60.0,
+            "config": dict(config), "counters": str(counters), "failures": 0.0, "ttl": 60.0,
             "pace": pace, "progress": str(self._progress),
         }))  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None

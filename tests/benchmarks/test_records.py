@@ -65,6 +65,19 @@ def test_every_line_belongs_to_the_run_whose_head_precedes_it_and_to_its_topic()
             assert ("title" in line) + ("values" in line) + ("note" in line) == 1
 
 
+def test_a_command_of_a_result_runs_a_script_that_exists_or_names_the_commit_that_has_it() -> None:
+    root = records.RESULTS.parents[1]
+
+    def exists(script: str) -> bool:
+        path = root / script.replace(".", "/")
+        return path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+
+    heads = [line for topic in records.TOPICS for line in records.read(topic) if "title" in line]
+    scripts = {script for head in heads for script in records.scripts_of(head["command"])}
+    assert len(scripts) > 20
+    assert {script for script in scripts if not exists(script)} == set(records.REMOVED)
+
+
 def test_the_older_of_two_runs_of_a_name_is_only_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     for day, rate in (("2026-01-01", "81"), ("2026-01-02", "82")):

@@ -16,8 +16,7 @@ from typing import Any
 
 from wedlm_core import ModelConfig
 
-PROGRAMS = {"vllm": ("vllm_peer.py", ("bfloat16", "fp8")),
-            "transformers": ("transformers_peer.py", ("continuous batching", "static cache, compiled"))}  # fmt: skip
+PROGRAMS = {"vllm": ("vllm_peer.py", ("bfloat16", "fp8"))}
 """Option that names the interpreter -> file of the program, and its ways."""
 _OWN_FIELDS = ("qk_norm", "mask_token_id")
 

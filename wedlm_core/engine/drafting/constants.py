@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class DraftingConstants:
-    """Constants of drafting, one a line. ``benchmarks.decode.ablation`` changes some, to leave a part out."""
+    """Constants of drafting, one a line."""
 
     # Acceptance
     counts_kept: float = 0.98  # share of counts kept per forward: about 50 forwards count, so changes are noticed
