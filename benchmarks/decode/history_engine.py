@@ -4,11 +4,11 @@
         [--rows 1024] [--workloads copying lists templates "free text"] [--sampling qwen3]
 
 The shipped model on prompts of its corpus. *copying*: the prompt contains the answer. *lists*: so it does,
-in other lines. *templates*: rows are alike, each extracts JSON of the same keys. *free text*: stories and letters. The
+in other lines. *templates*: each row extracts JSON of the same keys. *free text*: stories and letters. The
 *untrained masks* is the same model with the embedding of its mask replaced by the mean of all: its masks propose
 unrelated tokens, as in a checkpoint that was never trained to fill masks. The ways run in one process on engines of
 their own, a few milliseconds each in turns; each keeps its history from round to round, as a job does. Ratios are taken
-within a round; their median is shown, and the middle half of them. Engines that are alike may differ by some percent
+within a round; their median is shown, and the middle half of them. Equal engines may differ by some percent
 for rounds, as each measures forwards and chooses windows for itself: so there are two without history, and with
 ``--repeats`` all begins again so many times, and rounds of all are taken together. *History alone* never forwards a
 mask: of it and of masks alone, the better is the best single source of drafts. Outputs of all ways are checked to be

@@ -1,6 +1,6 @@
 """Engines that decode side by side, each a few milliseconds in its turn.
 
-A machine whose speed changes from second to second slows all of them alike then, where passes one after the other would
+A machine whose speed changes from second to second slows all of them then, where passes one after the other would
 show its changes as differences between engines.
 """
 

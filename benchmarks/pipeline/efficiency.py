@@ -6,8 +6,8 @@
 Both in processes of their own, in turns, one torch thread on a CPU, warm: the engine is ready when the clock starts, so
 that loading the model and starting Ray and its processes are left out. The pipeline's clock runs until its last unit is
 staged; the share of publishing is shown apart. The bare engine is given all requests at once, tokenised beforehand.
-Both have to generate the same number of tokens. Rows per token say whether both chose windows
-alike; they do not depend on the machine's load, unlike seconds.
+Both have to generate the same number of tokens. Rows per token say whether both chose the same
+windows; they do not depend on the machine's load, unlike seconds.
 """
 
 from __future__ import annotations
