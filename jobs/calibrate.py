@@ -16,20 +16,19 @@ Exit status:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 from typing import Final
 
-from jobs.cli import ERRORS, NO_OUTPUT, Parser, collect, refused, show_stages
+from jobs.cli import NO_OUTPUT, collect, show_stages
+from jobs.command import Command, Parser
 from jobs.config_options import add_config_options
-from jobs.quiet_end import end_quietly
 from pipeline.commands.calibrate import Calibration, CalibrationConfig, Trial, calibrate
 
 _STRATEGY: Final = "streaming"
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.calibrate") -> int:
-    """Calibrate and print; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_config_options(parser)
     parser.add_argument("--floor", type=float, required=True, help="Keep this agreement, such as 0.98.")
     parser.add_argument("--measure", choices=("token", "answer"), default="token",
@@ -40,23 +39,23 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.calibrat
     )
     parser.add_argument("--answer-column", metavar="NAME", help="Compare with this column of good answers.")
     parser.add_argument("--confident", action="store_true", help="Hold the low end of the 95%% interval to the floor.")
-    args = parser.parse_args(argv)
-    args.output = args.output or NO_OUTPUT
-    try:
-        wanted = CalibrationConfig(
-            floor=args.floor,
-            measure=args.measure,
-            strategy=args.strategy or _STRATEGY,
-            rows=args.rows,
-            answer_regex=args.answer_regex,
-            answer_column=args.answer_column,
-            confident=args.confident,
-        )
-        config = collect(args)
-        show_stages()
-        found = calibrate(config, wanted)
-    except ERRORS as error:
-        return refused(error)
+    parser.set_defaults(output=NO_OUTPUT)
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Calibrate and print."""
+    wanted = CalibrationConfig(
+        floor=args.floor,
+        measure=args.measure,
+        strategy=args.strategy or _STRATEGY,
+        rows=args.rows,
+        answer_regex=args.answer_regex,
+        answer_column=args.answer_column,
+        confident=args.confident,
+    )
+    config = collect(args)
+    show_stages()
+    found = calibrate(config, wanted)
     print(report(found, wanted, window=config.sampling.window_size))
     return 0 if found.threshold is not None else 1
 
@@ -120,5 +119,7 @@ def _advice(found: Calibration, wanted: CalibrationConfig, basis: str, advised: 
     return lines
 
 
+main = Command(name="calibrate", about=__doc__, add_options=add_options, perform=perform)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "calibrate"))
+    raise SystemExit(main())

@@ -19,40 +19,32 @@ Exit status:
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import pipeline
-from jobs.cli import Parser, add_progress_options, begin_showing, collect_with
+from jobs.cli import add_progress_options, begin_showing, collect_with
+from jobs.command import Command, Parser
 from jobs.config_options import add_config_options
-from jobs.generate import RUN_ENDS, end_status, report_end, stop
+from jobs.generate import end_status
 from jobs.next_commands import commands_of_chain, commands_of_stages
-from jobs.quiet_end import end_quietly
 from pipeline import RunConfig
 from pipeline.commands.chain_config import ChainConfig
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.chain") -> int:
-    """Run the job; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_config_options(parser)
     parser.add_argument("--redo", metavar="STAGE", help="Discard this stage and all later stages, and run them again.")
     add_progress_options(parser)
-    return perform(parser.parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
 
 
-def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
-    """The configuration of the parsed options; the exit status. ``prog`` and ``argv``: the command as it was typed."""
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        shown = begin_showing(args)
-        config = make_config(args)
-        result = pipeline.chain(config, **shown)
-    except RUN_ENDS as error:
-        return report_end(error)
-    summary = result.summary
+def perform(args: argparse.Namespace) -> int:
+    """Run the job."""
+    prog, argv = args.typed
+    shown = begin_showing(args)
+    config = make_config(args)
+    summary = pipeline.chain(config, **shown).summary
     of_stages = commands_of_stages(summary, config, prog)
     summary.table(of_stages, commands_of_chain(summary, config, prog, argv)).write(sys.stdout)
     return end_status(summary.all_failed, "row of a stage", "or --redo STAGE")
@@ -72,5 +64,7 @@ def make_config(args: argparse.Namespace) -> ChainConfig:
     return collect_with(args, "stages", make)
 
 
+main = Command(name="chain", about=__doc__, add_options=add_options, perform=perform, runs=True)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "chain"))
+    raise SystemExit(main())

@@ -6,23 +6,20 @@ Options and ``--set`` override the YAML file. An option and ``--set`` with diffe
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
 from jobs.config_options import Option, as_yaml, read_yaml, warn_of_literals, yaml_fault
-from pipeline import ConfigError, PipelineError, RunConfig
-from pipeline.codec import WeDLMError, redact
+from pipeline import ConfigError, RunConfig
 from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.views import PROGRESS_MODES, resolve_mode
 from pipeline.stages import LOGGER, seconds_since_start
-from wedlm_base.version import VERSION
 
 _OF_COMMANDS = {"stages": "chain", "etl": "etl"}
 """Fields of a file that one command has in addition to those of ``RunConfig``."""
@@ -32,40 +29,6 @@ NO_OUTPUT = "."
 
 _T = TypeVar("_T")
 _FIELD = re.compile(r"[A-Za-z_][\w.]*")
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser with ``--version`` whose errors are short and show no values, which may be credentials."""
-
-    def __init__(self, prog: str | None = None, about: str | None = None) -> None:
-        super().__init__(prog, description=about, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False)
-        self.add_argument("-h", "--help", action="help", help="Print this help and exit.")
-        self.add_argument("--version", action="version", version=f"wedlm-batch {VERSION}",
-                          help="Print the version and exit.")  # fmt: skip
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message and its remedy, and exit with status 2."""
-        kind, unknown, words = message.partition("unrecognized arguments:")
-        if unknown:
-            names = [word.partition("=")[0] for word in words.split() if word.startswith("--")]
-            message = f"{kind}{unknown} {' '.join(names) or 'values without an option'}{self._nearest(names)}"
-        message = redact(re.sub(r"(--[\w-]+)=\S.*?(?= could match|$)", r"\1=(not shown)", message))
-        self.exit(2, f"error: {message} ({self.prog} --help lists every option)\n")
-
-    def _nearest(self, names: list[str]) -> str:
-        known = [option for action in self._actions for option in action.option_strings]
-        near = [other for name in names for other in difflib.get_close_matches(name, known, n=2, cutoff=0.75)]
-        return f"; did you mean {' or '.join(near)}?" if near else ""
-
-
-ERRORS = (PipelineError, WeDLMError)
-"""Errors that end a command with a line."""
-
-
-def refused(error: Exception, but: type[Exception] | tuple[type[Exception], ...] = ()) -> int:
-    """Print why a command ended; its exit status: 2, or 1 for errors of the type ``but``."""
-    print(redact(f"error: {error}"), file=sys.stderr)
-    return 1 if isinstance(error, but) else 2
 
 
 class _Stages(logging.Handler):

@@ -14,18 +14,17 @@ Exit status:
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pyarrow.dataset import dataset
 
 import pipeline
-from jobs.cli import Parser, add_progress_options, begin_showing
-from jobs.generate import RUN_ENDS, report_end
+from jobs.cli import add_progress_options, begin_showing
+from jobs.command import Command, Parser
 from jobs.next_commands import next_commands
-from jobs.quiet_end import end_quietly
 from wedlm_core import EngineConfig, SamplingParams
 from wedlm_core.statistics import tokens_per_forward
 
@@ -64,9 +63,8 @@ def _sample(rows: list[dict[str, Any]], count: int) -> str:
     return "\n".join(blocks)
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -> int:
-    """Generate, then show; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     parser.add_argument("--output", default="out/demo", help="Write to this folder (out/demo).")
     parser.add_argument("--model", default="tiny", help="Use this model (tiny).")
     parser.add_argument(
@@ -74,22 +72,22 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
     )
     parser.add_argument("--actors", type=int, default=1, help="Start this many actors (1).")
     add_progress_options(parser)
-    args = parser.parse_args(argv)
-    try:
-        shown = begin_showing(args)
-        config = pipeline.RunConfig(
-            input=str(PROMPTS),
-            output=args.output,
-            model=args.model,
-            sampling=SamplingParams(max_tokens=args.max_tokens),
-            actors=args.actors,
-            chat=True,
-            unit_rows=32,
-            engine=EngineConfig(max_num_seqs=SEQUENCES),
-        )
-        result = pipeline.run(config=config, **shown)
-    except RUN_ENDS as error:
-        return report_end(error)
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Generate, then show."""
+    shown = begin_showing(args)
+    config = pipeline.RunConfig(
+        input=str(PROMPTS),
+        output=args.output,
+        model=args.model,
+        sampling=SamplingParams(max_tokens=args.max_tokens),
+        actors=args.actors,
+        chat=True,
+        unit_rows=32,
+        engine=EngineConfig(max_num_seqs=SEQUENCES),
+    )
+    result = pipeline.run(config=config, **shown)
     # Plain Parquet: any reader takes the folder as one table and passes over names that begin with "_".
     rows = dataset(args.output, format="parquet").to_table().to_pylist()
     print(f"\nA sample of {len(rows)} rows:\n\n{_sample(rows, 6)}\n")
@@ -98,10 +96,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.demo") -
         f"The gain below is that of {SEQUENCES} sequences at a time. A lone sequence gains more, and 64 gain less, as "
         "forwards of more rows take longer: benchmarks/README.md."
     )
-    given = sys.argv[1:] if argv is None else argv
-    result.summary.table(next_commands(result.summary, config, prog, given, retries=False)).write(sys.stdout)
+    result.summary.table(next_commands(result.summary, config, *args.typed, retries=False)).write(sys.stdout)
     return 0
 
 
+main = Command(name="demo", about=__doc__, add_options=add_options, perform=perform, runs=True)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "demo"))
+    raise SystemExit(main())

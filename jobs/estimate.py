@@ -15,26 +15,22 @@ Exit status:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from jobs.cli import NO_OUTPUT, Parser
+from jobs.cli import NO_OUTPUT
+from jobs.command import Command, Parser
 from jobs.config_options import add_config_options
 from jobs.generate import perform
-from jobs.quiet_end import end_quietly
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.estimate") -> int:
-    """Generate the sample, print its findings; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options of a run, which needs no output."""
     add_config_options(parser)
     parser.add_argument(
         "--rows", type=int, default=64, metavar="N", help="Sample this many rows (64).", dest="estimate"
     )
-    parser.set_defaults(validate=False, preview=None, quiet=False)
-    args = parser.parse_args(argv)
-    args.output = args.output or NO_OUTPUT
-    return perform(args)
+    parser.set_defaults(scores=False, validate=False, preview=None, quiet=False, output=NO_OUTPUT)
 
+
+main = Command(name="estimate", about=__doc__, add_options=add_options, perform=perform, runs=True, prints=True)
 
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "estimate"))
+    raise SystemExit(main())

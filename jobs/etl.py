@@ -20,18 +20,17 @@ from __future__ import annotations
 
 import argparse
 import math
-import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import pipeline
-from jobs.cli import Parser, add_progress_options, begin_showing, collect_with
+from jobs.cli import add_progress_options, begin_showing, collect_with
+from jobs.command import Command, Parser, refused
 from jobs.config_options import add_config_options
-from jobs.generate import RUN_ENDS, end_status, report_end, stop
+from jobs.generate import end_status
 from jobs.next_commands import next_commands
-from jobs.quiet_end import end_quietly
 from pipeline import ConfigError, RunConfig
 from pipeline.commands.etl import describe_counts, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig
@@ -40,14 +39,8 @@ from pipeline.plan.intake import ON_CHANGED, Intake
 _OWN = tuple(field.name for field in fields(EtlConfig) if field.name != "run")
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.etl") -> int:
-    """Run the job; the exit status."""
-    return perform(make_parser(prog).parse_args(argv), prog, sys.argv[1:] if argv is None else argv)
-
-
-def make_parser(prog: str) -> Parser:
-    """The command line."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_config_options(parser)
     own = parser.add_argument_group("scheduled runs")
     own.add_argument("--since", metavar="VALUE", help="Read from this partition on, such as 2026-11-01.")
@@ -71,29 +64,24 @@ def make_parser(prog: str) -> Parser:
         "--print-plan", action="store_true", help="List the files that a run would process, and change nothing."
     )
     add_progress_options(parser)
-    return parser
 
 
-def perform(args: argparse.Namespace, prog: str, argv: Sequence[str]) -> int:
-    """The configuration of the parsed options; the exit status. ``prog`` and ``argv``: the command as it was typed."""
-    signal.signal(signal.SIGTERM, stop)
+def perform(args: argparse.Namespace) -> int:
+    """Run the job."""
+    shown = begin_showing(args, runs=not args.print_plan)
+    config = make_config(args)
+    if args.print_plan:
+        _print_plan(plan_etl(config))
+        return 0
     try:
-        shown = begin_showing(args, runs=not args.print_plan)
-        config = make_config(args)
-        if args.print_plan:
-            _print_plan(plan_etl(config))
-            return 0
         result = etl(config, **shown)
     except pipeline.LeaseError as error:  # after a wait; without one, that is no fault
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except RUN_ENDS as error:
-        return report_end(error)
+        return refused(error, 1)
     if result.summary is None:
         print(result.describe())
     else:
         print(describe_counts(result.counts))
-        commands = next_commands(result.summary, config.run, prog, argv, scheduled=True)
+        commands = next_commands(result.summary, config.run, *args.typed, scheduled=True)
         result.summary.table(commands).write(sys.stdout)
     return end_status(result.summary is not None and result.summary.session.all_failed, "row")
 
@@ -145,5 +133,7 @@ def _print_plan(intake: Intake) -> None:
     print(describe_counts(intake.counts, intake.left))
 
 
+main = Command(name="etl", about=__doc__, add_options=add_options, perform=perform, runs=True)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "etl"))
+    raise SystemExit(main())

@@ -16,20 +16,18 @@ Exit status:
 
 from __future__ import annotations
 
-import signal
+import argparse
 import sys
-from collections.abc import Sequence
 
-from jobs.cli import Parser, add_progress_options, begin_showing, collect
+from jobs.cli import add_progress_options, begin_showing, collect
+from jobs.command import Command, Parser
 from jobs.config_options import add_config_options
-from jobs.generate import RUN_ENDS, end_status, report_end, stop
-from jobs.quiet_end import end_quietly
+from jobs.generate import end_status
 from pipeline import evaluate
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.evaluate") -> int:
-    """Run the job and score it; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_config_options(parser)
     own = parser.add_argument_group("scores")
     own.add_argument(
@@ -42,20 +40,21 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.evaluate
         "--confidence", type=float, default=0.95, metavar="SHARE", help="Give intervals of this confidence (0.95)."
     )
     add_progress_options(parser)
-    args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        shown = begin_showing(args)
-        found = evaluate(
-            collect(args), answer_column=args.answer_column, scorer=args.scorer, baseline=args.baseline,
-            confidence=args.confidence, **shown,
-        )  # fmt: skip
-    except RUN_ENDS as error:
-        return report_end(error)
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Run the job and score it."""
+    shown = begin_showing(args)
+    found = evaluate(
+        collect(args), answer_column=args.answer_column, scorer=args.scorer, baseline=args.baseline,
+        confidence=args.confidence, **shown,
+    )  # fmt: skip
     found.summary.table().write(sys.stdout)
     print(found.describe())
     return end_status(found.summary.total.all_failed, "row", "or --mode new")
 
 
+main = Command(name="evaluate", about=__doc__, add_options=add_options, perform=perform, runs=True)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "evaluate"))
+    raise SystemExit(main())

@@ -22,17 +22,14 @@ Exit status:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import ERRORS, Parser, refused
+from jobs.command import Command, Parser, refused
 from jobs.config_options import add_output_options, parse_options
-from jobs.quiet_end import end_quietly
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.export") -> int:
-    """Export; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_output_options(parser)
     parser.add_argument(
         "--to", required=True, metavar="PLACE", help="Write answers to this file, or rows to this table."
@@ -48,11 +45,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.export")
         metavar="YAML",
         help="Pass these options to a Delta table's store, or to Iceberg's catalog, by the names of their packages.",
     )
-    args = parser.parse_args(argv)
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Export."""
     try:
         lines = _table(args) if args.format in pipeline.TABLE_FORMATS else _openai_batch(args)
-    except (*ERRORS, OSError) as error:
-        return refused(error, but=pipeline.SinkError)
+    except OSError as error:
+        return refused(error)
     print("\n".join(lines))
     return 0
 
@@ -70,5 +70,7 @@ def _table(args: argparse.Namespace) -> list[str]:
     return [f"{done.table}: {what}; version {done.version}"]
 
 
+main = Command(name="export", about=__doc__, add_options=add_options, perform=perform)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "export"))
+    raise SystemExit(main())

@@ -19,26 +19,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 import pipeline
-from jobs.cli import Parser, refused
+from jobs.command import Command, Parser
 from jobs.config_options import add_output_options, read_yaml
-from jobs.quiet_end import end_quietly
 from pipeline.config import MODES
 from pipeline.selection.score import SCORES
 from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE
 
 _DEFAULTS = f"{DEFAULT_SCORE}; {DEFAULT_SAMPLE_SCORE} for samples of a row"
-_AT_FAULT = (pipeline.ConfigError, pipeline.OutputError, pipeline.SourceError, pipeline.ResourceError)
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter") -> int:
-    """Filter and print the rows kept and dropped; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_output_options(parser)
     parser.add_argument("--to", required=True, metavar="FOLDER", help="Write the kept rows to this folder.")
     parser.add_argument("--keep", metavar="KEEP", help="Keep these rows, see above (all).")
@@ -58,17 +54,16 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.filter")
         default="resume",
         help="If FOLDER exists, continue it (the default), discard it, or stop.",
     )
-    args = parser.parse_args(argv)
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Filter, and print the rows kept and dropped."""
     try:
         done = pipeline.filter(
             args.output, to=args.to, keep=args.keep, score=args.score, by=args.by, dedup=args.dedup,
             outliers=args.outliers, selection_column=args.selection_column, mode=args.mode,
             storage_options=args.storage_options,
         )  # fmt: skip
-    except _AT_FAULT as error:
-        return refused(error)
-    except pipeline.PipelineError as error:
-        return refused(error, but=pipeline.PipelineError)
     except KeyboardInterrupt:
         print("interrupted: nothing was published; the same command begins again", file=sys.stderr)
         return 130
@@ -83,5 +78,7 @@ def _plain(text: str) -> Any:
         raise argparse.ArgumentTypeError("not YAML. Write a number, true, or {field: value}") from None
 
 
+main = Command(name="filter", about=__doc__, add_options=add_options, perform=perform, runs=True)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "filter"))
+    raise SystemExit(main())

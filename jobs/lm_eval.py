@@ -20,8 +20,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from jobs.cli import ERRORS, Parser, refused
-from jobs.quiet_end import end_quietly
+from jobs.command import Parser, end_quietly, refused
+from pipeline.codec import WeDLMError
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval") -> int:
@@ -30,6 +30,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval"
     if not given or given[0] in ("-h", "--help", "--version"):
         parser = Parser(prog, __doc__)
         parser.parse_args(given or ["--help"])
+    return end_quietly(lambda: _evaluate(given, prog))
+
+
+def _evaluate(given: Sequence[str], prog: str) -> int:
     try:
         from lm_eval.__main__ import cli_evaluate
 
@@ -42,7 +46,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval"
     before, sys.argv = sys.argv, [prog, *given]
     try:
         cli_evaluate()
-    except ERRORS as error:
+    except WeDLMError as error:
         return refused(error)
     finally:
         sys.argv = before
@@ -50,4 +54,4 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.lm_eval"
 
 
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "lm-eval"))
+    raise SystemExit(main())

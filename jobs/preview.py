@@ -15,24 +15,20 @@ Exit status:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from jobs.cli import NO_OUTPUT, Parser
+from jobs.cli import NO_OUTPUT
+from jobs.command import Command, Parser
 from jobs.config_options import add_config_options
 from jobs.generate import perform
-from jobs.quiet_end import end_quietly
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.preview") -> int:
-    """Generate and print; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options of a run, which needs no output."""
     add_config_options(parser)
     parser.add_argument("--rows", type=int, default=3, metavar="N", help="Generate this many rows (3).", dest="preview")
-    parser.set_defaults(validate=False, estimate=None, quiet=False)
-    args = parser.parse_args(argv)
-    args.output = args.output or NO_OUTPUT
-    return perform(args)
+    parser.set_defaults(scores=False, validate=False, estimate=None, quiet=False, output=NO_OUTPUT)
 
+
+main = Command(name="preview", about=__doc__, add_options=add_options, perform=perform, runs=True, prints=True)
 
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "preview"))
+    raise SystemExit(main())

@@ -14,17 +14,15 @@ Exit status:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 
 import pipeline
-from jobs.cli import ERRORS, Parser, refused
+from jobs.command import Command, Parser
 from jobs.config_options import add_output_options
-from jobs.quiet_end import end_quietly
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.push") -> int:
-    """Push; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_output_options(parser)
     parser.add_argument(
         "--repo",
@@ -36,12 +34,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.push") -
     parser.add_argument("--license", metavar="ID", help="Name this license in the card, such as apache-2.0.")
     parser.add_argument("--revision", metavar="BRANCH", help="Commit to this branch (main).")
     parser.add_argument("--dry-run", action="store_true", help="Print the files and the card; ask no server.")
-    args = parser.parse_args(argv)
-    try:
-        done = pipeline.push(args.output, args.repo, private=args.private, license=args.license, dry_run=args.dry_run,
-                             revision=args.revision, storage_options=args.storage_options)  # fmt: skip
-    except ERRORS as error:
-        return refused(error, but=pipeline.SinkError)
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Push."""
+    done = pipeline.push(args.output, args.repo, private=args.private, license=args.license, dry_run=args.dry_run,
+                         revision=args.revision, storage_options=args.storage_options)  # fmt: skip
     if args.dry_run:
         print("\n".join([*done.uploaded, "", done.card or ""]))
         return 0
@@ -53,5 +51,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.push") -
     return 0
 
 
+main = Command(name="push", about=__doc__, add_options=add_options, perform=perform)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "push"))
+    raise SystemExit(main())

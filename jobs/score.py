@@ -15,22 +15,19 @@ Exit status:
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-
-from jobs.cli import Parser
+from jobs.command import Command, Parser
 from jobs.config_options import SCORE_OPTIONS, add_config_options
 from jobs.generate import add_run_options, perform
-from jobs.quiet_end import end_quietly
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.score") -> int:
-    """Run the job; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options of a run with a task."""
     add_config_options(parser, SCORE_OPTIONS)
     add_run_options(parser)
-    return perform(parser.parse_args(argv), prog, sys.argv[1:] if argv is None else argv, scores=True)
+    parser.set_defaults(scores=True)
 
+
+main = Command(name="score", about=__doc__, add_options=add_options, perform=perform, runs=True)
 
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "score"))
+    raise SystemExit(main())

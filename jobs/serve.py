@@ -17,38 +17,18 @@ Exit status:
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Sequence
+import argparse
 
-import pipeline
-from jobs.cli import ERRORS, Parser, collect, refused
+from jobs.cli import collect
+from jobs.command import Command, Parser
 from jobs.config_options import SERVE_OPTIONS, add_config_options, parse_reference
-from jobs.generate import report_end, stop
-from jobs.quiet_end import end_quietly
 from pipeline.serving.endpoint import serve
 
 _OWN = ("host", "port", "token", "runs", "max_file_bytes", "max_requests")
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.serve") -> int:
-    """Serve; the exit status."""
-    args = make_parser(prog).parse_args(argv)
-    args.settings = [*args.settings, "input=files"]  # a run has the file of its batch
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        run = collect(args)
-        own = {name: getattr(args, name) for name in _OWN}
-        serve(run, lambda url: print(f"serving {url} from {run.output_name}", flush=True), **own)
-    except KeyboardInterrupt as error:
-        return report_end(error)
-    except ERRORS as error:
-        return refused(error, but=pipeline.SinkError)
-    return 0
-
-
-def make_parser(prog: str) -> Parser:
-    """The command line."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_config_options(parser, SERVE_OPTIONS)
     own = parser.add_argument_group("endpoint").add_argument
     own("--host", default="127.0.0.1", metavar="ADDRESS", help="Listen on this address (127.0.0.1).")
@@ -58,8 +38,18 @@ def make_parser(prog: str) -> Parser:
     own("--runs", type=int, default=1, metavar="N", help="Run this many batches at once (1).")
     own("--max-file-bytes", type=int, default=200 * 2**20, metavar="N", help="Refuse longer files (209715200).")
     own("--max-requests", type=int, default=50_000, metavar="N", help="Refuse batches of more requests (50000).")
-    return parser
 
+
+def perform(args: argparse.Namespace) -> int:
+    """Serve until a signal ends it."""
+    args.settings = [*args.settings, "input=files"]  # a run has the file of its batch
+    run = collect(args)
+    own = {name: getattr(args, name) for name in _OWN}
+    serve(run, lambda url: print(f"serving {url} from {run.output_name}", flush=True), **own)
+    return 0
+
+
+main = Command(name="serve", about=__doc__, add_options=add_options, perform=perform, runs=True)
 
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "serve"))
+    raise SystemExit(main())

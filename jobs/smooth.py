@@ -15,12 +15,12 @@ Exit status:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 from pathlib import Path
 
-from jobs.cli import ERRORS, NO_OUTPUT, Parser, collect, refused, show_stages
+from jobs.cli import NO_OUTPUT, collect, show_stages
+from jobs.command import Command, Parser
 from jobs.config_options import add_config_options, parse_path
-from jobs.quiet_end import end_quietly
 from pipeline.codec import EXACT_WEIGHT_DTYPES
 from pipeline.commands.calibration_sample import sample_token_ids
 from pipeline.config import RunConfig
@@ -29,9 +29,8 @@ from pipeline.prompts.model_files import resolved_model
 from wedlm_core.model.smoothing_names import SMOOTHING_FILE
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.smooth") -> int:
-    """Find the scales and write them; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_config_options(parser)
     parser.add_argument(
         "--rows", type=int, default=256, metavar="N", help="Sample this many rows (256, which is the most)."
@@ -39,15 +38,15 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.smooth")
     parser.add_argument(
         "--to", type=parse_path, metavar="FILE", help=f"Write to this file (the model's {SMOOTHING_FILE})."
     )
-    args = parser.parse_args(argv)
-    args.output = args.output or NO_OUTPUT
-    try:
-        config = collect(args)
-        path = args.to or _beside(config)
-        show_stages()
-        scaled, channels = _write(config, sample_token_ids(config, args.rows), path)
-    except ERRORS as error:
-        return refused(error)
+    parser.set_defaults(output=NO_OUTPUT)
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Find the scales and write them."""
+    config = collect(args)
+    path = args.to or _beside(config)
+    show_stages()
+    scaled, channels = _write(config, sample_token_ids(config, args.rows), path)
     used = "model" if args.to is None else str(path)
     print(f"{path}: {scaled} of {channels} channels are scaled\nuse: --set engine.smoothing={used}")
     return 0
@@ -84,5 +83,7 @@ def _write(config: RunConfig, token_ids: list[list[int]], path: Path) -> tuple[i
     return sum(int((one != 0).sum()) for one in each), sum(one.numel() for one in each)
 
 
+main = Command(name="smooth", about=__doc__, add_options=add_options, perform=perform)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "smooth"))
+    raise SystemExit(main())

@@ -10,26 +10,24 @@ Exit status:
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Sequence
 
 import pipeline
-from jobs.cli import ERRORS, Parser, refused
+from jobs.command import Command, Parser
 from jobs.config_options import add_output_options
-from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.status") -> int:
-    """Print the state; the exit status (2: no run there)."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_output_options(parser)
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
-    args = parser.parse_args(argv)
-    try:
-        found = pipeline.status(args.output, storage_options=args.storage_options)
-    except ERRORS as error:
-        return refused(error)
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Print the state."""
+    found = pipeline.status(args.output, storage_options=args.storage_options)
     if args.json:
         print(redact(json.dumps(found, ensure_ascii=False)))
         return 0
@@ -46,5 +44,7 @@ def _shown(value: object) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
+main = Command(name="status", about=__doc__, add_options=add_options, perform=perform, prints=True)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "status"))
+    raise SystemExit(main())

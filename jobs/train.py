@@ -22,7 +22,6 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -30,10 +29,9 @@ import torch.distributed as dist
 import yaml
 from tokenizers import Tokenizer
 
-from jobs.cli import ERRORS, Parser, refused
+from jobs.command import Command, Parser
 from jobs.own_evaluation import describe, evaluate_model
 from jobs.own_examples import DATA, read_examples
-from jobs.quiet_end import end_quietly
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.decoder import Decoder
@@ -82,8 +80,8 @@ def build_model(recipe: Recipe, special: SpecialIds, device: torch.device) -> De
     return model.to(device)
 
 
-def _arguments(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     parser.add_argument("--recipe", default=None,
                         help="Use this shipped recipe, or this YAML file (own with --data, else tiny).")  # fmt: skip
     parser.add_argument("--data", nargs="+", metavar="PATH",
@@ -100,11 +98,6 @@ def _arguments(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                         help="Train on this device (cuda if there is one).")  # fmt: skip
-    arguments = parser.parse_args(argv)
-    for field, value in (("model.start", arguments.model), ("data.files", arguments.data)):
-        arguments.set += [] if value is None else [f"{field}={json.dumps(value)}"]
-    arguments.recipe = arguments.recipe or ("own" if arguments.data else "tiny")
-    return arguments
 
 
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
@@ -124,16 +117,15 @@ def read_recipe(name: str, overrides: list[str]) -> Recipe:
     return parse_recipe(recipe)
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.train") -> int:
-    """Train, write the model folder ``<output>/model``, and evaluate it; the exit status (2: a setting is at fault)."""
-    arguments = _arguments(argv, prog)
+def perform(arguments: argparse.Namespace) -> int:
+    """Train, write the model folder ``<output>/model``, and evaluate it."""
+    for field, value in (("model.start", arguments.model), ("data.files", arguments.data)):
+        arguments.set += [] if value is None else [f"{field}={json.dumps(value)}"]
+    arguments.recipe = arguments.recipe or ("own" if arguments.data else "tiny")
     folder = arguments.output or Path("runs") / Path(arguments.recipe).stem
-    try:
-        recipe = read_recipe(arguments.recipe, arguments.set)
-        if _train(arguments, recipe, folder) and recipe.data.files:
-            _evaluate(recipe, folder, arguments.device)
-    except ERRORS as error:
-        return refused(error)
+    recipe = read_recipe(arguments.recipe, arguments.set)
+    if _train(arguments, recipe, folder) and recipe.data.files:
+        _evaluate(recipe, folder, arguments.device)
     return 0
 
 
@@ -220,5 +212,7 @@ def _plot(folder: Path, title: str) -> None:
         print(f"no picture of {folder / CURVE} ({error}): pip install matplotlib")
 
 
+main = Command(name="train", about=__doc__, add_options=add_options, perform=perform)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "train"))
+    raise SystemExit(main())

@@ -13,21 +13,18 @@ Exit status:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from jobs.cli import Parser
+from jobs.command import Command, Parser
 from jobs.config_options import add_config_options
 from jobs.generate import perform
-from jobs.quiet_end import end_quietly
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.validate") -> int:
-    """Check and print; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options of a run."""
     add_config_options(parser)
-    parser.set_defaults(validate=True, estimate=None, preview=None, quiet=False)
-    return perform(parser.parse_args(argv))
+    parser.set_defaults(scores=False, validate=True, estimate=None, preview=None, quiet=False)
 
+
+main = Command(name="validate", about=__doc__, add_options=add_options, perform=perform, runs=True, prints=True)
 
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "validate"))
+    raise SystemExit(main())

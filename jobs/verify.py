@@ -14,31 +14,32 @@ Exit status:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 
 import pipeline
-from jobs.cli import ERRORS, Parser, refused
+from jobs.command import Command, Parser, refused
 from jobs.config_options import add_output_options
-from jobs.quiet_end import end_quietly
 from pipeline.codec import redact
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify") -> int:
-    """Print the checks and findings; the exit status."""
-    parser = Parser(prog, __doc__)
+def add_options(parser: Parser) -> None:
+    """The options."""
     add_output_options(parser)
     parser.add_argument("--input", metavar="PATH", help="Compare with this input, as given to the run.")
     parser.add_argument(
         "--regenerate", type=int, default=0, metavar="ROWS", help="Generate so many rows once more; needs --input."
     )
     parser.add_argument("--model", help="Generate them with this model (the model that the run names).")
-    args = parser.parse_args(argv)
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Print the checks and findings."""
     try:
         found = pipeline.verify(
             args.output, input=args.input, storage_options=args.storage_options, regenerate=args.regenerate,
             model=args.model,
         )  # fmt: skip
-    except ERRORS as error:
+    except pipeline.SinkError as error:  # of the record; status 1 says that rows differ
         return refused(error)
     rows = {
         "output": found.output,
@@ -63,5 +64,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m jobs.verify")
     return 0 if found.ok else 1
 
 
+main = Command(name="verify", about=__doc__, add_options=add_options, perform=perform, prints=True)
+
 if __name__ == "__main__":
-    raise SystemExit(end_quietly(main, "verify"))
+    raise SystemExit(main())

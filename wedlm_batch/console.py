@@ -63,10 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command in _RUNS and not _SILENT.intersection(rest):
         # Before the imports, which may take a second.
         print(f"{PROGRAM} {VERSION}: {command}", file=sys.stderr, flush=True)
-    jobs = load("jobs").__name__
-    job = importlib.import_module(f"{jobs}.{command.replace('-', '_')}")
-    end_quietly = importlib.import_module(f"{jobs}.quiet_end").end_quietly
-    status: int = end_quietly(lambda: job.main(rest, prog=f"{PROGRAM} {command}"), command)
+    job = importlib.import_module(f"{load('jobs').__name__}.{command.replace('-', '_')}")
+    status: int = job.main(rest, prog=f"{PROGRAM} {command}")
     return status
 
 

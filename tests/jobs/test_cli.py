@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import cli, estimate, preview, status
+from jobs.command import Parser
 from jobs.config_options import OPTIONS, add_config_options
 from jobs.generate import main
 from pipeline import ActorRange, ConfigError, PoolConfig, RunConfig
@@ -54,7 +55,7 @@ def test_actors_are_a_number_or_a_range(words: list[str], actors: object) -> Non
 
 @pytest.mark.parametrize("text", ["many", "1-", "-", "1-b", "1.5"])
 def test_other_numbers_of_actors_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = cli.Parser()
+    parser = Parser()
     add_config_options(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--actors", text])

@@ -94,12 +94,10 @@ def test_the_configuration_file_has_the_schedule_too_and_options_win(
 ) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("etl: {since: 2026-11-21, on_changed: reprocess, settle_seconds: 0}\n")
-    args = etl.make_parser("etl").parse_args(argv(table, "--config", str(path), "--on-changed", "ignore"))
+    args = etl.main.parse(argv(table, "--config", str(path), "--on-changed", "ignore"))
     config = etl.make_config(args)
     assert (config.since, config.on_changed, config.settle_seconds) == ("2026-11-21", "ignore", 0)
-    args = etl.make_parser("etl").parse_args(
-        argv(table, "--config", str(path), "--backfill", "2026-11-01", "2026-11-20")
-    )
+    args = etl.main.parse(argv(table, "--config", str(path), "--backfill", "2026-11-01", "2026-11-20"))
     assert etl.make_config(args).within.last == "2026-11-20"
     path.write_text("etl: {sinse: 2026-11-21}\n")
     assert etl.main(argv(table, "--config", str(path))) == 2
@@ -116,7 +114,7 @@ def test_the_resolved_configuration_is_one_that_gives_itself(
     printed = capsys.readouterr().out
     path = tmp_path / "resolved.yaml"
     path.write_text(printed)
-    config = etl.make_config(etl.make_parser("etl").parse_args(["--config", str(path)]))
+    config = etl.make_config(etl.main.parse(["--config", str(path)]))
     assert (config.backfill, config.wait, config.run.model) == (
         ("2026-11-20", "2026-11-21"), math.inf, table.config.run.model,
     )  # fmt: skip

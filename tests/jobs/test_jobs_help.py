@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from jobs.cli import Parser
+from jobs.command import Parser
 from testing.repository import ROOT
 from wedlm_batch.console import COMMANDS
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from jobs.config_options import add_config_options
-from jobs.etl import make_config, make_parser
+from jobs.etl import main, make_config
 from pipeline import RunConfig
 from testing.infra import INFRA, SCHEMAS, clusters_in, job_commands, load, render, schema_of
 from testing.repository import ROOT
@@ -159,7 +159,7 @@ def test_the_scheduled_job_is_a_command_and_a_configuration_of_ours() -> None:
     cron = load(KUBERAY / "base" / "etl" / "raycronjob.yaml")
     words = shlex.split(cron["spec"]["jobTemplate"]["entrypoint"])
     assert words[:3] == ["python", "-m", "jobs.etl"]
-    args = make_parser("etl").parse_args(words[3:])
+    args = main.parse(words[3:])
     mounted = Path(args.config)
     args.config = overlay / mounted.name
     config = make_config(args)
