@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.commands.answered_rows import answered_rows
 from wedlm_core.errors import ConfigError, explain
-from wedlm_core.training.example_file import ExampleFile, write_examples
+from wedlm_core.training.examples import ExampleFile, write_examples
 from wedlm_core.training.recipe import Recipe
 
 DATA = "data"

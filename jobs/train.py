@@ -1,4 +1,4 @@
-"""Train a model from a recipe: on rows of your own, on the output of a run, or on the toy problems.
+"""Train a model from a recipe: on rows of your own, or on the output of a run.
 
 Example:
   wedlm-batch train --data rows.jsonl --model models/Qwen3-0.6B --set data.answer_column=answer --output runs/mine
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import itertools
 import json
 import math
 import os
@@ -27,63 +26,29 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import yaml
-from tokenizers import Tokenizer
 
 from jobs.command import Command, Parser
 from jobs.own_evaluation import describe, evaluate_model
 from jobs.own_examples import DATA, read_examples
-from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError, explain
-from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_config, load_model, save_model
-from wedlm_core.training import corpus
-from wedlm_core.training.bpe import save_tokenizer, train_tokenizer
 from wedlm_core.training.curves import plot_curves
-from wedlm_core.training.data import OwnExamples, Problems, TrainingData
-from wedlm_core.training.example_file import ExampleFile
-from wedlm_core.training.examples import SpecialIds, Vocabulary
+from wedlm_core.training.data import TrainingData
+from wedlm_core.training.examples import ExampleFile, SpecialIds
 from wedlm_core.training.recipe import Recipe, load_recipe, parse_recipe
 from wedlm_core.training.sharding import whole_model
-from wedlm_core.training.start import copy_tokenizer, special_ids, with_mask
-from wedlm_core.training.trainer import CHECKPOINT, CURVE, Trainer
+from wedlm_core.training.start import copy_tokenizer, special_ids
+from wedlm_core.training.trainer import CURVE, Trainer
 
-RECIPES = Path(__file__).parent / "recipes"
-
-
+RECIPE = Path(__file__).parent / "recipes" / "own.yaml"
 EVALUATION = "evaluation.json"
-
-
-def build_tokenizer(recipe: Recipe) -> Tokenizer:
-    """The recipe's tokenizer: of the checkpoint to start from, or trained on the corpus."""
-    if recipe.model.start is not None:
-        return with_mask(resolve(recipe.model.start))[0]
-    problems = corpus.stream(recipe.run.seed, "train", recipe.data.families)
-    drawn = list(itertools.islice(problems, recipe.data.tokenizer_texts))
-    return train_tokenizer((f"{p.prompt}\n{p.answer}\nuser\nassistant\n" for p in drawn), recipe.model.vocab_size)
-
-
-def build_model(recipe: Recipe, special: SpecialIds, device: torch.device) -> Decoder:
-    """The decoder to train: from a checkpoint, or with random weights of the recipe's seed."""
-    shape = dataclasses.asdict(recipe.model)
-    start = shape.pop("start")
-    if start is not None:
-        model = load_model(resolve(start), device=device, dtype=torch.float32)
-        model.config = dataclasses.replace(model.config, mask_token_id=special.mask)
-        return model.requires_grad_(True).train()
-    config = ModelConfig(
-        **shape, tie_word_embeddings=True, mask_token_id=special.mask, pad_token_id=special.pad,
-        eos_token_ids=(special.eos,),
-    )  # fmt: skip
-    model = Decoder(config)
-    model.init_weights(torch.Generator().manual_seed(recipe.run.seed))
-    return model.to(device)
 
 
 def add_options(parser: Parser) -> None:
     """The options."""
-    parser.add_argument("--recipe", default=None,
-                        help="Use this shipped recipe, or this YAML file (own with --data, else tiny).")  # fmt: skip
+    parser.add_argument("--recipe", type=Path, default=RECIPE, metavar="FILE",
+                        help="Use this YAML file in place of the shipped recipe.")  # fmt: skip
     parser.add_argument("--data", nargs="+", metavar="PATH",
                         help="Train on the rows of these files, or on these outputs of runs (data.files).")  # fmt: skip
     parser.add_argument("--model", metavar="NAME",
@@ -100,12 +65,10 @@ def add_options(parser: Parser) -> None:
                         help="Train on this device (cuda if there is one).")  # fmt: skip
 
 
-def read_recipe(name: str, overrides: list[str]) -> Recipe:
-    """A shipped recipe by name, or one by path, with ``field=value`` overrides (values are YAML)."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPES / f"{name}.yaml"
+def read_recipe(path: Path, overrides: list[str]) -> Recipe:
+    """The recipe in a file, with ``field=value`` overrides (values are YAML)."""
     if not path.is_file():
-        shipped = sorted(p.stem for p in RECIPES.glob("*.yaml"))
-        raise ConfigError(explain("recipe", name, f"no file {path}", f"Shipped are {shipped}."))
+        raise ConfigError(explain("recipe", str(path), "no such file", f"The shipped one is {RECIPE}."))
     recipe = dataclasses.asdict(load_recipe(path))
     for override in overrides:
         field, _, value = override.partition("=")
@@ -121,10 +84,9 @@ def perform(arguments: argparse.Namespace) -> int:
     """Train, write the model folder ``<output>/model``, and evaluate it."""
     for field, value in (("model.start", arguments.model), ("data.files", arguments.data)):
         arguments.set += [] if value is None else [f"{field}={json.dumps(value)}"]
-    arguments.recipe = arguments.recipe or ("own" if arguments.data else "tiny")
-    folder = arguments.output or Path("runs") / Path(arguments.recipe).stem
+    folder = arguments.output or Path("runs") / arguments.recipe.stem
     recipe = read_recipe(arguments.recipe, arguments.set)
-    if _train(arguments, recipe, folder) and recipe.data.files:
+    if _train(arguments, recipe, folder):
         _evaluate(recipe, folder, arguments.device)
     return 0
 
@@ -140,8 +102,10 @@ def _train(arguments: argparse.Namespace, recipe: Recipe, folder: Path) -> bool:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(device)  # NCCL and the random generator use the current device
     first = not dist.is_initialized() or dist.get_rank() == 0
-    recipe, data, special = _own_data(recipe, folder, first) if recipe.data.files else _problems(recipe, folder, first)
-    model = build_model(recipe, special, device)
+    recipe, data, special = _own_data(recipe, folder, first)
+    model = load_model(resolve(str(recipe.model.start)), device=device, dtype=torch.float32)
+    model.requires_grad_(True).train()
+    model.config = dataclasses.replace(model.config, mask_token_id=special.mask)
     parameters = sum(p.numel() for p in model.parameters())
     trainer = Trainer(model, data, recipe, folder, lambda line: print(line, flush=True))
     if first:
@@ -152,28 +116,17 @@ def _train(arguments: argparse.Namespace, recipe: Recipe, folder: Path) -> bool:
     trained = whole_model(model)
     if first:
         save_model(trained, folder / "model")
-        _plot(folder, f"{arguments.recipe}: {trainer.step} steps")
+        _plot(folder, f"{folder.name}: {trainer.step} steps")
         print(f"model written to {folder / 'model'}", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
     return first
 
 
-def _problems(recipe: Recipe, folder: Path, first: bool) -> tuple[Recipe, TrainingData, SpecialIds]:
-    """The toy problems, with the tokenizer that the run began with: the corpus may have changed since."""
-    kept = folder / "model" / "tokenizer.json"
-    going_on = (folder / CHECKPOINT).is_file() and kept.is_file()
-    tokenizer = Tokenizer.from_file(str(kept)) if going_on else build_tokenizer(recipe)
-    vocabulary = Vocabulary(tokenizer)
-    if first and recipe.model.start is not None:
-        copy_tokenizer(resolve(recipe.model.start), folder / "model")
-    elif first:
-        save_tokenizer(tokenizer, folder / "model", max_length=recipe.model.max_position_embeddings)
-    return recipe, Problems(vocabulary, recipe), vocabulary.special
-
-
 def _own_data(recipe: Recipe, folder: Path, first: bool) -> tuple[Recipe, TrainingData, SpecialIds]:
     """The user's rows, and the recipe with its number of steps."""
+    if not recipe.data.files:
+        raise ConfigError(explain("data.files", None, "rows to train on", "Name files, or outputs of runs, by --data."))
     if recipe.model.start is None:
         rule = "rows of your own need a checkpoint to start from"
         raise ConfigError(explain("model.start", None, rule, 'Name it by --model; "tiny" is shipped.'))
@@ -185,7 +138,7 @@ def _own_data(recipe: Recipe, folder: Path, first: bool) -> tuple[Recipe, Traini
         copy_tokenizer(start, folder / "model")
     if dist.is_initialized():
         dist.barrier()
-    data = OwnExamples(folder / DATA, special, recipe)
+    data = TrainingData(folder / DATA, special, recipe)
     if recipe.run.epochs is not None:
         world = dist.get_world_size() if dist.is_initialized() else 1
         steps = math.ceil(data.batches_of(recipe.run.epochs) / (world * recipe.optim.accumulate))

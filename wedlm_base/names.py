@@ -27,7 +27,7 @@ PACKAGES = ("jobs", "pipeline", "wedlm_core")
 """From the top down: each imports those after it."""
 
 MARKS: Mapping[str, str] = {
-    "jobs": "recipes/tiny.yaml",
+    "jobs": "recipes/own.yaml",
     "pipeline": "cluster/generate_actor.py",
     "wedlm_core": "tiny/config.json",
     "wedlm_batch": "beside_pipeline.py",

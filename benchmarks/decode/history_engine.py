@@ -27,13 +27,13 @@ from dataclasses import replace
 
 from benchmarks.common import SAMPLING, positive, table, write_result
 from benchmarks.decode.turns import Passage, first_lengths, take_turns
+from testing.toy import Problem, stream
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.training.corpus import Problem, stream
 
 WORKLOADS: Mapping[str, Sequence[str]] = {
     "copying": ("copying",),

@@ -16,8 +16,8 @@ from benchmarks.decode.workloads import (
     regime,
     regimes_of,
 )
+from testing.toy import REGIMES
 from wedlm_core import Strategy
-from wedlm_core.training.corpus import REGIMES
 
 WINDOWS = (1, 2, 4, 8, 16, 32)
 LONG_BATCHES = (1, 8, 32, 64)

@@ -29,12 +29,12 @@ import torch
 from benchmarks.common import SAMPLING, positive, table, write_result
 from benchmarks.decode.random_model import SHAPES, random_decoder
 from benchmarks.decode.turns import Passage, first_lengths, take_turns
+from testing.toy import distinct
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, StructuredOutputs
 from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.training.corpus import distinct
 from wedlm_core.types import FinishReason
 
 _TEXT: Mapping[str, Any] = {"type": "string", "maxLength": 20}

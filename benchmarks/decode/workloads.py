@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from benchmarks.decode.passes import Workload
 from benchmarks.decode.random_model import LONG_TEMPERATURES, TEMPERATURES, random_model_folder
+from testing import toy
+from testing.toy import REGIMES
 from wedlm_core import LLM, EngineConfig, SamplingParams
 from wedlm_core.model.sources import resolve
-from wedlm_core.training import corpus
-from wedlm_core.training.corpus import REGIMES
 
 MODELS = ("tiny", "random-25m")
 MAX_SEQUENCES = 64
@@ -55,19 +55,19 @@ def open_subject(name: str, config: EngineConfig | None = None) -> Iterator[Subj
 
 def regimes_of(subject: Subject) -> Sequence[str]:
     """Low, medium and high entropy; for random weights also ``hostile``, where drafts are hardly ever accepted."""
-    return REGIMES if subject.name == "tiny" else tuple(TEMPERATURES)
+    return tuple(REGIMES) if subject.name == "tiny" else tuple(TEMPERATURES)
 
 
-def held_out_problems(regime_name: str, count: int) -> list[corpus.Problem]:
+def held_out_problems(regime_name: str, count: int) -> list[toy.Problem]:
     """Problems of the test split, from the families in turn; repeated if there are too few."""
-    families = [f for f in corpus.FAMILIES.values() if f.regime == regime_name]
+    families = REGIMES[regime_name]
     each = -(-min(count, _SHARE) // len(families))
-    found = [corpus.distinct(family.name, "test", each) for family in families]
+    found = [toy.distinct(family, "test", each) for family in families]
     turns = [own[i] for i in range(each) for own in found if i < len(own)]
     return [turns[i % len(turns)] for i in range(count)]
 
 
-def prompts_of(llm: LLM, problems: Sequence[corpus.Problem]) -> list[list[int]]:
+def prompts_of(llm: LLM, problems: Sequence[toy.Problem]) -> list[list[int]]:
     """Token ids of the prompts, every second one in the chat template."""
     chat = llm.tokenizer.apply_chat_template
     return [

@@ -20,12 +20,12 @@ import torch
 
 from benchmarks.common import positive, table, write_result
 from benchmarks.decode.random_model import SHAPES, random_decoder
+from testing.toy import FAMILIES, distinct
 from wedlm_core import EngineConfig, Generation, Request, SamplingParams, Strategy
 from wedlm_core.engine import Engine
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.training.corpus import FAMILIES, distinct
 
 _NUMBERS = ("int8", "float32", "bfloat16")
 _TEMPERATURES = (0.0, 0.8)

@@ -19,7 +19,7 @@ from testing.repository import ROOT
 from wedlm_core.llm import LLM
 from wedlm_core.model.weights import load_model, save_model
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.training.example_file import ExampleFile
+from wedlm_core.training.examples import ExampleFile
 
 SMALL = ("data.rows=2", "data.length=96", "run.steps=4", "run.epochs=null", "run.evaluation_rows=2", "run.threads=1",
          "optim.lr=0.002", "optim.warmup_steps=1", "data.held_out=0.2", "run.log_every=1")  # fmt: skip
@@ -76,7 +76,7 @@ def test_rows_of_a_prompt_are_held_out_together_and_those_of_a_file_are_left_out
     def read(name: str, *settings: str) -> list[set[tuple[int, ...]]]:
         """The prompts to train on, and those that are held out."""
         settings = (f"model.start={start}", f"data.files=[{rows(tmp_path)}]", "data.answer_column=a", *SMALL, *settings)
-        train.read_examples(train.read_recipe("own", list(settings)), tmp_path / name, print)
+        train.read_examples(train.read_recipe(train.RECIPE, list(settings)), tmp_path / name, print)
         found = [ExampleFile(tmp_path / name / "data", held_out=own) for own in (False, True)]
         return [{one[i].prompt for i in range(len(one))} for one in found]
 
@@ -99,7 +99,7 @@ def test_the_turns_of_a_conversation_are_on_one_side(tmp_path: Path, start: Path
     place = tmp_path / "talks.jsonl"
     place.write_text("".join(json.dumps({"messages": talk(i)}) + "\n" for i in range(24)))
     settings = [f"model.start={start}", f"data.files=[{place}]", "data.length=256", "data.held_out=0.5"]
-    train.read_examples(train.read_recipe("own", settings), tmp_path / "out", print)
+    train.read_examples(train.read_recipe(train.RECIPE, settings), tmp_path / "out", print)
     sides = [ExampleFile(tmp_path / "out/data", held_out=own) for own in (False, True)]
     assert len(sides[0]) + len(sides[1]) == 48
     for side in sides:
@@ -134,10 +134,12 @@ def test_rows_need_a_checkpoint_and_a_run_keeps_its_rows(
     tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = rows(tmp_path)
+    assert train.main(["--output", str(tmp_path / "out")]) == 2
+    assert "data.files=None: rows to train on" in capsys.readouterr().err
     assert train.main(["--data", str(place), "--output", str(tmp_path / "out")]) == 2
     assert "model.start=None: rows of your own need a checkpoint" in capsys.readouterr().err
     settings = [f"model.start={start}", f"data.files=[{place}]", "data.answer_column=a", "data.length=64"]
-    train.read_examples(train.read_recipe("own", settings), tmp_path / "out", print)
+    train.read_examples(train.read_recipe(train.RECIPE, settings), tmp_path / "out", print)
     assert train.main(argv(place, start, tmp_path / "out")) == 2
     assert "the run began with other rows. Restore them" in capsys.readouterr().err
 

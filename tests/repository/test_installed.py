@@ -48,7 +48,7 @@ def test_the_wheel_holds_what_is_shipped_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0] for name in held} == {
         "jobs", "pipeline", "wedlm_base", "wedlm_batch", "wedlm_core", f"wedlm_batch-{VERSION}.dist-info",
     }  # fmt: skip
-    assert {"wedlm_core/tiny/model.safetensors", "jobs/recipes/tiny.yaml", "jobs/data/demo_prompts.parquet"} <= held
+    assert {"wedlm_core/tiny/model.safetensors", "jobs/recipes/own.yaml", "jobs/data/demo_prompts.parquet"} <= held
     for package in ("jobs", "pipeline", "wedlm_base", "wedlm_batch", "wedlm_core"):
         sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
         assert sources <= held

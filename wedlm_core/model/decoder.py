@@ -125,18 +125,6 @@ class Decoder(nn.Module):
         self.register_buffer("cos", cos.to(device=device, dtype=self.dtype), persistent=False)
         self.register_buffer("sin", sin.to(device=device, dtype=self.dtype), persistent=False)
 
-    def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Initialise for training from scratch: normal weights; projections into the residual scaled by depth."""
-        std = self.config.initializer_range
-        for name, parameter in self.named_parameters():
-            if name.endswith("norm.weight"):
-                nn.init.ones_(parameter)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                shrink = (2 * len(self.layers)) ** 0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
-                nn.init.normal_(parameter, std=std / shrink, generator=generator)
-
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Run all layers.
 

@@ -1,4 +1,4 @@
-"""Training of WeDLM models: procedural corpus, dual-stream masking, loss, optimisers, trainer.
+"""Training of WeDLM models: dual-stream masking, loss, optimisers, trainer.
 
 Knows the decoder, the reorder that decoding uses too, and checkpoint files. Knows nothing of the engine, the KV pool or
 decoding.

@@ -1,32 +1,17 @@
-"""Packed training batches. A batch is a pure function of (seed, index), so one integer is the data position."""
+"""Batches of packed rows, and both streams of the documents in them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from wedlm_core.training import corpus
-from wedlm_core.training.examples import Example, SpecialIds, Vocabulary
-from wedlm_core.training.masking import IGNORE, LossWeights, MaskingConfig, StreamRows, dual_stream, plan_blocks
-
-_MISSES = 4
-"""A batch is complete after this many documents in a row fit nowhere."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchConfig:
-    """Shape and content of a batch: ``rows`` packed rows of ``length`` tokens, both streams together."""
-
-    rows: int
-    length: int
-    chat_share: float
-    families: Mapping[str, float]
-    masking: MaskingConfig
-    weights: LossWeights
+from wedlm_core.training.examples import Example, SpecialIds
+from wedlm_core.training.masking import IGNORE, StreamRows, dual_stream, plan_blocks
+from wedlm_core.training.recipe import DataRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,25 +56,7 @@ def pack(lines: Sequence[Sequence[StreamRows]], length: int, pad: int) -> Batch:
     )
 
 
-def fill(documents: Iterator[StreamRows], rows: int, length: int) -> list[list[StreamRows]]:
-    """Place documents first-fit into ``rows`` rows of ``length``, until several documents in a row fit nowhere."""
-    lines: list[list[StreamRows]] = [[] for _ in range(rows)]
-    free = [length] * rows
-    misses = 0
-    for document in documents:
-        size = len(document.ids)
-        place = next((i for i, left in enumerate(free) if left >= size), None)
-        if place is None:
-            misses += 1
-            if misses == _MISSES:
-                break
-            continue
-        lines[place].append(document)
-        free[place] -= size
-    return lines
-
-
-def streams_of(rng: random.Random, example: Example, special: SpecialIds, config: BatchConfig) -> StreamRows:
+def streams_of(rng: random.Random, example: Example, special: SpecialIds, config: DataRecipe) -> StreamRows:
     """Both streams of an example. A long one keeps a random choice of its blocks, as many as fit in a row."""
     region = len(example.answer) + rng.randint(0, config.masking.max_tail)
     blocks = plan_blocks(rng, len(example.prompt), region, config.masking)
@@ -100,17 +67,4 @@ def streams_of(rng: random.Random, example: Example, special: SpecialIds, config
         if used + len(block.observed) <= room:
             kept.append(block)
             used += len(block.observed)
-    return dual_stream(example, kept, eos=special.eos, mask=special.mask, weights=config.weights)
-
-
-def _problems(rng: random.Random, vocabulary: Vocabulary, config: BatchConfig, seed: int) -> Iterator[StreamRows]:
-    for problem in corpus.stream(seed, "train", config.families):
-        example = vocabulary.example(problem.prompt, problem.answer, chat=rng.random() < config.chat_share)
-        yield streams_of(rng, example, vocabulary.special, config)
-
-
-def make_batch(seed: int, index: int, vocabulary: Vocabulary, config: BatchConfig) -> Batch:
-    """Batch ``index`` of problems of the run with ``seed``: the same on every machine and after every restart."""
-    rng = random.Random(f"{seed}/{index}")
-    problems = _problems(rng, vocabulary, config, rng.getrandbits(48))
-    return pack(fill(problems, config.rows, config.length), config.length, vocabulary.special.pad)
+    return dual_stream(example, kept, eos=special.eos, mask=special.mask, weights=config.loss)

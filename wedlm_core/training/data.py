@@ -1,4 +1,4 @@
-"""The two kinds of training data: problems of the procedural corpus, and packed examples of the user's own."""
+"""The batches of a run: examples in an order by seed and epoch. A batch is a function of seed and index."""
 
 from __future__ import annotations
 
@@ -12,41 +12,13 @@ import numpy.typing as npt
 import torch
 
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.training.batches import Batch, BatchConfig, make_batch, pack, streams_of
-from wedlm_core.training.example_file import ExampleFile
-from wedlm_core.training.examples import SpecialIds, Vocabulary
-from wedlm_core.training.greedy import accuracy
+from wedlm_core.training.batches import Batch, pack, streams_of
+from wedlm_core.training.examples import ExampleFile, SpecialIds
 from wedlm_core.training.loss import dual_stream_loss
-from wedlm_core.training.recipe import DataRecipe, Recipe
+from wedlm_core.training.recipe import Recipe
 
 _VALIDATED = 4
 """Batches of held-out examples that a validation computes the loss of."""
-
-
-def batch_config(data: DataRecipe, step: int = 0) -> BatchConfig:
-    """The batch configuration of a recipe at an optimiser step."""
-    later = data.later_from is not None and step >= data.later_from
-    families = data.later_families if later else data.families
-    return BatchConfig(
-        rows=data.rows, length=data.length, chat_share=data.chat_share, families=families,
-        masking=data.masking, weights=data.loss,
-    )  # fmt: skip
-
-
-class Problems:
-    """Problems of the corpus; validated by the share of correct answers of each family."""
-
-    def __init__(self, vocabulary: Vocabulary, recipe: Recipe) -> None:
-        self._vocabulary, self._recipe = vocabulary, recipe
-
-    def batch(self, step: int, index: int) -> Batch:
-        """Micro-batch ``index`` of the run, which optimiser step ``step`` computes; a function of the two."""
-        return make_batch(self._recipe.run.seed, index, self._vocabulary, batch_config(self._recipe.data, step))
-
-    def validate(self, model: Decoder) -> dict[str, float]:
-        """Decode problems of the validation split greedily; every rank calls it."""
-        families = list(self._recipe.data.families)
-        return accuracy(model, self._vocabulary, families, "validation", self._recipe.run.validation_problems)
 
 
 class Packing:
@@ -96,22 +68,22 @@ class Packing:
             yield from map(int, np.random.default_rng([self._seed, epoch]).permutation(len(self._sizes_N)))
 
 
-class OwnExamples:
-    """Examples of the user's own in a folder; validated by both losses on those that are held out.
+class TrainingData:
+    """Examples in a folder; validated by both losses on those that are held out.
 
     Args:
-        folder: see :mod:`wedlm_core.training.example_file`.
+        folder: see :mod:`wedlm_core.training.examples`.
         special: ids that training writes.
         recipe: of the run.
     """
 
     def __init__(self, folder: Path, special: SpecialIds, recipe: Recipe) -> None:
-        self._special, self._seed, self._config = special, recipe.run.seed, batch_config(recipe.data)
+        self._special, self._seed, self._config = special, recipe.run.seed, recipe.data
         self._train, self._held_out = (ExampleFile(folder, held_out=own) for own in (False, True))
         self._packings = {own: self._packing(own) for own in (self._train, self._held_out) if len(own)}
 
-    def batch(self, step: int, index: int) -> Batch:
-        """See :class:`Problems`."""
+    def batch(self, index: int) -> Batch:
+        """Micro-batch ``index`` of the run."""
         return self._batch(self._train, index)
 
     def batches_of(self, epochs: int) -> int:
@@ -136,7 +108,4 @@ class OwnExamples:
         rng = random.Random(f"{self._seed}/{index}")
         lines = self._packings[examples].batch(index)
         made = [[streams_of(rng, examples[number], self._special, self._config) for number in line] for line in lines]
-        return pack(made, self._config.length, self._special.pad)
-
-
-TrainingData = Problems | OwnExamples
+        return pack(made, self._config.length, self._special.eos)

@@ -1,12 +1,16 @@
-"""Encode problems as token ids: the prompt (plain or in the chat template) and the answer with its end token."""
+"""Examples: token ids of prompts and answers, in one file that is mapped into memory; another has their places."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from tokenizers import Tokenizer
+import numpy as np
+import numpy.typing as npt
 
-from wedlm_core.training.bpe import EOS, MASK, PAD, START
+_TOKENS, _SPANS = "tokens.bin", "spans.npy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,41 +21,41 @@ class Example:
     answer: tuple[int, ...]
 
 
-def chat_prompt(prompt: str) -> str:
-    """One user message in the chat template, followed by the opening of the assistant's turn."""
-    return f"{START}user\n{prompt}{EOS}\n{START}assistant\n"
-
-
 @dataclass(frozen=True, kw_only=True)
 class SpecialIds:
-    """Ids that training writes itself: after an answer, in place of a masked token, and at the end of a row."""
+    """Ids that training writes itself: after an answer and at the end of a row, and in place of a masked token."""
 
     eos: int
     mask: int
-    pad: int
 
 
-class Vocabulary:
-    """Encodes problems with the tokenizer of :mod:`wedlm_core.training.bpe`; holds the special ids of training."""
+def write_examples(folder: Path, examples: Iterable[tuple[Sequence[int], Sequence[int], bool]]) -> None:
+    """Write the token ids of prompts and answers, each with whether the example is held out, one after the other."""
+    spans, written = array("q"), 0
+    with (folder / _TOKENS).open("wb") as file:
+        for prompt, answer, held_out in examples:
+            file.write(np.array([*prompt, *answer], np.int32).tobytes())
+            spans.extend((written, len(prompt), len(answer), held_out))
+            written += len(prompt) + len(answer)
+    np.save(folder / _SPANS, np.array(spans, np.int64).reshape(-1, 4))
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.special = SpecialIds(eos=self._id(EOS), mask=self._id(MASK), pad=self._id(PAD))
 
-    def _id(self, token: str) -> int:
-        found = self.tokenizer.token_to_id(token)
-        if found is None:
-            raise ValueError(f"the tokenizer lacks {token}: train it with wedlm_core.training.bpe")
-        return found
+class ExampleFile:
+    """The examples of a folder to train on, or those that are held out. Memory: 32 bytes an example.
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of ``text``; special tokens in it are recognised, none are added."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+    Attributes:
+        spans_N4: int64 ``[N, 4]``: first token of an example, tokens of its prompt and answer, whether it is held out.
+    """
 
-    def prompt(self, prompt: str, *, chat: bool) -> tuple[int, ...]:
-        """Ids of a prompt: in the chat template, or plain with a line end after it."""
-        return self.encode(chat_prompt(prompt)) if chat else (*self.encode(prompt), *self.encode("\n"))
+    def __init__(self, folder: Path, *, held_out: bool) -> None:
+        spans: npt.NDArray[np.int64] = np.load(folder / _SPANS)
+        self.spans_N4 = spans[spans[:, 3] == held_out]
+        self._tokens = np.memmap(folder / _TOKENS, np.int32, "r") if len(spans) else np.empty(0, np.int32)
 
-    def example(self, prompt: str, answer: str, *, chat: bool) -> Example:
-        """A training document."""
-        return Example(prompt=self.prompt(prompt, chat=chat), answer=(*self.encode(answer), self.special.eos))
+    def __len__(self) -> int:
+        return len(self.spans_N4)
+
+    def __getitem__(self, number: int) -> Example:
+        first, prompt, answer, _ = self.spans_N4[number].tolist()
+        ids = self._tokens[first : first + prompt + answer].tolist()
+        return Example(prompt=tuple(ids[:prompt]), answer=tuple(ids[prompt:]))

@@ -19,27 +19,14 @@ from wedlm_core.training.masking import LossWeights, MaskingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
-    """Architecture of a new model; or ``start``, the folder, URL or hub id of a Qwen checkpoint to continue from."""
+    """``start``: the folder, URL or hub id of the checkpoint to continue from."""
 
     start: str | None = None
-    vocab_size: int = 1024
-    hidden_size: int = 128
-    intermediate_size: int = 384
-    num_hidden_layers: int = 5
-    num_attention_heads: int = 4
-    num_key_value_heads: int = 2
-    head_dim: int = 32
-    max_position_embeddings: int = 1024
-    rope_theta: float = 10_000.0
-    initializer_range: float = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecipe:
-    """Batches: ``rows`` packed rows of ``length`` tokens, family weights, share of prompts in the chat template.
-
-    From optimiser step ``later_from`` on (None: never), families are drawn by ``later_families``, so that hard families
-    replace those that are already learned. With ``files``, the documents are rows of the user's own instead.
+    """Batches: ``rows`` packed rows of ``length`` tokens, both streams together.
 
     Attributes:
         files: inputs of a run (files, folders, URLs, datasets of the hub), or outputs of runs as they are.
@@ -53,8 +40,6 @@ class DataRecipe:
 
     rows: int = 8
     length: int = 256
-    chat_share: float = 0.5
-    tokenizer_texts: int = 20_000
     files: tuple[str, ...] | None = None
     prompt_column: str | None = None
     answer_column: str | None = None
@@ -62,9 +47,6 @@ class DataRecipe:
     prompts: Mapping[str, Any] = field(default_factory=dict)
     held_out: float = 0.05
     held_out_files: tuple[str, ...] | None = None
-    families: Mapping[str, float] = field(default_factory=dict)
-    later_from: int | None = None
-    later_families: Mapping[str, float] = field(default_factory=dict)
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     loss: LossWeights = field(default_factory=LossWeights)
 
@@ -104,7 +86,6 @@ class RunRecipe:
         compile: compile the decoder with torch.compile (fixed shapes).
         threads: CPU threads.
         log_every, checkpoint_every, validate_every: in steps; ``validate_every=0`` never validates.
-        validation_problems: problems of each family that a validation decodes greedily.
         evaluation_rows: held-out examples, at most, that the trained model generates at the end.
     """
 
@@ -118,7 +99,6 @@ class RunRecipe:
     log_every: int = 20
     checkpoint_every: int = 500
     validate_every: int = 0
-    validation_problems: int = 20
     evaluation_rows: int = 200
 
 
@@ -135,8 +115,8 @@ class Recipe:
 _RANGES: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("rows", "length", "steps", "epochs", "threads", "log_every", "checkpoint_every", "accumulate",
                      "block_sizes", "max_tail"), (1, 2**31)),
-    **dict.fromkeys(("seed", "validate_every", "validation_problems", "evaluation_rows", "warmup_steps"), (0, 2**31)),
-    **dict.fromkeys(("held_out", "chat_share", "full_share", "final_share"), (0, 1)),
+    **dict.fromkeys(("seed", "validate_every", "evaluation_rows", "warmup_steps"), (0, 2**31)),
+    **dict.fromkeys(("held_out", "full_share", "final_share"), (0, 1)),
     **dict.fromkeys(("lr", "muon_lr", "weight_decay", "muon_weight_decay", "answer", "prompt", "end", "masked"),
                     (0, 1e6)),
     "betas": (0, 0.999999), "clip_norm": (1e-6, 1e6), "max_minutes": (1e-6, 1e9),

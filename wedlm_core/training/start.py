@@ -14,9 +14,10 @@ from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.checkpoint import load_config, read_json
 from wedlm_core.model.sources import MODEL_FILES
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.training.bpe import MASK
 from wedlm_core.training.examples import SpecialIds
 
+MASK = "<|mask|>"
+"""The mask token of a model that has none."""
 _OTHERS = ("config.json", "*.safetensors", "*.safetensors.index.json")
 """Files of a model that are not its tokenizer's: those of its weights."""
 
@@ -34,7 +35,7 @@ def special_ids(folder: Path) -> SpecialIds:
         rule = "it has no end-of-sequence token"
         raise ConfigError(explain("model.start", str(folder), rule, "Name one in its generation_config.json."))
     mask = _own_mask(folder)
-    return SpecialIds(eos=ends[0], mask=with_mask(folder)[1] if mask is None else mask, pad=ends[0])
+    return SpecialIds(eos=ends[0], mask=with_mask(folder)[1] if mask is None else mask)
 
 
 def with_mask(folder: Path) -> tuple[Backend, int]:

@@ -129,7 +129,7 @@ class Trainer:
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
         for index in range(first, first + accumulate):
-            batch = self.data.batch(self.step, index).to(self.device)
+            batch = self.data.batch(index).to(self.device)
             with self._precision():
                 parts = dual_stream_loss(self.model, batch, self.forward)
             (parts.total / accumulate).backward()

@@ -65,7 +65,7 @@ def _gumbel(hashed, LIBM: tl.constexpr):  # type: ignore[no-untyped-def]
 def _sample_tile(x, token, key, heat, best, chosen, LIBM: tl.constexpr):  # type: ignore[no-untyped-def]
     """``argmax(x / heat + noise)`` over this tile and the best before it.
 
-    Logarithms are dear and hardly any token can win: noise is at most -log(u) for its uniform number u, so only a
+    Logarithms are slow and hardly any token can win: noise is at most -log(u) for its uniform number u, so only a
     token with u <= exp(x / heat - best) may. Where no token of the tile passes this test, which is taken with the
     first 23 bits of u and some slack for rounding, the tile ends here.
     """

@@ -1,19 +1,51 @@
-"""High-entropy families: a prompt has many correct answers, and a validator checks them."""
+"""High-entropy families: a prompt has many correct answers."""
 
 from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from wedlm_core.training.corpus.grammar import Grammar, pick
-from wedlm_core.training.corpus.word_problem import Family
-from wedlm_core.training.corpus.words import ANIMALS, CATEGORIES, NAMES, PLACES, THINGS, WORDS, with_article
+from testing.toy.words import ANIMALS, CATEGORIES, NAMES, PLACES, THINGS, WORDS, with_article
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+def _pick(rng: random.Random, options: Sequence[str]) -> str:
+    """Draw an option with weights 1, 1/2, 1/3, ...: many are possible, one is the most likely."""
+    return rng.choices(options, weights=[1 / (i + 1) for i in range(len(options))])[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Grammar:
+    """Sentences with alternatives, and placeholders ``{name}``: free choices, or values that the prompt fixes.
+
+    Attributes:
+        sentences: each a tuple of alternatives.
+        choices: words of each free placeholder; every occurrence is drawn again.
+        joiner: text between sentences.
+    """
+
+    sentences: tuple[tuple[str, ...], ...]
+    choices: Mapping[str, Sequence[str]]
+    joiner: str = " "
+
+    def sample(self, rng: random.Random, bound: Mapping[str, str]) -> str:
+        """A random text; ``bound`` holds the values that the prompt fixes."""
+
+        def fill(match: re.Match[str]) -> str:
+            name = match.group(1)
+            return bound[name] if name in bound else _pick(rng, self.choices[name])
+
+        return self.joiner.join(_PLACEHOLDER.sub(fill, _pick(rng, alternatives)) for alternatives in self.sentences)
+
 
 _FEELINGS = ("happy", "tired", "proud", "brave", "calm")
 _ADJECTIVES = ("little", "old", "clever", "brave", "shy", "happy")
 _TIMES = ("morning", "evening", "summer", "winter", "spring")
 
-_STORY = Grammar(
+_STORY = _Grammar(
     sentences=(
         ("Once upon a time there was a {adjective} {animal} who lived in the {place}.",),
         (
@@ -31,7 +63,7 @@ _STORY = Grammar(
            "friend": ("bear", "fox", "mouse", "horse", "duck"), "place": PLACES},
 )  # fmt: skip
 
-_DESCRIPTION = Grammar(
+_DESCRIPTION = _Grammar(
     sentences=(
         ("The {place} is {size} and {mood} in the {time}.",),
         ("You can see {sight} and {sight} there.", "You can hear {sight} and smell the {smell}."),
@@ -44,7 +76,7 @@ _DESCRIPTION = Grammar(
     },
 )  # fmt: skip
 
-_LETTER = Grammar(
+_LETTER = _Grammar(
     sentences=(
         ("Dear {name},",),
         ("Thank you for the {thing} and the {gift}.", "I hope you are {feeling} and well."),
@@ -57,11 +89,6 @@ _LETTER = Grammar(
     joiner="\n",
 )  # fmt: skip
 
-_STORY_PROMPT = re.compile(r"Write a short story about an? (\w+)(?: in the (\w+))?\.")
-_DESCRIPTION_PROMPT = re.compile(r"Describe the (\w+) in the (\w+) for (\w+)\.")
-_LETTER_PROMPT = re.compile(r"Write a letter to (\w+) about the (\w+)\.")
-_LIST_PROMPT = re.compile(r"List (\d) (\w+) for (\w+)\.")
-
 
 def _story(rng: random.Random) -> tuple[str, str]:
     animal, place = rng.choice(ANIMALS), rng.choice(PLACES)
@@ -71,32 +98,14 @@ def _story(rng: random.Random) -> tuple[str, str]:
     return prompt, _STORY.sample(rng, {"animal": animal, "place": place})
 
 
-def _check_story(prompt: str, answer: str, text: str) -> bool:
-    match = _STORY_PROMPT.fullmatch(prompt)
-    if match is None:
-        return False
-    bound = {"animal": match[1]} | ({"place": match[2]} if match[2] else {})
-    return _STORY.accepts(text, bound)
-
-
 def _description(rng: random.Random) -> tuple[str, str]:
     place, time, name = rng.choice(PLACES), rng.choice(_TIMES), rng.choice(NAMES)
     return f"Describe the {place} in the {time} for {name}.", _DESCRIPTION.sample(rng, {"place": place, "time": time})
 
 
-def _check_description(prompt: str, answer: str, text: str) -> bool:
-    match = _DESCRIPTION_PROMPT.fullmatch(prompt)
-    return match is not None and _DESCRIPTION.accepts(text, {"place": match[1], "time": match[2]})
-
-
 def _letter(rng: random.Random) -> tuple[str, str]:
     name, thing = rng.choice(NAMES), rng.choice((*WORDS[:24], *THINGS))
     return f"Write a letter to {name} about the {thing}.", _LETTER.sample(rng, {"name": name, "thing": thing})
-
-
-def _check_letter(prompt: str, answer: str, text: str) -> bool:
-    match = _LETTER_PROMPT.fullmatch(prompt)
-    return match is not None and _LETTER.accepts(text, {"name": match[1], "thing": match[2]})
 
 
 def _open_list(rng: random.Random) -> tuple[str, str]:
@@ -106,32 +115,15 @@ def _open_list(rng: random.Random) -> tuple[str, str]:
     # In free order a model of this size never learned to avoid items that it had already named.
     pool, at, lines = CATEGORIES[category], 0, []
     for i in range(1, count + 1):
-        item = pick(rng, pool[at : len(pool) - (count - i)])
+        item = _pick(rng, pool[at : len(pool) - (count - i)])
         at = pool.index(item) + 1
         lines.append(f"{i}. {name} {verb} {item}")
     return f"List {count} {category} for {name}.", "\n".join(lines)
 
 
-def _check_list(prompt: str, answer: str, text: str) -> bool:
-    match = _LIST_PROMPT.fullmatch(prompt)
-    if match is None or match[2] not in CATEGORIES:
-        return False
-    verb = "knows" if match[2] in ("cities", "names") else "likes"
-    lines, seen = text.strip().split("\n"), set()
-    for i, line in enumerate(lines, 1):
-        start = f"{i}. {match[3]} {verb} "
-        if not line.startswith(start) or line[len(start) :] not in CATEGORIES[match[2]]:
-            return False
-        seen.add(line[len(start) :])
-    return len(lines) == len(seen) == int(match[1])
-
-
-HIGH = tuple(
-    Family(name=name, regime="high", unique=False, make=make, check=check)
-    for name, make, check in (
-        ("stories", _story, _check_story),
-        ("descriptions", _description, _check_description),
-        ("letters", _letter, _check_letter),
-        ("lists", _open_list, _check_list),
-    )
-)
+HIGH = {
+    "stories": _story,
+    "descriptions": _description,
+    "letters": _letter,
+    "lists": _open_list,
+}

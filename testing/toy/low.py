@@ -5,16 +5,12 @@ from __future__ import annotations
 import random
 import string
 
-from wedlm_core.training.corpus.word_problem import Family, exact
-from wedlm_core.training.corpus.words import WORDS
-
-MAX_COUNT_START = 150
-MAX_COUNT_ITEMS = 28
+from testing.toy.words import WORDS
 
 
 def _counting(rng: random.Random) -> tuple[str, str]:
-    start = rng.randint(1, MAX_COUNT_START)
-    items = rng.randint(2, MAX_COUNT_ITEMS)
+    start = rng.randint(1, 150)
+    items = rng.randint(2, 28)
     numbers = range(start, start + items)
     return f"Count from {start} to {numbers[-1]}.", ", ".join(map(str, numbers))
 
@@ -54,15 +50,12 @@ def _alphabet(rng: random.Random) -> tuple[str, str]:
     return f"List the letters from {letters[start]} to {letters[end]}.", ", ".join(letters[start : end + 1])
 
 
-LOW = tuple(
-    Family(name=name, regime="low", unique=True, make=make, check=exact)
-    for name, make in (
-        ("counting", _counting),
-        ("countdown", _countdown),
-        ("copying", _copying),
-        ("repeating", _repeating),
-        ("pattern", _pattern),
-        ("bullets", _bullets),
-        ("alphabet", _alphabet),
-    )
-)
+LOW = {
+    "counting": _counting,
+    "countdown": _countdown,
+    "copying": _copying,
+    "repeating": _repeating,
+    "pattern": _pattern,
+    "bullets": _bullets,
+    "alphabet": _alphabet,
+}

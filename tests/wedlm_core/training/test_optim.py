@@ -2,7 +2,7 @@
 
 import torch
 
-from wedlm_core.training.muon import Muon, orthogonalise
+from wedlm_core.training.optim import Muon, orthogonalise
 
 
 def test_singular_values_come_close_to_one():

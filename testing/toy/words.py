@@ -1,4 +1,4 @@
-"""Word lists of the procedural corpus. They are small, because a vocabulary of about 1,000 tokens must hold them."""
+"""Word lists of the toy problems. They are small, because a vocabulary of about 1,000 tokens must hold them."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.model.decoder import Decoder
-from wedlm_core.training.batches import Batch, fill, pack
+from wedlm_core.training.batches import Batch, pack
 from wedlm_core.training.examples import Example
-from wedlm_core.training.masking import LossWeights, MaskingConfig, dual_stream, plan_blocks
-from wedlm_core.training.stream_attention import MaskedAttend, dual_stream_mask
+from wedlm_core.training.loss import MaskedAttend, dual_stream_mask
+from wedlm_core.training.masking import Block, LossWeights, MaskingConfig, StreamRows, dual_stream, plan_blocks
 
 EOS, MASK, PAD = 1, 2, 0
 CONFIG = ModelConfig(
@@ -24,16 +24,19 @@ CONFIG = ModelConfig(
 def random_batch(seed: int, rows: int = 2, length: int = 40) -> Batch:
     rng = random.Random(seed)
 
-    def documents():
-        while True:
+    lines: list[list[StreamRows]] = [[] for _ in range(rows)]
+    for line in lines:
+        left = length
+        while left > 0:
             prompt = tuple(rng.randrange(3, 64) for _ in range(rng.randint(1, 5)))
             answer = (*(rng.randrange(3, 64) for _ in range(rng.randint(1, 9))), EOS)
             masking = MaskingConfig(block_sizes=(rng.choice((1, 3, 8)),), full_share=rng.random())
             blocks = plan_blocks(rng, len(prompt), len(answer) + rng.randint(0, 3), masking)
             example = Example(prompt=prompt, answer=answer)
-            yield dual_stream(example, blocks, eos=EOS, mask=MASK, weights=LossWeights())
-
-    return pack(fill(documents(), rows, length), length, PAD)
+            document = dual_stream(example, blocks, eos=EOS, mask=MASK, weights=LossWeights())
+            left -= len(document.ids)
+            line += [document] if left >= 0 else []
+    return pack(lines, length, PAD)
 
 
 def oracle_mask(document_T: Tensor, position_T: Tensor, limit_T: Tensor, block_T: Tensor) -> Tensor:
@@ -77,8 +80,8 @@ def eager_attention(mask):
 
 def test_attention_and_its_gradients_equal_plain_softmax_under_the_oracle():
     batch = random_batch(7)
+    torch.manual_seed(0)
     model = Decoder(CONFIG)
-    model.init_weights(torch.Generator().manual_seed(0))
     fast = dual_stream_mask(batch.document, batch.positions, batch.limit, batch.block)
     slow = torch.stack([
         oracle_mask(batch.document[b], batch.positions[b], batch.limit[b], batch.block[b]) for b in range(2)
@@ -94,8 +97,8 @@ def test_attention_and_its_gradients_equal_plain_softmax_under_the_oracle():
 
 def test_a_document_is_computed_alike_alone_and_packed():
     batch = random_batch(3, rows=1, length=60)
+    torch.manual_seed(1)
     model = Decoder(CONFIG)
-    model.init_weights(torch.Generator().manual_seed(1))
 
     def run(keep):
         sub = {name: tensor[:, keep] for name, tensor in vars(batch).items()}
@@ -112,13 +115,11 @@ def test_a_document_is_computed_alike_alone_and_packed():
 def test_a_clean_prefix_inside_a_block_is_computed_as_in_the_memory_stream():
     """Decoding can keep the KV of committed window rows because of this property."""
     example = Example(prompt=(5, 6, 7), answer=(8, 9, 10, 11, 12, EOS))
-    from wedlm_core.training.masking import Block
-
     blocks = [Block(start=4, observed=(True, True, True, False, False))]
     rows = dual_stream(example, blocks, eos=EOS, mask=MASK, weights=LossWeights())
     batch = pack([[rows]], len(rows.ids), PAD)
+    torch.manual_seed(2)
     model = Decoder(CONFIG)
-    model.init_weights(torch.Generator().manual_seed(2))
     mask = dual_stream_mask(batch.document, batch.positions, batch.limit, batch.block)
     hidden = model(batch.ids, batch.positions, MaskedAttend(mask))[0]
     memory = len(example.prompt) + len(example.answer)

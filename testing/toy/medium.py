@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 
-from wedlm_core.training.corpus.word_problem import Family, exact
-from wedlm_core.training.corpus.words import CITIES, ITEMS, NAMES, WORDS
+from testing.toy.words import CITIES, ITEMS, NAMES, WORDS
 
 _SHE = frozenset({"Anna", "Clara", "Emma", "Grace", "Ida", "Kate", "Mia", "Olga", "Rosa", "Vera"})
 
 
-def add_steps(a: int, b: int) -> list[str]:
+def _add_steps(a: int, b: int) -> list[str]:
     """Lines of a worked sum of two two-digit numbers: tens, ones, total."""
     tens, ones = a // 10 * 10 + b // 10 * 10, a % 10 + b % 10
     return [
@@ -20,7 +19,7 @@ def add_steps(a: int, b: int) -> list[str]:
     ]
 
 
-def subtract_steps(a: int, b: int) -> list[str]:
+def _subtract_steps(a: int, b: int) -> list[str]:
     """Lines of a worked difference: subtract the tens of ``b``, then its ones."""
     lines, left = [], a
     for part in (b // 10 * 10, b % 10):
@@ -36,18 +35,18 @@ def _answer(lines: list[str], value: int) -> str:
 
 def _addition(rng: random.Random) -> tuple[str, str]:
     a, b = rng.randint(10, 99), rng.randint(10, 99)
-    return f"What is {a} + {b}?", _answer(add_steps(a, b), a + b)
+    return f"What is {a} + {b}?", _answer(_add_steps(a, b), a + b)
 
 
 def _subtraction(rng: random.Random) -> tuple[str, str]:
     a, b = sorted(rng.sample(range(11, 100), 2), reverse=True)
-    return f"What is {a} - {b}?", _answer(subtract_steps(a, b), a - b)
+    return f"What is {a} - {b}?", _answer(_subtract_steps(a, b), a - b)
 
 
 def _equations(rng: random.Random) -> tuple[str, str]:
     a, x, b = rng.randint(2, 9), rng.randint(1, 12), rng.randint(1, 30)
     product = a * x
-    lines = [*subtract_steps(product + b, b), f"{a}x = {product}", f"x = {product} / {a}", f"x = {x}"]
+    lines = [*_subtract_steps(product + b, b), f"{a}x = {product}", f"x = {product} / {a}", f"x = {x}"]
     return f"Solve {a}x + {b} = {product + b}.", _answer(lines, x)
 
 
@@ -57,10 +56,10 @@ def _word_problems(rng: random.Random) -> tuple[str, str]:
     if rng.random() < 0.5:
         a, b = rng.randint(10, 89), rng.randint(10, 89)
         prompt = f"{name} has {a} {item}. {pronoun} buys {b} more. How many {item} does {pronoun.lower()} have?"
-        return prompt, _answer([f"{a} + {b}", *add_steps(a, b)], a + b)
+        return prompt, _answer([f"{a} + {b}", *_add_steps(a, b)], a + b)
     a, b = sorted(rng.sample(range(11, 100), 2), reverse=True)
     prompt = f"{name} has {a} {item}. {pronoun} sells {b}. How many {item} are left?"
-    return prompt, _answer([f"{a} - {b}", *subtract_steps(a, b)], a - b)
+    return prompt, _answer([f"{a} - {b}", *_subtract_steps(a, b)], a - b)
 
 
 def _sorting(rng: random.Random) -> tuple[str, str]:
@@ -88,16 +87,13 @@ def _tally(rng: random.Random) -> tuple[str, str]:
     return f"How many words: {' '.join(words)}?", _answer(lines, len(words))
 
 
-MEDIUM = tuple(
-    Family(name=name, regime="medium", unique=True, make=make, check=exact)
-    for name, make in (
-        ("addition", _addition),
-        ("subtraction", _subtraction),
-        ("equations", _equations),
-        ("word_problems", _word_problems),
-        ("sorting", _sorting),
-        ("extraction", _extraction),
-        ("reversing", _reversing),
-        ("tally", _tally),
-    )
-)
+MEDIUM = {
+    "addition": _addition,
+    "subtraction": _subtraction,
+    "equations": _equations,
+    "word_problems": _word_problems,
+    "sorting": _sorting,
+    "extraction": _extraction,
+    "reversing": _reversing,
+    "tally": _tally,
+}
