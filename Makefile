@@ -26,10 +26,10 @@ $(STAMP): $(RUNNING)
 demo: $(RUNNING)
 	$(BIN)/python -m jobs.demo --output out/demo
 
-# Three processes on two cores: many of these tests wait for processes they killed. A file stays in one of them, for
+# Four processes on two cores: many of these tests wait for processes they killed. A file stays in one of them, for
 # its fixtures.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 # Style, types and import directions.
 check: $(STAMP)

@@ -26,7 +26,7 @@ COMING_FROM = DOCS / "concepts" / "coming-from.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted(DOCS.rglob("*.md"))
 SLOW: Mapping[str, str] = {
-    "quickstart.md": "two jobs, a preview and an engine: 36 s; test_installed.py runs the README, which has the same",
+    "quickstart.md": "two jobs, a preview and an engine: 36 s; test_installed.py runs the README, which has it",
     "tutorials/distil.md": "two jobs, one after the other: about 15 s",
     "tutorials/label.md": "three jobs and a chain: about 30 s",
     "tutorials/converse.md": "a job: about 10 s",
