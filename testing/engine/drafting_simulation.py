@@ -9,14 +9,12 @@ its estimates are the engine's own code; they are not told the acceptance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.drafting import Drafting
 from wedlm_core.engine.drafting.report import StepReport
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
@@ -42,12 +40,7 @@ class Scenario:
     Attributes:
         tokens: outputs of a sequence; then another takes its place.
         prompt: rows of prefill of each new sequence, in the forward after the end of the last one.
-        later: acceptance of sequences that begin in every other ``period`` of forwards: the job changes; () is never.
         host_seconds: of a step besides its forward, without drafts and with some.
-        hidden: seconds of a step beyond the forward's, as a share; only whole steps show them.
-        noise: relative spread of the seconds of a step.
-        later_cost: seconds of forwards in every other ``period`` of forwards: the machine changes; None: it does not.
-        disturbed: share of the steps that take 50 times as long.
         overlap: whether forwards are padded to the rows that they have at most, as a host knows these that overlaps.
     """
 
@@ -57,13 +50,7 @@ class Scenario:
     stale: float = 1.0
     tokens: int = TOKENS
     prompt: int = 0
-    later: tuple[float, ...] = ()
-    period: int = 300
     host_seconds: tuple[float, float] = (0.0, 0.0)
-    hidden: tuple[float, float] = (0.0, 0.0)
-    noise: float = 0.0
-    later_cost: StepCost | None = None
-    disturbed: float = 0.0
     overlap: bool = False
 
 
@@ -77,7 +64,6 @@ class Step:
     forward_rows: int
     forward_seconds: float
     host_seconds: float
-    hidden_seconds: float
 
 
 class Policy(Protocol):
@@ -124,17 +110,15 @@ class FixedWindow:
 class Planned:
     """The engine's drafting, which sees outcomes and the seconds of forwards, and believes ``cost`` at first."""
 
-    def __init__(
-        self, cost: StepCost, constants: DraftingConstants = CONSTANTS, *, overlap: bool = False
-    ) -> None:  # fmt: skip
-        self._cost, self._constants, self._overlap = cost, constants, overlap
+    def __init__(self, cost: StepCost, *, overlap: bool = False) -> None:
+        self._cost, self._overlap = cost, overlap
 
     def start(self, slots: SlotTable) -> None:
         """All slots are its own."""
         self._slots = slots
         self._every = np.arange(len(slots.masks))
         self.drafting = Drafting(
-            slots, WIDEST, 1 << 30, lambda: self._cost, overlap=self._overlap, constants=self._constants
+            slots, WIDEST, 1 << 30, lambda: self._cost, overlap=self._overlap
         )  # fmt: skip
         slots.adaptive[:], slots.widest[:] = True, WIDEST
         self.admit(self._every)
@@ -160,19 +144,10 @@ class Planned:
                 prefill_rows=step.prefill_rows,
                 forward_rows=step.forward_rows,
                 kv_tokens=int(self._slots.cached.sum()),
-                seconds=step.host_seconds + step.hidden_seconds + step.forward_seconds,
+                seconds=step.host_seconds + step.forward_seconds,
                 forward_seconds=step.forward_seconds,
             )
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """Tokens per second, tokens per forward of a sequence, rows per token."""
-
-    rate: float
-    tokens_per_forward: float
-    rows_per_token: float
 
 
 class _Machine:
@@ -188,14 +163,13 @@ class _Machine:
         # Sequences are met half way, not all at their first token at once.
         self.slots.generated[:] = self._random.integers(0, scenario.tokens, count)
         self._candidates, self._valid = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.bool_)
-        self._forwards, self._prefill = 0, 0
+        self._prefill = 0
         self._bound = np.ones(count, dtype=np.int64)
         policy.start(self.slots)
 
-    def forward(self) -> tuple[float, int, int]:
-        """Seconds, rows and tokens of one step of all sequences."""
+    def forward(self) -> tuple[float, int]:
+        """Seconds and tokens of one step of all sequences."""
         slots, count, scenario = self.slots, len(self._acceptance), self._scenario
-        self._forwards += 1
         slots.cached[:] = scenario.context + slots.generated
         self._policy.plan()
         left = slots.limit - slots.generated
@@ -205,14 +179,8 @@ class _Machine:
         slots.rows[:] = 1 + drafts + masks
         rows, prefill = int(slots.rows.sum()), self._prefill
         padded = self._padded(masks, left) if scenario.overlap else rows
-        factor = float(np.exp(self._random.normal(0.0, scenario.noise))) if scenario.noise else 1.0
-        host = factor * scenario.host_seconds[int(rows > count)]
-        if scenario.disturbed and self._random.random() < scenario.disturbed:
-            factor *= 50
-        turned = self._forwards // scenario.period % 2
-        cost = scenario.later_cost if turned and scenario.later_cost is not None else self._cost
-        seconds = factor * float(cost(np.array([padded + prefill]), float(slots.cached.sum()), count)[0])
-        hidden = seconds * scenario.hidden[int(rows > count)]
+        host = scenario.host_seconds[int(rows > count)]
+        seconds = float(self._cost(np.array([padded + prefill]), float(slots.cached.sum()), count)[0])
         agreed = np.minimum(self._run_of_hits(np.where(self._valid, 1.0, scenario.stale)), drafts)
         commits = agreed + 1
         self._candidates = np.maximum(drafts + masks - commits, 0)
@@ -225,10 +193,10 @@ class _Machine:
         ended = slots.generated >= slots.limit
         self._policy.observe(
             Step(outcome=outcome, ended=ended, prefill_rows=prefill, forward_rows=padded + prefill,
-                 forward_seconds=seconds, host_seconds=host, hidden_seconds=hidden)
+                 forward_seconds=seconds, host_seconds=host)
         )  # fmt: skip
         self._replace(np.flatnonzero(ended))
-        return host + hidden + seconds, rows, int(emitted.sum())
+        return host + seconds, int(emitted.sum())
 
     def _padded(self, masks: IntArray, left: IntArray) -> int:
         """Rows at most, as :meth:`wedlm_core.decoding.strategies.verified.VerifiedDecoding.next_rows` bounds them."""
@@ -244,8 +212,7 @@ class _Machine:
         scenario = self._scenario
         self._prefill = scenario.prompt * len(taken)
         if len(taken):
-            turned = scenario.later and self._forwards // scenario.period % 2
-            kinds = np.array(scenario.later if turned else scenario.acceptance)
+            kinds = np.array(scenario.acceptance)
             self._acceptance[taken] = kinds[taken % len(kinds)]
             self.slots.generated[taken], self._candidates[taken], self._valid[taken] = 0, 0, True
             self._bound[taken] = 1
@@ -266,28 +233,10 @@ def outcome_of(
 
 def simulate(
     scenario: Scenario, policy: Policy, *, forwards: int, warm_up: int, cost: StepCost = H200, seed: int | None = None
-) -> Result:
-    """Figures over ``forwards`` forwards after ``warm_up`` others; the seed is the batch size by default."""
+) -> float:
+    """Tokens per second over ``forwards`` forwards after ``warm_up`` others; the seed is the batch size by default."""
     machine = _Machine(scenario, policy, cost, scenario.batch if seed is None else seed)
     for _ in range(warm_up):
         machine.forward()
-    seconds, rows, tokens = (sum(part) for part in zip(*(machine.forward() for _ in range(forwards)), strict=True))
-    return Result(
-        rate=tokens / seconds,
-        tokens_per_forward=tokens / forwards / scenario.batch,
-        rows_per_token=rows / tokens,
-    )
-
-
-def tokens_after(
-    scenario: Scenario, policy: Policy, marks: Sequence[float], *, cost: StepCost = H200, seed: int = 0
-) -> list[int]:
-    """Tokens that a job has after each of ``marks`` seconds, ascending, from its first step on."""
-    machine, found = _Machine(scenario, policy, cost, seed), list[int]()
-    seconds, tokens = 0.0, 0
-    for mark in marks:
-        while seconds < mark:
-            step, _, more = machine.forward()
-            seconds, tokens = seconds + step, tokens + more
-        found.append(tokens)
-    return found
+    seconds, tokens = (sum(part) for part in zip(*(machine.forward() for _ in range(forwards)), strict=True))
+    return tokens / seconds

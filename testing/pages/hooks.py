@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # mkdocs loads this file by its path
 
-from testing.pages.nav import completed  # noqa: E402
 from testing.pages.notebook import notebook_page  # noqa: E402
 from testing.pages.places import RESULTS, outer_files, relink  # noqa: E402
 from testing.pages.reference import reference_pages  # noqa: E402
@@ -24,12 +23,6 @@ _DRAWING = "[![The packages and who imports whom](../images/architecture.svg)](.
 
 _BOOSTS = {"concepts/faq": 2, "design/": 0.5, "CONTRIBUTING": 0.5, "CHANGELOG": 0.5}
 """Begins of pages -> weight in the search: contracts are for engineers, questions for users."""
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Give every page a place in the navigation."""
-    config.nav = completed(config.nav or [], ROOT / "docs")
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -19,8 +19,7 @@ from jobs.config_options import add_config_options
 from jobs.etl import main, make_config
 from pipeline import RunConfig
 from testing.infra import INFRA, SCHEMAS, clusters_in, job_commands, load, render, schema_of
-from testing.repository import ROOT
-from testing.torch_pair import pins
+from testing.repository import ROOT, pins
 from wedlm_base.version import VERSION
 
 KUBERAY = INFRA / "kuberay"
@@ -31,7 +30,7 @@ RENDERED = [(folder.name, made) for folder in OVERLAYS for made in render(folder
 RAY_OBJECTS = [pytest.param(made, id=f"{name}-{made['kind']}") for name, made in RENDERED if "Ray" in made["kind"]]
 CLUSTERS = [pytest.param(c, id=f"{name}-{made['kind']}") for name, made in RENDERED for c in clusters_in(made)]
 CONTAINERFILE = (INFRA / "Containerfile").read_text(encoding="utf-8")
-PINNED = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+PINNED = pins()
 needs_schemas = pytest.mark.skipif(not SCHEMAS.is_dir(), reason="the operator's schemas are not beside this repository")
 
 

@@ -15,7 +15,6 @@ import pytest
 pytest.importorskip("mkdocs", reason='the site needs the extra "docs"')
 
 from testing.pages.architecture import FILE, draw, read_diagram
-from testing.pages.nav import named, pages_in
 from testing.pages.reference import homes
 from testing.repository import ROOT
 
@@ -99,20 +98,6 @@ def leads_somewhere(link: str, path: Path, known: dict[Path, Page]) -> bool:
     if target not in known:
         return target.is_file() and not parts.fragment
     return not parts.fragment or unquote(parts.fragment) in known[target].anchors | {"__top"}
-
-
-def test_every_page_of_docs_is_in_the_navigation_once_and_on_the_site(site: Path) -> None:
-    from mkdocs.config import load_config
-
-    written = list(named(load_config(str(ROOT / "mkdocs.yml")).nav or []))
-    assert len(set(written)) == len(written)
-    inside = {page for page in written if not page.startswith(("reference/", "benchmarks/", "infra/", "wedlm_core/"))}
-    outside = {"index.md", "CONTRIBUTING.md", "CHANGELOG.md"}
-    assert inside - outside <= set(pages_in(ROOT / "docs")), "the navigation names a page that is not there"
-    home = Page((site / "index.html").read_text(encoding="utf-8"))
-    listed = {link.partition("#")[0] for link in home.links}
-    missing = [page for page in pages_in(ROOT / "docs") if page.replace(".md", ".html") not in listed]
-    assert not missing
 
 
 def test_the_search_finds_the_answers_of_benchmarks_and_not_their_tables(site: Path) -> None:

@@ -1,7 +1,7 @@
 """Passes over the slot table: the needs of running sequences before a forward, and the accounts of its outcome.
 
-Integers, copies and sums of exact multiples, so results equal those of arrays bit for bit: :func:`cut` and :func:`keep`
-those of ``testing/engine/accounting_oracle.py``. A step of a small model is as short as a few array operations take.
+Integers, copies and sums of exact multiples, so results do not depend on the order of forwards. A step of a small
+model is as short as a few array operations take.
 """
 
 from __future__ import annotations

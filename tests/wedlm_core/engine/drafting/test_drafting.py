@@ -20,7 +20,7 @@ def test_planned_windows_reach_97_percent_of_none_and_93_percent_of_the_best_fix
 ) -> None:
     scenario = Scenario(batch=batch, context=1024, acceptance=acceptance, stale=0.7)
     plain, planned, *fixed = (
-        simulate(scenario, policy, forwards=2400 if batch == 1 else 400, warm_up=150).rate
+        simulate(scenario, policy, forwards=2400 if batch == 1 else 400, warm_up=150)
         for policy in (FixedWindow(0), Planned(H200), *map(FixedWindow, WINDOWS))
     )
     assert planned >= 0.97 * plain
@@ -30,7 +30,7 @@ def test_planned_windows_reach_97_percent_of_none_and_93_percent_of_the_best_fix
 def test_a_fixed_window_is_slower_than_none_at_large_batch() -> None:
     """Else the two claims above were empty."""
     scenario = Scenario(batch=128, context=1024, acceptance=(0.5,))
-    none, wide = (simulate(scenario, FixedWindow(w), forwards=100, warm_up=50).rate for w in (0, 16))
+    none, wide = (simulate(scenario, FixedWindow(w), forwards=100, warm_up=50) for w in (0, 16))
     assert wide < 0.5 * none
 
 
@@ -54,7 +54,7 @@ def test_drafting_that_knows_of_padding_and_jumps_gains_by_it(
     powers = [place for place, rows in enumerate(JUMPS.rows) if not rows & (rows - 1)]
     line = replace(JUMPS, rows=tuple(JUMPS.rows[i] for i in powers), seconds=tuple(JUMPS.seconds[i] for i in powers))
     plain, before, knowing = (
-        simulate(scenario, policy, forwards=600, warm_up=150, cost=JUMPS).rate
+        simulate(scenario, policy, forwards=600, warm_up=150, cost=JUMPS)
         for policy in (FixedWindow(0), Planned(line), Planned(JUMPS, overlap=True))
     )
     assert knowing >= 0.98 * plain
@@ -66,10 +66,10 @@ def test_windows_of_eight_sequences_stop_before_a_jump_of_the_cost(acceptance: f
     """Seven masks make 120 rows; nine make 152, beyond the jump at 136, and a tenth slower or more."""
     scenario = Scenario(batch=8, context=1024, acceptance=(acceptance,))
     rates = {
-        window: simulate(scenario, FixedWindow(window), forwards=400, warm_up=100, cost=JUMPS).rate
+        window: simulate(scenario, FixedWindow(window), forwards=400, warm_up=100, cost=JUMPS)
         for window in (3, 5, 7, 9)
     }
-    planned = simulate(scenario, Planned(JUMPS), forwards=1200, warm_up=300, cost=JUMPS).rate
+    planned = simulate(scenario, Planned(JUMPS), forwards=1200, warm_up=300, cost=JUMPS)
     assert planned >= 0.97 * max(rates.values())
     assert rates[9] <= 0.9 * rates[7]
 
@@ -95,7 +95,7 @@ def test_windows_that_do_not_pay_are_given_up_where_the_cost_of_few_rows_or_of_t
     """Sizes that no forward has are not corrected by themselves, and a step with drafts takes more of the host."""
     scenario = Scenario(batch=batch, context=64, acceptance=(acceptance,), stale=0.8, host_seconds=(0.3e-3, 0.46e-3))
     plain, planned = (
-        simulate(scenario, policy, forwards=2000, warm_up=50, cost=ROWS_COST).rate
+        simulate(scenario, policy, forwards=2000, warm_up=50, cost=ROWS_COST)
         for policy in (FixedWindow(0), Planned(believed))
     )
     assert planned >= 0.96 * plain
@@ -107,7 +107,7 @@ def test_a_table_by_which_rows_are_too_dear_loses_nothing_against_no_masks(seed:
     believed = StepCost(rows=(1, 8, 16, 32, 64, 1024), seconds=(0.4e-3, 0.45e-3, 1.2e-3, 2.4e-3, 4.8e-3, 70e-3))
     scenario = Scenario(batch=8, context=64, acceptance=(0.95,), stale=0.8, host_seconds=(0.3e-3, 0.46e-3))
     plain, planned = (
-        simulate(scenario, policy, forwards=2000, warm_up=50, cost=ROWS_COST, seed=seed).rate
+        simulate(scenario, policy, forwards=2000, warm_up=50, cost=ROWS_COST, seed=seed)
         for policy in (FixedWindow(0), Planned(believed))
     )
     assert planned >= 0.95 * plain
@@ -122,7 +122,6 @@ def test_who_comes_next_has_masks_where_the_next_rows_are_dearer(host: float) ->
     scenario = Scenario(batch=1, context=64, acceptance=(1.0,), stale=0.9, tokens=40, prompt=20,
                         host_seconds=(host, 2 * host))  # fmt: skip
     fixed, planned = (
-        simulate(scenario, policy, forwards=600, warm_up=60, cost=cost).rate
-        for policy in (FixedWindow(24), Planned(cost))
+        simulate(scenario, policy, forwards=600, warm_up=60, cost=cost) for policy in (FixedWindow(24), Planned(cost))
     )
     assert planned >= fixed

@@ -25,7 +25,7 @@ from wedlm_core.types import SamplingParams, StructuredOutputs
 def test_the_counted_gain_is_the_simulated_one(batch: int, acceptance: float, prompt: int) -> None:
     scenario = Scenario(batch=batch, context=512, acceptance=(acceptance,), stale=0.8, prompt=prompt)
     plain, planned = FixedWindow(0), Planned(H200)
-    rates = [simulate(scenario, policy, forwards=1500, warm_up=0).rate for policy in (plain, planned)]
+    rates = [simulate(scenario, policy, forwards=1500, warm_up=0) for policy in (plain, planned)]
     drafting = planned.drafting
     found = gain_of(drafting.autoregressive_seconds, drafting.decode_seconds)
     assert found == pytest.approx(rates[1] / rates[0], rel=0.04)
