@@ -238,10 +238,6 @@ class ActorPool:
         """A reference to the result of :meth:`GenerateActor.watch`, of the actor's next process if this one dies."""
         return self.actors[actor].watch.options(concurrency_group="watch").remote(known)
 
-    def engine_load(self, actor: int) -> Any:
-        """A reference to the result of :meth:`GenerateActor.engine_load`."""
-        return self.actors[actor].engine_load.options(concurrency_group="control", max_task_retries=0).remote()
-
     def run(self, given: Assignment, unit: PreparedUnit) -> Any:
         """A reference to the result of :meth:`GenerateActor.run`."""
         method = self.actors[given.actor].run.options(concurrency_group="units")

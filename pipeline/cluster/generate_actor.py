@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from pipeline import layout, stages
+from pipeline.cluster.bisection_actor import RemoteBisection
 from pipeline.cluster.metrics import engine_load
 from pipeline.cluster.metrics_reporter import report_actor
 from pipeline.cluster.node_watch import own_node
@@ -30,7 +31,6 @@ from pipeline.worker.forks import Forks
 from pipeline.worker.lengths import Sums
 from pipeline.worker.load_engine import EngineLoader, keep_what_is_there, load_for_any_row
 from pipeline.worker.notice import SIGTERM, Notice
-from pipeline.worker.row_isolation import BisectionLike
 from pipeline.worker.row_traces import trace_rows
 from pipeline.worker.unit_worker import UnitWorker
 
@@ -53,20 +53,12 @@ class Answer(NamedTuple):
     Attributes:
         record: the commit record of the staged unit, as JSON.
         lengths: of rows that finished since the actor's last answer.
-        load: see :meth:`GenerateActor.engine_load`; with each unit, as a short job ends before it is asked for.
+        load: how full the engine is, and its counters; None if it reports none.
     """
 
     record: str
     lengths: Sums
     load: Mapping[str, Any] | None
-
-
-class Recorder(BisectionLike, Protocol):
-    """The crash bisection, which also keeps how far the start of each process is."""
-
-    def reach(self, worker: str, stage: str) -> None:
-        """A worker's process begins a stage of its start."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +98,7 @@ class GenerateActor:
         import ray
 
         scheduled = max(0.0, time.time() - asked)
-        bisection: Recorder
+        bisection: RemoteBisection
         reference, bisection = ray.cloudpickle.loads(shared)
         job = _job_of(ray.get(reference), pool)
         load = partial(load_for_any_row, load, pool) if pool else load
@@ -140,10 +132,6 @@ class GenerateActor:
         taken = {**self._taken, **stages.taken()}
         return Sign(process=self._process, node=own_node(), taken=taken, notice=notice)
 
-    def engine_load(self) -> dict[str, Any] | None:
-        """How full the engine is, and its counters; None if it does not say. Costs some microseconds."""
-        return engine_load(self._engine.snapshot(), self._process)
-
     def run(self, label: str, execution: int, block: pa.Table) -> Answer | None:
         """Run a unit.
 
@@ -161,7 +149,8 @@ class GenerateActor:
         try:
             with masked_errors():
                 record = self._workers[unit.stage].run(unit, unpack(block), execution)
-                return Answer(record.to_json(), self._engine.lengths.take_news(), self.engine_load())
+                load = engine_load(self._engine.snapshot(), self._process)
+                return Answer(record.to_json(), self._engine.lengths.take_news(), load)
         except DroppedError:
             return None
 

@@ -16,9 +16,8 @@ Every metric has the labels of :data:`LABELS`: none is kept by row.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -159,42 +158,22 @@ METRICS: tuple[Metric, ...] = (
 """Every metric, in the order of the dashboard and of the documentation."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class ActorSource:
-    """Values of ``actor.*`` in the table of metrics, of one actor's process.
+    """Values of ``actor.*`` in the table of metrics at one moment, of one actor's process.
 
     Attributes:
         starts: 1.
         deaths: 1 if this process replaces one that died, else 0.
-
-    Args:
-        gpus: that the actor reserves.
-        cpus: that the actor reserves.
-        restarted: whether this process replaces one that died.
-        age: seconds since this process began.
-        queue_depth: requests that do not run yet.
+        queue_depth: requests of the actor's units that do not run yet.
+        accelerator_seconds, cpu_seconds: age of this process times the GPUs and the CPUs that the actor reserves.
     """
 
-    def __init__(self, *, gpus: float, cpus: float, restarted: bool, age: float,
-                 queue_depth: Callable[[], int]) -> None:  # fmt: skip
-        self.starts, self.deaths = 1, int(restarted)
-        self._gpus, self._cpus = gpus, cpus
-        self._began = time.monotonic() - age
-        self._queue_depth = queue_depth
-
-    @property
-    def queue_depth(self) -> int:
-        """Requests of the actor's units that do not run yet."""
-        return self._queue_depth()
-
-    @property
-    def accelerator_seconds(self) -> float:
-        """Seconds of this process times its GPUs."""
-        return self._gpus * (time.monotonic() - self._began)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """Seconds of this process times its CPUs."""
-        return self._cpus * (time.monotonic() - self._began)
+    starts: int = 1
+    deaths: int
+    queue_depth: int
+    accelerator_seconds: float
+    cpu_seconds: float
 
 
 def engine_load(snapshot: Any, process: str) -> dict[str, Any] | None:

@@ -176,20 +176,19 @@ def report_actor(config: RunConfig, engine: EngineThread, pool: str, *, restarte
         return None
     import ray
 
-    age, reserved = seconds_since_start(), ray.get_runtime_context().get_assigned_resources()
-    actor = ActorSource(
-        gpus=float(reserved.get("GPU", 0)),
-        cpus=float(reserved.get("CPU", 0)),
-        restarted=restarted,
-        age=age,
-        queue_depth=lambda: engine.queue_depth,
-    )
+    reserved = ray.get_runtime_context().get_assigned_resources()
 
     def read() -> Mapping[str, Any]:
-        snapshot = engine.snapshot()
+        age, snapshot = seconds_since_start(), engine.snapshot()
+        actor = ActorSource(
+            deaths=int(restarted),
+            queue_depth=engine.queue_depth,
+            accelerator_seconds=age * float(reserved.get("GPU", 0)),
+            cpu_seconds=age * float(reserved.get("CPU", 0)),
+        )
         return {"actor": actor} if snapshot is None else {"actor": actor, "engine": snapshot}
 
-    reporter.observe("actor_start_seconds", age)
+    reporter.observe("actor_start_seconds", seconds_since_start())
     reporter.start(read)
     return reporter
 

@@ -108,12 +108,11 @@ def record(tokens: int, failures: dict[str, int]) -> CommitRecord:
 def test_an_actor_reports_its_start_its_predecessors_death_and_its_seconds(
     reporter: Reporter, recorder: Recorder
 ) -> None:
-    actor = ActorSource(gpus=0.5, cpus=2, restarted=True, age=100.0, queue_depth=lambda: 7)
+    actor = ActorSource(deaths=1, queue_depth=7, accelerator_seconds=50.0, cpu_seconds=200.0)
     reporter.sample({"actor": actor}, 5.0)
     reporter.sample({"actor": actor}, 5.0)
     assert (recorder["actor_starts"], recorder["actor_deaths"], recorder["queue_depth"]) == (1, 1, 7)
-    assert recorder["accelerator_seconds"] == pytest.approx(50, abs=5)
-    assert recorder["cpu_seconds"] == pytest.approx(200, abs=20)
+    assert (recorder["accelerator_seconds"], recorder["cpu_seconds"]) == (50.0, 200.0)
     reporter.observe("actor_start_seconds", 12.5)
     assert recorder["actor_start_seconds"] == [12.5]
 

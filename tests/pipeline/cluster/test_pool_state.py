@@ -1,4 +1,4 @@
-"""A pool's state for observers: whom they ask, how often, and how they read the answers."""
+"""A pool's state for observers: the stages of starting actors, and the sums of the loads that units report."""
 
 from __future__ import annotations
 
@@ -40,20 +40,11 @@ class Members:
 class Pool:
     """A pool and a bisection whose answers the test gives."""
 
-    def __init__(self, clock: Callable[[], float], *, at_once: Any = None) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.metrics, self.most, self.bisection = DriverSource(), 4, self
         self.actors: dict[int, Any] = {0: None, 1: None}
-        self.asked: list[tuple[int, Reference]] = []
         self.stages: list[Reference] = []
-        self.at_once = at_once
         self.state = PoolState(self, clock)
-
-    def engine_load(self, actor: int) -> Reference:
-        reference = Reference()
-        if self.at_once is not None:
-            reference.future().set_result(self.at_once)
-        self.asked.append((actor, reference))
-        return reference
 
     def reached(self) -> Reference:
         self.stages.append(Reference())
@@ -112,35 +103,6 @@ def test_before_an_actor_is_ready_the_stage_is_the_latest_that_one_has_reached()
     assert pool.state.read().phase is Stage.COMPILING, "an answer that fails changes nothing"
 
 
-def test_an_actor_is_asked_again_only_after_its_answer_and_a_pause() -> None:
-    clock = Clock()
-    pool = Pool(clock)
-    pool.metrics.members = members = Members()
-    members.ready_actors = (7,)
-    for _ in range(20):
-        clock.now += 0.25
-        pool.state.read()
-    assert len(pool.asked) == 1, "the answer is awaited"
-    pool.asked[0][1].future().set_result(answer("a", 10))
-    for _ in range(20):
-        clock.now += 0.25
-        load = pool.state.read().load
-    assert load is not None
-    assert load.counters["tokens"] == 10
-    assert len(pool.asked) == 2
-
-
-def test_thousands_of_actors_are_asked_a_bounded_number_of_times() -> None:
-    clock = Clock()
-    pool = Pool(clock, at_once=answer("a", 1))
-    pool.metrics.members = members = Members()
-    members.ready_actors = tuple(range(1000))
-    for _ in range(160):  # 40 seconds
-        clock.now += 0.25
-        pool.state.read()
-    assert len(pool.asked) <= 1000 * (1 + 40 * 50 / 1000)
-
-
 def test_nobody_is_asked_after_the_end() -> None:
     clock = Clock()
     pool = Pool(clock)
@@ -148,13 +110,21 @@ def test_nobody_is_asked_after_the_end() -> None:
     members.ready_actors = (1,)
     pool.state.close()
     state = pool.state.read()
-    assert (pool.asked, pool.stages, state.actors.ready) == ([], [], 0)
+    assert (pool.stages, state.actors.ready) == ([], 0)
 
 
 def test_an_engine_that_counts_nothing_gives_no_load() -> None:
-    clock = Clock()
-    pool = Pool(clock, at_once=engine_load(None, "a"))
-    pool.metrics.members = members = Members()
-    members.ready_actors = (1,)
-    pool.state.read()
+    pool = Pool(Clock())
+    pool.state.take(0, engine_load(None, "a"))
     assert pool.state.read().load is None
+
+
+def test_units_report_the_load_of_ready_actors() -> None:
+    pool = Pool(Clock())
+    pool.metrics.members = members = Members()
+    members.ready_actors = (7,)
+    pool.state.take(7, answer("a", 10))
+    load = pool.state.read().load
+    assert load is not None
+    assert (load.actors, load.counters["tokens"]) == (1, 10)
+    assert pool.stages == [], "not asked once an actor is ready"
