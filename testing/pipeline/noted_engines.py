@@ -16,40 +16,29 @@ from pipeline.worker.load_engine import load_engine
 from testing.pipeline.fakes import FakeEngine
 
 _NOTES = "actors"
-_STEP_SECONDS = 0.05
+_START_SECONDS = 60.0
 
 
-class _SlowEngine(FakeEngine):
-    """One with 64 slots takes as long for a step as one with 4. ``note``: gets the number of rows that are done."""
+class _PairEngine(FakeEngine):
+    """Works once two actors have started; ``folder``: their notes."""
 
-    def __init__(self, slots: int, note: Path) -> None:
+    def __init__(self, slots: int, folder: Path) -> None:
         super().__init__(slots=slots)
-        self._note = note
-        self._facts = json.loads(note.read_text())
-        self._rows = 0
+        self._folder = folder
 
     def step(self) -> list[Generation]:
-        time.sleep(_STEP_SECONDS)
-        done = super().step()
-        self._rows += len(done)
-        _write(self._note, {**self._facts, "rows": self._rows})
-        return done
+        end = time.monotonic() + _START_SECONDS
+        while len(list(self._folder.glob("*.json"))) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        return super().step()
 
 
 def _note(job: Job) -> Path:
     folder = Path(job.storage.url, layout.SCRATCH).parent / _NOTES
     folder.mkdir(parents=True, exist_ok=True)
-    note = {"slots": job.config.engine.max_num_seqs}
     path = folder / f"{os.getpid()}.json"
-    _write(path, note)
+    path.write_text(json.dumps({"slots": job.config.engine.max_num_seqs}))
     return path
-
-
-def _write(path: Path, note: dict[str, Any]) -> None:
-    """In one piece: the process may be killed at any moment."""
-    aside = path.with_suffix(".aside")
-    aside.write_text(json.dumps(note))
-    aside.replace(path)
 
 
 def noted_engine(job: Job, num_threads: int | None) -> EngineLike:
@@ -58,9 +47,9 @@ def noted_engine(job: Job, num_threads: int | None) -> EngineLike:
     return load_engine(job, num_threads)
 
 
-def noted_slow_engine(job: Job, num_threads: int | None) -> EngineLike:
-    """A fake one whose steps take a while."""
-    return _SlowEngine(job.config.engine.max_num_seqs, _note(job))
+def noted_pair_engine(job: Job, num_threads: int | None) -> EngineLike:
+    """A fake one that waits for a second actor, but not for ever."""
+    return _PairEngine(job.config.engine.max_num_seqs, _note(job).parent)
 
 
 def notes_of(output: str | Path) -> list[dict[str, Any]]:

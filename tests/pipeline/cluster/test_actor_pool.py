@@ -19,8 +19,7 @@ from pipeline.config import RunConfig
 from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks.staged import data_checksum
 from pipeline.storage.open import open_storage
-from testing.pipeline.noted_engines import noted_engine, noted_slow_engine, notes_of
-from wedlm_core import EngineConfig
+from testing.pipeline.noted_engines import noted_engine, noted_pair_engine, notes_of
 
 ROWS = 96
 
@@ -69,19 +68,6 @@ def test_a_fixed_number_a_range_and_two_pools_give_the_same_bytes(qwen3_folder: 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_range_on_a_fixed_cluster_takes_as_many_as_fit(qwen3_folder: Path, tmp_path: Path) -> None:
-    # A row at a time: the second actor may take seconds to start, beside other processes.
-    one = EngineConfig(max_num_seqs=1)
-    config = config_of(tmp_path, "fit", qwen3_folder, actors={"min": 1, "max": 64}, units_in_flight=2, engine=one)
-    assert go(config, noted_slow_engine).total.rows == ROWS
+    config = config_of(tmp_path, "fit", qwen3_folder, actors={"min": 1, "max": 64}, units_in_flight=2)
+    assert go(config, noted_pair_engine).total.rows == ROWS
     assert len(notes_of(config.output)) == 2
-
-
-@pytest.mark.slow(reason="two actors: 6 s; test_dispatcher.py gives more to whom may hold more")
-@pytest.mark.usefixtures("cluster")
-def test_the_faster_of_two_pools_does_more(qwen3_folder: Path, tmp_path: Path) -> None:
-    """Steps take as long in both; one runs 16 rows in a step, the other one."""
-    pools = {"slow": {"engine": {"max_num_seqs": 1}}, "fast": {"engine": {"max_num_seqs": 16}}}
-    config = config_of(tmp_path, "two", qwen3_folder, pools=pools)
-    assert go(config, noted_slow_engine).total.rows == ROWS
-    done = {note["slots"]: note.get("rows", 0) for note in notes_of(config.output)}
-    assert done[16] > done[1], done  # the difference depends on their starts

@@ -21,11 +21,11 @@ def run(rows: Sequence[SimulatedRow], actors: int, *, ordered: bool) -> JobTimes
     return SimulatedJob(config, cut(own, 8), [1.0] * actors, ordered=ordered).run()
 
 
-@pytest.mark.parametrize("actors", [1, 4])
+@pytest.mark.parametrize("actors", [1, 3])
 @pytest.mark.parametrize("learned", [False, True])
 def test_the_last_rows_take_half_of_the_time_that_they_take_in_order_of_arrival(actors: int, learned: bool) -> None:
     last, full = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
-    for seed in range(4):
+    for seed in range(2):
         rows = skewed_rows(seed, 1000 * actors, median=50, most=2000, learned=learned)
         for ordered in (False, True):
             times = run(rows, actors, ordered=ordered)

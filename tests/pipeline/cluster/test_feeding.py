@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 import pipeline
 from pipeline import layout
 from pipeline.cluster.executor import RayExecutor
-from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.commands.run import run_on
 from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
@@ -71,26 +69,3 @@ def test_an_actor_that_is_slow_is_given_little_and_relieved_of_what_is_left(
     check_whole(config, summary)
     assert copies[1] >= 1, "at the end the quick actor did units of the slow one"
     assert copies.total() == ROWS // 4
-
-
-@pytest.mark.slow(reason="two real engines: 9 s; test_dispatcher.py has the same without Ray")
-@pytest.mark.usefixtures("cluster")
-def test_rows_that_share_a_prefix_meet_in_one_actors_cache(qwen3_folder: Path, tmp_path: Path) -> None:
-    """Eight families, a unit each, in any order: without a plan, each of the two actors would prefill all eight."""
-    draw = random.Random(2)
-    families = [[draw.randrange(10, 200) for _ in range(48)] for _ in range(8)]
-    order = [draw.randrange(8) for _ in range(64)]
-    ids = [[*families[family], 10 + i, row] for i, family in enumerate(order) for row in (1, 2)]
-    pq.write_table(pa.table({"prompt_token_ids": ids}), tmp_path / "in.parquet")
-    result = pipeline.run(
-        str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), model=str(qwen3_folder), unit_rows=2, actors=2,
-        units_in_flight=1, num_threads=1, sampling=SamplingParams(max_tokens=4, ignore_eos=True, window_size=4),
-        engine=EngineConfig(max_num_seqs=1, page_size=16, num_pages=64),
-    )  # fmt: skip
-    assert result.summary.total.rows == 128
-    cached = [s["cached_prompt_tokens"] for s in pipeline.read(tmp_path / "out", format="arrow")["stats"].to_pylist()]
-    assert set(cached) == {0, 48}
-    misses = Counter(order[i // 2] for i, tokens in enumerate(cached) if not tokens)
-    assert len(misses) == 8
-    # An actor that is ready before the other begins with all of them, and hands half over (and a unit or two crosses).
-    assert misses.total() <= 8 + 4 + 2

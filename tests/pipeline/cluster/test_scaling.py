@@ -98,7 +98,7 @@ def test_idle_actors_are_ended_soon_when_nothing_waits_and_late_when_something_d
     waiting=st.integers(0, 40),
     unit_seconds=st.none() | st.floats(0.01, 1000),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_whatever_there_is_the_limits_hold_and_nobody_with_units_is_ended(
     data: st.DataObject, least: int, more: int, waiting: int, unit_seconds: float | None
 ) -> None:
@@ -199,7 +199,7 @@ class _Simulated:
 
 @given(units=st.integers(1, 2000), room=st.integers(1, 12), start=st.floats(1, 120), unit=st.floats(0.5, 60),
        seed=st.integers(0, 99))  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_with_a_steady_load_actors_only_come_and_at_the_end_only_go(
     units: int, room: int, start: float, unit: float, seed: int
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import pipeline
 from pipeline import layout
-from pipeline.cluster import actor_pool, prefetch, session
+from pipeline.cluster import actor_pool, session
 from pipeline.cluster.actor_pool import ActorSeconds
 from pipeline.cluster.executor import RayExecutor
 from pipeline.cluster.pool_state import PoolState
@@ -93,19 +93,6 @@ def test_actors_are_ended_once_and_whoever_asks_waits_until_that_is_done() -> No
     assert time.monotonic() - begun > 0.01, "the second one waits"
     assert ended == ["run"]
     other.join()
-
-
-@pytest.mark.usefixtures("cluster")
-def test_few_tasks_run_without_a_graph_of_ray_data(
-    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = config_of(tmp_path, qwen3_folder, unit_rows=4, num_threads=1)
-    monkeypatch.setattr(prefetch, "_blocks", lambda *_: pytest.fail("no graph is needed"))
-    summary = go(RayExecutor(config, harmless_engine), config)
-    assert (summary.total.rows, summary.total.failed_rows) == (20, 0)
-    assert pipeline.read(config.output, format="arrow")["prompt_token_ids"].to_pylist() == [
-        [100, 200 + i] for i in range(20)
-    ]
 
 
 @pytest.mark.usefixtures("cluster")

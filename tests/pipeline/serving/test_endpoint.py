@@ -24,16 +24,7 @@ from testing.pipeline.fakes import RealExecutor
 from testing.pipeline.openai_batch import CHAT, chat_line, parsed_results, write_batch
 from testing.pipeline.s3 import S3Server
 
-SLOWLY = (
-    "--set",
-    "unit_rows=2",
-    "--set",
-    "engine.max_num_seqs=1",
-    "--strategy",
-    "autoregressive",
-    "--max-tokens",
-    "24",
-)
+SLOWLY = ("--set=unit_rows=2", "--set=engine.max_num_seqs=1", "--strategy=autoregressive", "--max-tokens=24")
 """Options of a server whose runs take a while, and commit often."""
 
 
@@ -93,7 +84,7 @@ def test_a_batch_survives_a_kill_of_the_server_and_its_run(tmp_path: Path, clust
     # Its runs join the session of the tests: a Ray of their own takes most of the time of a small batch.
     joins = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address, "RAY_AUTH_MODE": "token",
              "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # fmt: skip
-    store, requests = str(tmp_path / "store"), lines(40)
+    store, requests = str(tmp_path / "store"), lines(20)
     first = Server(store, tmp_path / "log", *SLOWLY, environment=joins)
     with started(first):
         batch = submit(first, requests)
@@ -103,14 +94,14 @@ def test_a_batch_survives_a_kill_of_the_server_and_its_run(tmp_path: Path, clust
     with started(second):
         done = second.wait(batch.id)
         counts = done.request_counts
-        assert (done.status, counts.total, counts.completed, counts.failed) == ("completed", 40, 39, 1)
+        assert (done.status, counts.total, counts.completed, counts.failed) == ("completed", 20, 19, 1)
         answers, errors = results(second, done, tmp_path)
         assert second.stop() == 143
     assert answers == undisturbed(requests, tmp_path)
     assert [line.split(":")[0] for line in errors] == ["q3"]
     runs = pipeline.status(f"{store}/runs/{batch.id}")
-    assert runs["rows_published"] == 40
-    assert "runs 40 requests" in (tmp_path / "log").read_text()
+    assert runs["rows_published"] == 20
+    assert "runs 20 requests" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow(reason="two servers, four runs and kills: about a minute")
