@@ -145,7 +145,7 @@ class ActorPool:
         """The actors that were asked for and have not been ended."""
         self.names: dict[int, str] = {}
         """The pool of each."""
-        self.state = PoolState(self)
+        self.state = PoolState(self.metrics, bisection)
         self.closed = False
         self._closing = threading.Lock()
         self._numbers = itertools.count()

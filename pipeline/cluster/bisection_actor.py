@@ -29,8 +29,8 @@ def _sent(name: str) -> Any:
     return send
 
 
-class RemoteBisection:
-    """A :class:`CrashBisection` in a Ray actor. If the actor is lost, the search starts again with no history.
+class RemoteBisection(CrashBisection):
+    """A bisection in a Ray actor: each method is a call of it. If it is lost, the search starts again with no history.
 
     Attributes:
         handle: of the actor.

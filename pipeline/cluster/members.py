@@ -11,16 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pipeline import stages
 from pipeline.cluster.dispatcher import Dispatcher
 from pipeline.cluster.node_watch import NodeTable
+from pipeline.cluster.resources import ActorResources
 from pipeline.cluster.scaling import Load, Member, PoolLimits, Scaler
 from pipeline.worker.notice import SIGTERM, SPOT_NOTICE
-
-if TYPE_CHECKING:
-    from pipeline.cluster.actor_pool import ActorPool
 
 _LOG = logging.getLogger(__name__)
 _EVERY_SECONDS = 1.0
@@ -32,6 +30,25 @@ _MARGIN_SECONDS = 2.0
 _DRAINED = "the node is being drained"
 STALE_SECONDS = 600.0
 """No platform gives notice so long ahead: a notice of a node that is still there is left over from before."""
+
+
+class Actors(Protocol):
+    """The part of :class:`pipeline.cluster.actor_pool.ActorPool` that members use."""
+
+    resources: dict[str, ActorResources]
+    names: dict[int, str]
+
+    def start(self, pool: str) -> int:
+        """Ask for an actor."""
+        ...
+
+    def end(self, actor: int) -> None:
+        """End an actor."""
+        ...
+
+    def begun(self) -> set[int]:
+        """Actors whose process has begun."""
+        ...
 
 
 @dataclass(kw_only=True)
@@ -69,7 +86,7 @@ class Members:
 
     def __init__(
         self,
-        pool: ActorPool,
+        pool: Actors,
         dispatcher: Dispatcher,
         held: Mapping[str, int],
         now: float,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipeline.cluster.bisection_actor import RemoteBisection
+from pipeline.cluster.metrics import DriverSource
 from pipeline.progress.snapshot import Actors, ExecutorState, Load, Stage
-
-if TYPE_CHECKING:
-    from pipeline.cluster.actor_pool import ActorPool
 
 _STAGE_SECONDS = 0.2
 _PHASES = {
@@ -70,32 +69,40 @@ class PoolState:
     """Reads how a pool does.
 
     Args:
-        pool: the actors.
+        source: has the members, once they are there.
+        bisection: has the stages of starting processes.
         clock: seconds.
     """
 
-    def __init__(self, pool: ActorPool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pool, self._clock = pool, clock
+    def __init__(
+        self, source: DriverSource, bisection: RemoteBisection, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._source, self._bisection, self._clock = source, bisection, clock
         self._lock = threading.RLock()  # an answer that is there already is taken up within the question
         self._closed = False
         self._loads = EngineLoads()
         self._next_stages = 0.0
         self._phase = Stage.STARTING
 
-    def read(self) -> ExecutorState:
-        """The state as far as it is known. To be called a few times a second, from any thread."""
+    def read(self, asked: int, most: int) -> ExecutorState:
+        """The state as far as it is known. To be called a few times a second, from any thread.
+
+        Args:
+            asked: actors that were asked for and have not ended.
+            most: actors that there may be.
+        """
         with self._lock:
-            members = self._pool.metrics.members
+            members = self._source.members
             ready = () if members is None else members.ready_actors
             if self._closed:
-                actors = Actors(most=self._pool.most)
+                actors = Actors(most=most)
             else:
                 self._loads.keep(set(ready))
                 if not ready:
                     self._ask_stages()
-                starting = len(self._pool.actors) if members is None else members.starting
+                starting = asked if members is None else members.starting
                 leaving = 0 if members is None else members.leaving
-                actors = Actors(ready=len(ready), starting=starting, leaving=leaving, most=self._pool.most)
+                actors = Actors(ready=len(ready), starting=starting, leaving=leaving, most=most)
             return ExecutorState(actors=actors, phase=self._phase, load=self._loads.total())
 
     def take(self, actor: int, load: Mapping[str, Any] | None) -> None:
@@ -113,7 +120,7 @@ class PoolState:
         now = self._clock()
         if now >= self._next_stages:
             self._next_stages = now + _STAGE_SECONDS
-            self._pool.bisection.reached().future().add_done_callback(self._take_stages)
+            self._bisection.reached().future().add_done_callback(self._take_stages)
 
     def _take_stages(self, future: Any) -> None:
         if future.exception() is not None:

@@ -21,8 +21,8 @@ from pipeline.cluster.prepare_task import prepare_units, read_hints
 from pipeline.plan.job import Job
 from pipeline.plan.units import LaterUnits, ReadTask
 from pipeline.types import Unit
+from pipeline.worker.crash_bisection import CrashBisection
 from pipeline.worker.lengths import Kind
-from pipeline.worker.row_isolation import BisectionLike
 
 Reserved = Callable[[], tuple[float, float]]
 """CPUs and GPUs that generate actors reserve, at the moment."""
@@ -52,7 +52,7 @@ class PreparedUnit:
 
 
 def prefetch_units(
-    job: Job, tasks: Iterable[ReadTask], reserved: Reserved, bisection: BisectionLike
+    job: Job, tasks: Iterable[ReadTask], reserved: Reserved, bisection: CrashBisection
 ) -> Generator[PreparedUnit, None, None]:  # fmt: skip
     """The prepared units of ``tasks``, in order; Ray Data works some tasks ahead of the caller.
 
@@ -67,7 +67,7 @@ def prefetch_units(
 
 
 def prefetch_later(
-    job: Job, later: LaterUnits, bisection: BisectionLike
+    job: Job, later: LaterUnits, bisection: CrashBisection
 ) -> Generator[PreparedUnit, None, None]:  # fmt: skip
     """The prepared units of a chain's later stages, as they come; ends when no more will."""
     while not later.exhausted:
@@ -89,7 +89,7 @@ def _batches(tasks: Iterable[ReadTask]) -> Iterator[list[ReadTask]]:
 
 
 def _read(
-    job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: BisectionLike
+    job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: CrashBisection
 ) -> Iterator[PreparedUnit]:  # fmt: skip
     units = [unit for task in tasks for unit in task.units]
     few = len(tasks) <= _FEW_TASKS and len(units) <= _FEW_UNITS
@@ -107,7 +107,7 @@ def _prepared(units: Sequence[Unit], blocks: Iterator[Any]) -> Iterator[Prepared
         yield PreparedUnit(unit=unit, block=next(blocks), histogram=histogram, kinds=kinds)
 
 
-def _blocks_of_few(job: Job, tasks: list[ReadTask], bisection: BisectionLike) -> Iterator[Any]:
+def _blocks_of_few(job: Job, tasks: list[ReadTask], bisection: CrashBisection) -> Iterator[Any]:
     """:func:`_blocks` of a few tasks, which all start at once."""
     import ray
 
@@ -123,7 +123,7 @@ def _itself(block: Any) -> Any:
     return block
 
 
-def _blocks(job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: BisectionLike) -> Iterator[Any]:
+def _blocks(job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: CrashBisection) -> Iterator[Any]:
     """References to the blocks that :func:`prepare_units` yields, in order."""
     import ray.data
     from ray.data import DataContext, ExecutionResources
@@ -152,7 +152,7 @@ def _blocks(job: Job, tasks: list[ReadTask], reserved: Reserved, bisection: Bise
             yield from bundle.block_refs
 
 
-def _prepare(units: Sequence[Unit], job: Any, bisection: BisectionLike) -> Iterator[pa.Table]:
+def _prepare(units: Sequence[Unit], job: Any, bisection: CrashBisection) -> Iterator[pa.Table]:
     """:func:`prepare_units` with the job by reference, so that Ray sends it once to each node."""
     import ray
 

@@ -20,9 +20,9 @@ from pipeline.plan.units import read_units
 from pipeline.prompts.row_faults import row_params
 from pipeline.prompts.tokenize import PARAMS, PROMPT_IDS, failed_table, prepare_rows, prepare_table
 from pipeline.types import Unit
-from pipeline.worker.crash_bisection import QUARANTINED
+from pipeline.worker.crash_bisection import QUARANTINED, CrashBisection
 from pipeline.worker.lengths import OPENING, Kind, kind_of, longest_kinds
-from pipeline.worker.row_isolation import BisectionLike, RowIsolation
+from pipeline.worker.row_isolation import RowIsolation
 
 _MAX_ENTRIES = 48
 
@@ -48,7 +48,7 @@ def prefix_histogram(prompts: Iterable[Sequence[int]], page: int) -> Mapping[int
     return dict(tokens.most_common(_MAX_ENTRIES))
 
 
-def prepare_units(units: Sequence[Unit], job: Job, bisection: BisectionLike) -> Iterator[pa.Table]:
+def prepare_units(units: Sequence[Unit], job: Job, bisection: CrashBisection) -> Iterator[pa.Table]:
     """Two blocks for each unit, in order: hints for the dispatcher, and its envelope.
 
     Raises:

@@ -34,7 +34,6 @@ PER_NODE = "node:__internal_implicit_resource_"
 
 _VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _CONSTANT = "ENABLE_RAY_CLUSTER"
-_ANSWER_SECONDS = 0.5
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """The preface of an HTTP/2 connection and an empty frame of settings, which every server of gRPC answers."""
 _RETRIED = re.compile(
@@ -102,17 +101,6 @@ def silence_retries() -> None:
             plain(data, *args, **options)
 
     worker.print_to_stdstream = printed
-
-
-def cluster_here() -> str | None:
-    """The address of a cluster that ``ray start`` began on this machine, if it answers."""
-    with suppress(Exception):  # no more than a message depends on it
-        from ray._private.utils import read_ray_address
-
-        address: str = read_ray_address() or ""
-        _connection(address, _ANSWER_SECONDS).close()
-        return address
-    return None
 
 
 def head_of(address: str) -> str | None:

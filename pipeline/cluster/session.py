@@ -17,7 +17,6 @@ from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.private_ray import (
     LOOPBACK,
     answers,
-    cluster_here,
     end_of_logs,
     head_of,
     is_head_of_own_session,
@@ -137,11 +136,6 @@ def _ensure_ray() -> bool:
     if ray.is_initialized():
         return False
     address = os.environ.get("RAY_ADDRESS")
-    if not address and (there := cluster_here()) is not None:
-        stages.announce(
-            f"a Ray cluster runs on this machine ({there}), and this run has a Ray of its own. To run on the "
-            "cluster, set RAY_ADDRESS=auto"
-        )
     logging.getLogger(_INIT_LOGGER).addFilter(_is_not_about_signals)
     handler = signal.getsignal(signal.SIGTERM)
     if address:

@@ -21,7 +21,7 @@ from pipeline.progress.figures import clock_time, short_time
 from pipeline.reporting.aggregate import Aggregate
 from pipeline.reporting.chart import Bar, Chart, count, figure, histogram_chart, percent, short
 from pipeline.reporting.facts import Facts, Session, drafts_by_source
-from pipeline.reporting.player import ABOUT, player_data
+from pipeline.reporting.traces import ABOUT, player_data
 from pipeline.settings.parsing import describe_unparsed
 from pipeline.types import Totals
 

@@ -11,10 +11,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pipeline.errors import EngineDiedError
-from pipeline.worker.crash_trial import Attempt, Rows, Verdict
+from pipeline.worker.crash_bisection import CrashBisection
+from pipeline.worker.crash_trial import Attempt, Rows
 
 _T = TypeVar("_T")
 _ANY = sys.maxsize
@@ -27,48 +28,6 @@ class ChildDiedError(Exception):
 
 class NoChildrenError(Exception):
     """There are no child processes, although there should be."""
-
-
-class BisectionLike(Protocol):
-    """A :class:`pipeline.worker.crash_bisection.CrashBisection`, in this process or another."""
-
-    def start_process(self, worker: str, process: str = "", machine: str = "") -> Verdict:
-        """See there."""
-        ...
-
-    def end_process(self, worker: str) -> None:
-        """See there."""
-        ...
-
-    def begin_unit(
-        self, unit_id: str, rows: int, process: str, *, alone: bool = False, forks: bool = False
-    ) -> Attempt:  # fmt: skip
-        """See there."""
-        ...
-
-    def begin_step(self, unit_id: str, process: str, step: Rows) -> None:
-        """See there."""
-        ...
-
-    def finish_step(self, unit_id: str, process: str, step: Rows, results: bytes) -> None:
-        """See there."""
-        ...
-
-    def lose_step(self, unit_id: str, rows: int, step: Rows) -> Attempt:
-        """See there."""
-        ...
-
-    def is_suspect(self, unit_id: str) -> bool:
-        """See there."""
-        ...
-
-    def finish_unit(self, unit_id: str) -> None:
-        """See there."""
-        ...
-
-    def abandon_unit(self, unit_id: str) -> None:
-        """See there."""
-        ...
 
 
 class Gate:
@@ -114,7 +73,7 @@ class RowIsolation:
         alone: whether this process runs one unit at a time.
     """
 
-    def __init__(self, bisection: BisectionLike, process: str, *, alone: bool = False) -> None:
+    def __init__(self, bisection: CrashBisection, process: str, *, alone: bool = False) -> None:
         self._bisection = bisection
         self._process = process
         self._alone = alone

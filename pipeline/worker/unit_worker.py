@@ -43,7 +43,7 @@ from pipeline.worker.crash_bisection import QUARANTINED, CrashBisection
 from pipeline.worker.engine_thread import DroppedError, EngineLike, EngineThread, Outcome
 from pipeline.worker.forks import Forks
 from pipeline.worker.output_tables import encode_unit, record_of
-from pipeline.worker.row_isolation import BisectionLike, RowIsolation
+from pipeline.worker.row_isolation import RowIsolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ class UnitWorker:
     """
 
     def __init__(
-        self, job: Job, engine: EngineThread, bisection: BisectionLike | None = None, process: str | None = None,
+        self, job: Job, engine: EngineThread, bisection: CrashBisection | None = None, process: str | None = None,
         forks: Forks | None = None,
     ) -> None:  # fmt: skip
         self._job = job

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cluster.metrics import LABELS, METRICS, ActorSource, DriverSource, Metric
+from pipeline.cluster.metrics import LABELS, ActorSource, DriverSource, Metric
 from pipeline.cluster.metrics_reporter import Instrument, Reporter, label_of, labels_of, seconds_between
 from pipeline.config import RunConfig
 from pipeline.types import CommitRecord
@@ -115,15 +115,6 @@ def test_an_actor_reports_its_start_its_predecessors_death_and_its_seconds(
     assert (recorder["accelerator_seconds"], recorder["cpu_seconds"]) == (50.0, 200.0)
     reporter.observe("actor_start_seconds", 12.5)
     assert recorder["actor_start_seconds"] == [12.5]
-
-
-def test_a_metric_costs_a_line_of_the_table(
-    reporter: Reporter, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new = Metric(name="waiting", kind="gauge", unit="requests", source="engine.waiting", help="Waits.")
-    monkeypatch.setattr("pipeline.cluster.metrics_reporter.METRICS", (*METRICS, new))
-    reporter.sample({"engine": snapshot()}, 5.0)
-    assert recorder["waiting"] == 1
 
 
 def test_sampling_goes_on_after_an_error_and_ends_with_a_last_sample(recorder: Recorder) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.cluster.metrics import DriverSource, engine_load
 from pipeline.cluster.pool_state import EngineLoads, PoolState
-from pipeline.progress.snapshot import Stage
+from pipeline.progress.snapshot import ExecutorState, Stage
 from wedlm_core.engine.scheduling.counters import EngineCounters, EngineSnapshot
 
 
@@ -41,10 +41,12 @@ class Pool:
     """A pool and a bisection whose answers the test gives."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.metrics, self.most, self.bisection = DriverSource(), 4, self
-        self.actors: dict[int, Any] = {0: None, 1: None}
+        self.metrics = DriverSource()
         self.stages: list[Reference] = []
-        self.state = PoolState(self, clock)
+        self.state = PoolState(self.metrics, self, clock)  # type: ignore[arg-type]
+
+    def read(self) -> ExecutorState:
+        return self.state.read(2, 4)
 
     def reached(self) -> Reference:
         self.stages.append(Reference())
@@ -92,15 +94,15 @@ def test_the_gain_is_of_the_sums_over_all_actors() -> None:
 def test_before_an_actor_is_ready_the_stage_is_the_latest_that_one_has_reached() -> None:
     clock = Clock()
     pool = Pool(clock)
-    assert pool.state.read().phase is Stage.STARTING
-    assert pool.state.read().actors.starting == 2
+    assert pool.read().phase is Stage.STARTING
+    assert pool.read().actors.starting == 2
     assert len(pool.stages) == 1, "not asked again at once"
     pool.stages[-1].future().set_result({"x": "torch imported", "y": "kernels ready"})
-    assert pool.state.read().phase is Stage.COMPILING
+    assert pool.read().phase is Stage.COMPILING
     clock.now += 1.0
-    pool.state.read()
+    pool.read()
     pool.stages[-1].future().set_exception(RuntimeError("the actor died"))
-    assert pool.state.read().phase is Stage.COMPILING, "an answer that fails changes nothing"
+    assert pool.read().phase is Stage.COMPILING, "an answer that fails changes nothing"
 
 
 def test_nobody_is_asked_after_the_end() -> None:
@@ -109,14 +111,14 @@ def test_nobody_is_asked_after_the_end() -> None:
     pool.metrics.members = members = Members()
     members.ready_actors = (1,)
     pool.state.close()
-    state = pool.state.read()
+    state = pool.read()
     assert (pool.stages, state.actors.ready) == ([], 0)
 
 
 def test_an_engine_that_counts_nothing_gives_no_load() -> None:
     pool = Pool(Clock())
     pool.state.take(0, engine_load(None, "a"))
-    assert pool.state.read().load is None
+    assert pool.read().load is None
 
 
 def test_units_report_the_load_of_ready_actors() -> None:
@@ -124,7 +126,7 @@ def test_units_report_the_load_of_ready_actors() -> None:
     pool.metrics.members = members = Members()
     members.ready_actors = (7,)
     pool.state.take(7, answer("a", 10))
-    load = pool.state.read().load
+    load = pool.read().load
     assert load is not None
     assert (load.actors, load.counters["tokens"]) == (1, 10)
     assert pool.stages == [], "not asked once an actor is ready"

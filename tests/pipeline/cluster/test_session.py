@@ -1,11 +1,9 @@
-"""A private session: the user is told that a cluster is on this machine, and why Ray does not start."""
+"""Sessions that do not start, workers that do not register, clusters that do not answer."""
 
 from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,24 +12,9 @@ import pytest
 import ray
 
 from pipeline.cluster import session
-from pipeline.cluster.private_ray import answers, cluster_here, end_of_logs
+from pipeline.cluster.private_ray import answers, end_of_logs
 from pipeline.cluster.session import Found, ensure_ray
 from pipeline.errors import ResourceError
-from testing.repository import ROOT
-
-
-def test_a_cluster_that_answers_is_found_and_one_that_is_gone_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: address)
-        assert cluster_here() == address
-    assert cluster_here() is None, "its address is left over"
-
-
-@pytest.mark.parametrize("noted", [None, "", "nonsense", "127.0.0.1:port", "[::1"])
-def test_what_is_no_address_is_none(noted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: noted)
-    assert cluster_here() is None
 
 
 def write_logs(folder: Path, **texts: str) -> None:
@@ -92,13 +75,6 @@ def test_a_ray_that_starts_too_slowly_is_started_once_more(slow_starts: int, mon
     assert starts == [False, False]
 
 
-_ENDS_WORKERS = """
-import os, sys
-if any("default_worker.py" in word for word in sys.orig_argv):
-    os._exit(3)
-"""
-
-
 def finder_that_waits_for(path: Path) -> Callable[[Mapping[str, str]], Found]:
     """The function of :func:`session.finder`, begun when there is a file of this path: no worker is quicker."""
     find, name = session.finder(), str(path)
@@ -132,36 +108,6 @@ def test_a_worker_that_does_not_register_in_time_is_an_error_or_a_wait_that_is_r
         session.start_probe(private=True)()
     session.start_probe()()  # as on a cluster
     assert set(said) == {"waiting for a worker process of the Ray cluster to start; none has registered yet"}
-
-
-@pytest.mark.slow(reason="two sessions whose workers end as they start: 20 s")
-def test_workers_that_end_before_they_register_are_an_error_or_a_wait_that_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(_ENDS_WORKERS)
-    code = """
-import threading, time
-from pipeline.cluster import session
-from pipeline.errors import ResourceError
-from testing.pipeline.ray_nodes import serve_cluster
-from testing.repository import ROOT
-session._PROBE_SECONDS = 3.0
-session.stages.announce = print
-try:
-    with session.ray_session():
-        threading.Thread(target=session.start_probe(), daemon=True).start()  # as on a cluster
-        time.sleep(4)
-        session.start_probe(private=True)()
-except ResourceError as error:
-    print(error)
-"""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    wait, _, error = done.stdout.partition("no worker process of this Ray session registered in 3 s")
-    assert "waiting for a worker process of the Ray cluster to start" in wait
-    assert error
 
 
 @pytest.mark.parametrize("kind", ["refuses", "is silent", "is no cluster"])

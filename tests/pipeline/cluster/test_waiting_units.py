@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,16 +99,6 @@ def test_units_with_long_rows_go_first_and_none_is_overtaken_for_ever(
         overtaken.update(other for other in held if other < own)
     assert sorted(order) == list(range(len(sizes)))
     assert all(count <= limit * (1 + max(sizes) - sizes[number]) for number, count in overtaken.items())
-
-
-def test_a_short_unit_goes_while_longer_ones_come_without_end() -> None:
-    queue = WaitingUnits(5)
-    queue.put("short", {}, 1)
-    taken = []
-    for number in range(100):
-        queue.put(str(number), {}, 4)
-        taken.append(queue.take(lambda histogram: 0))
-    assert taken.index("short") == pytest.approx(5 * 3, abs=5)
 
 
 def test_new_sizes_renew_the_order_and_units_that_were_put_first_stay_there() -> None:

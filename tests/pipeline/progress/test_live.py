@@ -60,12 +60,6 @@ def test_a_frame_fits_in_any_width_at_any_stage(width: int) -> None:
             assert cell_len(line) <= width
 
 
-def test_figures_stay_where_they_are_while_numbers_grow() -> None:
-    few = replace(GOING, done=Totals(), recent=Rates(), eta=None, load=None, actors=Actors())
-    first, second = (drawn(snapshot, 70) for snapshot in (few, GOING))
-    assert [line.find("tokens/s") for line in first] == [line.find("tokens/s") for line in second]
-
-
 def test_without_colour_and_in_ascii_a_frame_says_the_same() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     console = Console(width=70, file=file, force_terminal=True, no_color=True, legacy_windows=False)

@@ -98,11 +98,9 @@ def test_files_and_batches_by_the_official_client(client: openai.OpenAI, folder:
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(Status.IN_PROGRESS, None), (Status.CANCELLED, None), (Status.FINALIZING, openai.BadRequestError),
-     (Status.COMPLETED, openai.BadRequestError), (Status.FAILED, openai.BadRequestError),
-     (Status.EXPIRED, openai.BadRequestError)],
-)  # fmt: skip
-def test_cancelling_in_each_status(
+    [(Status.IN_PROGRESS, None), (Status.COMPLETED, openai.BadRequestError)],
+)
+def test_cancelling_by_status(
     client: openai.OpenAI, folder: Path, status: Status, error: type[Exception] | None
 ) -> None:
     store, file = Store(str(folder), {}), client.files.create(file=("b", b"{}"), purpose="batch")
@@ -120,21 +118,16 @@ def test_cancelling_in_each_status(
     ("body", "kind", "status", "message"),
     [
         (form(PURPOSE, FILE), "text/plain", 400, "Content-Type"),
-        (form(PURPOSE, FILE), "", 400, "Content-Type"),
         (form(PURPOSE, FILE), "multipart/form-data", 400, "boundary"),
-        (form(PURPOSE, FILE, end=b""), "multipart/form-data; boundary=c", 400, ""),
         (form(PURPOSE, FILE, end=b""), FORM, 400, "form"),
-        (form(PURPOSE), FORM, 400, "form"),
         (form(FILE), FORM, 400, "form"),
         (form(PURPOSE, FILE, ('name="more"', b"1")), FORM, 400, "form"),
         (form(PURPOSE, FILE, FILE), FORM, 400, "files"),
         (form(*[PURPOSE] * 100, FILE), FORM, 400, "fields"),
         (form(('name="purpose"', b"fine-tune"), FILE), FORM, 400, "purpose='fine-tune'"),
-        (form(PURPOSE, ('name="file"', b"no name")), FORM, 400, "form"),
         (form(('name="purpose"', b"b" * 100_000), FILE), FORM, 413, "too long"),
         (form(PURPOSE, ('name="file"; filename="f"', b"x" * (LIMIT + 1))), FORM, 413, "at most"),
         (form(PURPOSE, ('name="file"; filename="f"', b"x" * 300_000)), FORM, 413, "too long"),
-        (b"\0" * 1000, FORM, 400, ""),
         (b"", FORM, 400, ""),
     ],
 )
@@ -185,13 +178,10 @@ def test_a_body_without_a_length_is_bounded_too(url: str) -> None:
     [
         (b"{", "application/json", 400),
         (b"[" * 50_000, "application/json", 400),
-        (b"\xff", "application/json", 400),
         (b"{}", "text/plain", 400),
         (json.dumps({"input_file_id": UNKNOWN, "endpoint": "/v1/completions", "completion_window": "1h"}).encode(),
          "application/json", 404),
         (json.dumps({"input_file_id": "../x", "endpoint": "/v1/completions", "completion_window": "1h"}).encode(),
-         "application/json", 404),
-        (json.dumps({"input_file_id": ["x"], "endpoint": "/v1/completions", "completion_window": "1h"}).encode(),
          "application/json", 404),
         (b" " * 100_000, "application/json", 413),
     ],
@@ -209,14 +199,11 @@ def test_a_bad_batch_is_refused(url: str, body: bytes, kind: str, status: int) -
         ("GET", "/", 404),
         ("PUT", "/v1/files", 405),
         ("GET", "/v1/files/..%2f..%2fetc%2fpasswd/content", 404),
-        ("GET", "/v1/files/%2e%2e/content", 404),
         ("GET", "/v1/files/file-0000000000000000000000zz", 404),
         ("DELETE", f"/v1/files/{UNKNOWN}", 404),
-        ("GET", "/v1/batches/batch_..", 404),
         ("POST", "/v1/batches/batch_%00/cancel", 404),
         ("GET", "/v1/batches?limit=1000", 400),
         ("GET", "/v1/batches?after=%2e%2e", 400),
-        ("GET", "/v1/files?limit=99999999999999999999", 400),
     ],
 )
 def test_an_unknown_place_is_an_error_of_the_api(url: str, method: str, path: str, status: int) -> None:

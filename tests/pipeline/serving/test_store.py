@@ -83,7 +83,7 @@ def test_lists_have_pages(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", [{"limit": "0"}, {"limit": "101"}, {"limit": "x"}, {"limit": "-1"}, {"after": "../x"}, {"order": "up"}]
+    "query", [{"limit": "0"}, {"limit": "101"}, {"limit": "x"}, {"after": "../x"}, {"order": "up"}]
 )
 def test_a_bad_page_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(ApiError):

@@ -90,15 +90,6 @@ def test_long_requests_go_first_and_no_request_waits_for_more_than_a_few_windows
     assert all(count < window * (max(sizes) - sizes[number] + 1) for number, count in overtaken.items())
 
 
-def test_a_short_request_goes_while_longer_ones_come_without_end() -> None:
-    waiting, taken = RequestQueue(5, Lengths()), []
-    waiting.put(request(1000, 7, max_tokens=2))
-    for number in range(100):
-        waiting.put(request(number, 7, max_tokens=16))
-        taken.append(int(waiting.pop()[0].request_id))
-    assert taken.index(1000) == pytest.approx(5 * 3, abs=5)
-
-
 def test_the_order_of_waiting_requests_follows_the_lengths_that_are_learned() -> None:
     lengths = Lengths()
     waiting = RequestQueue(100, lengths)

@@ -83,10 +83,6 @@ CASES: dict[str, tuple[Any, dict[str, Any], list[tuple[str, str]]]] = {
                    [("RequestError", "max_tokens=-1"), ("RequestError", f"at most {LENGTH} tokens")]),
     "text for a number": (*params("max_tokens", ["many", "4"]),
                           [("RequestError", "max_tokens='many'"), ("RequestError", "max_tokens='4'")]),
-    "n": (*params("n", [0, -3]), [("RequestError", "n=0"), ("RequestError", "n=-3")]),
-    "top_p": (*params("top_p", [0.0, 2.0]), [("RequestError", "top_p=0.0"), ("RequestError", "top_p=2.0")]),
-    "seed": (*params("seed", [-1]), [("RequestError", "seed=-1")]),
-    "strategy": (*params("strategy", ["guess"]), [("RequestError", "strategy='guess'")]),
     "window_size": (*params("window_size", [0, 4000]), [("RequestError", "window_size=0"), ("RequestError", "4000")]),
     "stop": (*params("stop", [[""], ["x", None]]), [("RequestError", "stop=")] * 2),
     "tools": (

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from py_mini_racer import MiniRacer
 
-from pipeline.reporting.player import check_of, player_data
-from pipeline.reporting.traces import MASK, Forward, RowTrace, all_tokens, forwards_of, pieces_of
+from pipeline.reporting.traces import MASK, Forward, RowTrace, all_tokens, check_of, forwards_of, pieces_of, player_data
 from wedlm_core.llm import LLM
 from wedlm_core.tokenizer import TextStream
 from wedlm_core.types import SamplingParams
