@@ -1,7 +1,7 @@
 """The driver loop that feeds the generate actors: carries out the dispatcher's decisions with Ray.
 
-Every event comes through one queue: from callbacks of Ray, from the threads that read units, and from the watch of the
-cluster's nodes.
+Every event comes through one queue, as a function that handles it: from callbacks of Ray, from the threads that read
+units, and from the watch of the cluster's nodes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from pipeline.cluster.dispatcher import Assignment, Dispatcher
 from pipeline.cluster.generate_actor import Answer, Sign
 from pipeline.cluster.members import Members
 from pipeline.cluster.node_watch import NodeTable, NodeWatch
-from pipeline.cluster.prefetch import PreparedUnit, UnitRead, UnitReader
+from pipeline.cluster.prefetch import PreparedUnit, UnitReader
 from pipeline.stopping import Stop
 from pipeline.types import CommitRecord
 from pipeline.worker.crash_bisection import QUARANTINED
@@ -36,28 +35,8 @@ _STOP_SECONDS = 0.2
 """The same for a job that was asked to stop."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Result:
-    """A call came back with the answer of its actor; None if the unit was declined or dropped."""
-
-    given: Assignment
-    answer: Answer | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Failed:
-    """A call of ``actor`` ended with an error; with None, a reader of units did."""
-
-    error: BaseException
-    actor: int | None = None
-
-
-class _Silence:
-    """No event came in time."""
-
-
-_Event = tuple[int, Sign] | _Result | _Failed | NodeTable | UnitRead
-"""A pair: an actor and its sign."""
+_Event = Callable[[float], list[CommitRecord]]
+"""Handles an event at a time; returns the commit records of units that it finishes."""
 
 
 def most_held(units: int) -> int:
@@ -100,16 +79,19 @@ def generate(
         drain_seconds: see :class:`Members`.
     """
     loop = _Loop(pool, held, count, stop, refit, drain_seconds)
-    unlisten = nodes.listen(loop.events.put) if nodes is not None else lambda: None
+    unlisten = nodes.listen(loop.see) if nodes is not None else lambda: None
     loop.begin_reading(units)
     try:
         while not loop.is_over:
-            event = loop.next_event()
-            now = time.monotonic()
-            if pool.closed or (stop.asked and isinstance(event, _Failed)):
-                break  # the next run meets it again, if it lasts
-            yield from loop.take(event, now)
-            loop.go_on(now)
+            try:
+                records = loop.take_event()
+            except BaseException:
+                if pool.closed or stop.asked:
+                    break  # the next run meets it again, if it lasts
+                raise
+            yield from records
+            if not pool.closed:
+                loop.go_on()
     finally:
         if starts is not None:
             starts += loop.members.starts
@@ -120,9 +102,7 @@ def generate(
 class _Loop:
     """The state of the loop: the units that were read, the actors, and the units of each actor.
 
-    Attributes:
-        events: the queue of events.
-        members: the actors.
+    ``members``: the actors.
     """
 
     def __init__(
@@ -140,7 +120,7 @@ class _Loop:
         actors = sum(own.actors for own in pool.resources.values())
         self._dispatcher = Dispatcher(held=max(most.values()), max_overtakes=actors * self._each)
         pool.metrics.dispatcher = self._dispatcher
-        self.events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._always = max(1, sum(own.least for own in pool.resources.values()))
         self._readers: list[UnitReader] = []
         self._reading = 0
@@ -163,34 +143,29 @@ class _Loop:
             return True
         return self._stop.asked and (not self._dispatcher.running or self._stop.overdue)
 
-    def next_event(self) -> _Event | _Silence:
-        """The next event, or a :class:`_Silence` if no event came in time."""
-        try:
-            return self.events.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            return _Silence()
-
-    def take(self, event: _Event | _Silence, now: float) -> Iterator[CommitRecord]:
-        """Handle an event; yields the commit record of a unit that it finishes.
+    def take_event(self) -> list[CommitRecord]:
+        """Wait a while for an event and handle it; the commit records of units that it finishes.
 
         Raises:
-            BaseException: an actor's or the prefetch thread's error.
+            BaseException: an actor's or a prefetch thread's error.
         """
-        if isinstance(event, _Failed):
-            if event.actor is None or event.actor in self.members:
-                raise event.error
-        elif isinstance(event, tuple):
-            self._hear(*event, now)
-        elif isinstance(event, UnitRead):
-            self._take_unit(event)
-        elif isinstance(event, _Result):
-            self.members.touch(event.given.actor, now)
-            yield from self._settle(event, now)
-        elif isinstance(event, NodeTable):
-            self.members.see(event, now)
+        try:
+            event = self._events.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            return []
+        return event(time.monotonic())
 
-    def go_on(self, now: float) -> None:
+    def see(self, nodes: NodeTable) -> None:
+        """Queue a report of the nodes."""
+        self._events.put(partial(self._take_nodes, nodes))
+
+    def _take_nodes(self, nodes: NodeTable, now: float) -> list[CommitRecord]:
+        self.members.see(nodes, now)
+        return []
+
+    def go_on(self) -> None:
         """End actors that have to go, give units out, ask for actors."""
+        now = time.monotonic()
         self.members.settle(now)
         if not self._stop.asked:
             self._give(now)
@@ -202,8 +177,8 @@ class _Loop:
     def begin_reading(self, streams: Sequence[Generator[PreparedUnit, None, None]]) -> None:
         """Draw from each stream in a thread of its own."""
 
-        def put(read: UnitRead) -> None:
-            self.events.put(read if read.error is None else _Failed(error=read.error))
+        def put(reader: UnitReader, found: PreparedUnit | BaseException | None) -> None:
+            self._events.put(partial(self._take_unit, reader, found))
 
         self._reading = len(streams)
         self._readers = [UnitReader(units, put) for units in streams]
@@ -223,15 +198,20 @@ class _Loop:
         for reader in self._readers:
             reader.allow(most)
 
-    def _take_unit(self, event: UnitRead) -> None:
-        if event.prepared is None:
+    def _take_unit(
+        self, reader: UnitReader, found: PreparedUnit | BaseException | None, now: float
+    ) -> list[CommitRecord]:  # fmt: skip
+        if isinstance(found, BaseException):
+            raise found
+        if found is None:
             self._reading -= 1
             if not self._reading:
                 self._dispatcher.end_input()
-            return
-        prepared, unit = event.prepared, event.prepared.unit
-        self._prepared[unit.unit_id], self._fresh[unit.unit_id] = prepared, event.reader
-        self._dispatcher.offer(unit.unit_id, prepared.histogram, prepared.kinds, first=unit.stage > 0)
+            return []
+        unit = found.unit
+        self._prepared[unit.unit_id], self._fresh[unit.unit_id] = found, reader
+        self._dispatcher.offer(unit.unit_id, found.histogram, found.kinds, first=unit.stage > 0)
+        return []
 
     # --- units out --------------------------------------------------------------------------------------
 
@@ -242,26 +222,26 @@ class _Loop:
                 reader.allowed -= 1
             self.members.touch(given.actor, now)
             call = self._pool.run(given, self._prepared[given.unit_id])
-            self._when_done(call, given.actor, partial(_result, given))
+            self._when_done(call, given.actor, partial(self._settle, given))
 
-    def _settle(self, result: _Result, now: float) -> Iterator[CommitRecord]:
-        """Record a result: if it is the first of its unit, drop the other execution and yield the commit record."""
-        given = result.given
-        if result.answer is None:
+    def _settle(self, given: Assignment, answer: Answer | None, now: float) -> list[CommitRecord]:
+        """Record an answer (None: the unit was declined or dropped): the first one of its unit gives its record."""
+        self.members.touch(given.actor, now)
+        if answer is None:
             self._dispatcher.decline(given.unit_id, given.actor)
-            return
-        self._dispatcher.learn(result.answer.lengths)
-        self._pool.state.take(given.actor, result.answer.load)
+            return []
+        self._dispatcher.learn(answer.lengths)
+        self._pool.state.take(given.actor, answer.load)
         losers = self._dispatcher.done(given.unit_id, given.actor, now)
         if losers is None:
-            return
+            return []
         del self._prepared[given.unit_id]
         for loser in losers:
             self._pool.drop(loser)
         self._left -= 1
-        record = CommitRecord.from_json(result.answer.record)
+        record = CommitRecord.from_json(answer.record)
         self._report_quarantine(record)
-        yield record
+        return [record]
 
     def _report_quarantine(self, record: CommitRecord) -> None:
         """Log how many rows were quarantined so far: the first ones, and each time their number has doubled."""
@@ -275,21 +255,19 @@ class _Loop:
 
     def _watch(self, actor: int, known: str) -> None:
         """Ask an actor to report a process other than ``known``, or that its process has to end."""
-        self._when_done(self._pool.watch(actor, known), actor, lambda sign: (actor, sign))
+        self._when_done(self._pool.watch(actor, known), actor, partial(self._hear, actor))
 
-    def _hear(self, actor: int, sign: Sign, now: float) -> None:
+    def _hear(self, actor: int, sign: Sign, now: float) -> list[CommitRecord]:
         """Handle a sign of an actor, and ask for the next one."""
-        if actor not in self.members:
-            return
-        if sign.notice is not None:
+        if actor in self.members and sign.notice is not None:
             self.members.notice(actor, sign.notice, now)
-            return
-        self.members.place(actor, sign.node, now)
-        if actor not in self.members:
-            return
-        self._watch(actor, sign.process)
-        if not self.members.is_ready(actor):
-            self._join(actor, sign.taken, now)
+        elif actor in self.members:
+            self.members.place(actor, sign.node, now)
+            if actor in self.members:
+                self._watch(actor, sign.process)
+                if not self.members.is_ready(actor):
+                    self._join(actor, sign.taken, now)
+        return []
 
     def _join(self, actor: int, taken: Mapping[str, float], now: float) -> None:
         if not self.members.starts:  # the others are alike
@@ -298,15 +276,19 @@ class _Loop:
         self._pool.note_start(actor, taken)
         self.members.join(actor, taken, now)
 
-    def _when_done(self, reference: Any, actor: int, event: Callable[[Any], _Event]) -> None:
-        """Queue ``event(value)`` once a call of ``actor`` has its value, or a :class:`_Failed` if it has an error."""
+    def _when_done(self, reference: Any, actor: int, handle: Callable[[Any, float], list[CommitRecord]]) -> None:
+        """Queue ``handle`` with the value of a call of ``actor``, or its error."""
 
         def put(future: Any) -> None:
             error = future.exception()
-            self.events.put(event(future.result()) if error is None else _Failed(error=error, actor=actor))
+            if error is None:
+                self._events.put(partial(handle, future.result()))
+            else:
+                self._events.put(partial(self._fail, error, actor))
 
         reference.future().add_done_callback(put)
 
-
-def _result(given: Assignment, answer: Answer | None) -> _Event:
-    return _Result(given=given, answer=answer)
+    def _fail(self, error: BaseException, actor: int, now: float) -> list[CommitRecord]:
+        if actor in self.members:  # else it was ended
+            raise error
+        return []

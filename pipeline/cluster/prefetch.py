@@ -176,13 +176,7 @@ def _source(reads: Sequence[Callable[[], Iterator[pa.Table]]]) -> Any:
     return Units()
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnitRead:
-    """A reader has read a unit; without one it has no more, or has ended by an error."""
-
-    reader: UnitReader
-    prepared: PreparedUnit | None = None
-    error: BaseException | None = None
+Put = Callable[["UnitReader", PreparedUnit | BaseException | None], None]
 
 
 class UnitReader:
@@ -193,10 +187,10 @@ class UnitReader:
 
     Args:
         units: the stream.
-        put: is given each unit, and the end.
+        put: called with this reader and each unit, then with None at the end, or with the error that ends it.
     """
 
-    def __init__(self, units: Generator[PreparedUnit, None, None], put: Callable[[UnitRead], None]) -> None:
+    def __init__(self, units: Generator[PreparedUnit, None, None], put: Put) -> None:
         self.allowed = 0
         self._may_read = threading.Semaphore(0)
         self._ended = False
@@ -218,14 +212,14 @@ class UnitReader:
         """Wait so long for its end."""
         self._thread.join(seconds)
 
-    def _draw(self, units: Generator[PreparedUnit, None, None], put: Callable[[UnitRead], None]) -> None:
+    def _draw(self, units: Generator[PreparedUnit, None, None], put: Put) -> None:
         try:
             with closing(units):
                 for unit in units:
-                    put(UnitRead(reader=self, prepared=unit))
+                    put(self, unit)
                     self._may_read.acquire()
                     if self._ended:
                         return
-            put(UnitRead(reader=self))
+            put(self, None)
         except BaseException as error:
-            put(UnitRead(reader=self, error=error))
+            put(self, error)

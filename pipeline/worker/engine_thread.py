@@ -14,7 +14,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from pipeline.codec import Failure, Generation, Request
@@ -124,11 +126,6 @@ class _Submission:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Drop:
-    future: Future[Outcome]
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Task:
     work: Callable[[EngineLike], Any]
     future: Future[Any]
@@ -163,7 +160,9 @@ class EngineThread:
         self.lengths = Lengths()
         self._queue = RequestQueue(2 * slots, self.lengths)
         self._on_fatal = on_fatal
-        self._inbox: queue.SimpleQueue[_Submission | _Drop | _Task | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """The wishes of other threads, as functions that this thread calls."""
+        self._closing = False
         self._tasks: list[_Task] = []
         self._waiting: dict[str, _Submission] = {}
         self._running: dict[str, tuple[Request, Kind]] = {}
@@ -182,14 +181,14 @@ class EngineThread:
             if self._fatal is not None:
                 submission.future.set_exception(self._fatal)
             elif requests:
-                self._inbox.put(submission)
+                self._inbox.put(partial(self._take, submission))
             else:
                 submission.future.set_result({})
         return submission.future
 
     def drop(self, future: Future[Outcome]) -> None:
         """Cancel a submission; unless it is done, its future raises :class:`DroppedError`."""
-        self._inbox.put(_Drop(future=future))
+        self._inbox.put(partial(self._cancel, future))
 
     def when_idle(self, work: Callable[[EngineLike], _T]) -> Future[_T]:
         """Run ``work`` on the engine, in its thread, as soon as no request is left; submissions wait meanwhile.
@@ -201,7 +200,7 @@ class EngineThread:
             if self._fatal is not None:
                 task.future.set_exception(self._fatal)
             else:
-                self._inbox.put(task)
+                self._inbox.put(partial(self._tasks.append, task))
         return task.future
 
     def snapshot(self) -> Any:
@@ -218,18 +217,20 @@ class EngineThread:
 
     def close(self) -> None:
         """Finish all submissions, then end the thread."""
-        self._inbox.put(None)
+        self._inbox.put(self._close)
         self._thread.join()
 
+    def _close(self) -> None:
+        self._closing = True
+
     def _run(self) -> None:
-        closing = False
         try:
-            while not closing or self._waiting or self._engine.has_work():
+            while not self._closing or self._waiting or self._engine.has_work():
                 idle = not self._waiting and not self._engine.has_work()
                 if idle and self._tasks:
                     _do(self._tasks.pop(0), self._engine)
                     continue
-                closing = self._receive(wait=idle and not closing) or closing
+                self._receive(wait=idle and not self._closing)
                 self._feed()
                 if self._engine.has_work():
                     for generation in self._engine.step():
@@ -239,25 +240,17 @@ class EngineThread:
         except BaseException as error:
             self._fail(error)
 
-    def _receive(self, *, wait: bool) -> bool:
-        """Move submissions to the queue; with ``wait``, block for the first one. True: no more will come."""
-        while True:
-            try:
-                submission = self._inbox.get(block=wait)
-            except queue.Empty:
-                return False
-            if submission is None:
-                return True
-            wait = False
-            if isinstance(submission, _Drop):
-                self._cancel(submission.future)
-                continue
-            if isinstance(submission, _Task):
-                self._tasks.append(submission)
-                continue
-            for request in submission.requests:
-                self._waiting[request.request_id] = submission
-                self._queue.put(request)
+    def _receive(self, *, wait: bool) -> None:
+        """Do the things that were asked for; with ``wait``, block for the first one."""
+        with suppress(queue.Empty):
+            self._inbox.get(block=wait)()
+            while not self._closing:
+                self._inbox.get(block=False)()
+
+    def _take(self, submission: _Submission) -> None:
+        for request in submission.requests:
+            self._waiting[request.request_id] = submission
+            self._queue.put(request)
 
     def _feed(self) -> None:
         """Top up the engine's requests from the queue."""
@@ -304,12 +297,10 @@ class EngineThread:
             self._on_fatal(error)  # meanwhile submissions wait: none may be told before
         with self._lock:
             self._fatal = error
-            waiting = {id(s): s for s in self._waiting.values()}
+            self._running.clear()  # nothing is aborted in an engine that failed
             while not self._inbox.empty():
-                if isinstance(late := self._inbox.get(), _Submission):
-                    waiting[id(late)] = late
-                elif isinstance(late, _Task):
-                    self._tasks.append(late)
+                self._inbox.get()()
+            waiting = {id(s): s for s in self._waiting.values()}
         for task in self._tasks:
             task.future.set_exception(error)
         for submission in waiting.values():

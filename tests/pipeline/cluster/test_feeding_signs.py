@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -49,7 +48,7 @@ def loop_of(pool: Pool) -> _Loop:
 
 def answer(loop: _Loop, pool: Pool, process: str, notice: str | None = None) -> None:
     pool.questions[-1][1].set_result(Sign(process=process, node="n", taken={"loaded": 2.0}, notice=notice))
-    assert not list(loop.take(loop.next_event(), time.monotonic()))
+    assert not loop.take_event()
 
 
 def test_an_actor_joins_once_and_is_asked_until_it_has_notice() -> None:
@@ -70,5 +69,5 @@ def test_an_error_of_an_actor_that_was_ended_is_no_error_of_the_run() -> None:
     loop = loop_of(pool)
     loop.members.end(0)
     pool.questions[-1][1].set_exception(ConnectionError("it was ended"))
-    assert not list(loop.take(loop.next_event(), time.monotonic()))
+    assert not loop.take_event()
     assert len(pool.questions) == 1
