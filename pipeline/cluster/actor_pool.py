@@ -43,44 +43,28 @@ class ActorSeconds:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._alive: dict[object, tuple[float, ResourceSeconds]] = {}
+        self._alive: dict[object, tuple[float, float, float]] = {}
         self._ended = ResourceSeconds()
 
     def started(self, actor: object, *, gpus: float, cpus: float, ago: float = 0.0) -> None:
-        """An actor is there. Known actors are ignored.
-
-        Args:
-            actor: any name of it.
-            gpus: that it reserves.
-            cpus: that it reserves.
-            ago: seconds since its process began.
-        """
+        """An actor, which reserves these, is there; its process began ``ago`` s before. Known actors are ignored."""
         with self._lock:
-            each = ResourceSeconds(accelerators=gpus, cpus=cpus)
-            self._alive.setdefault(actor, (self._clock() - ago, each))
+            self._alive.setdefault(actor, (self._clock() - ago, gpus, cpus))
 
     def ended(self, actor: object) -> None:
         """An actor was given back, or is lost for good. Unknown actors are ignored."""
         with self._lock:
-            life = self._alive.pop(actor, None)
-            if life is not None:
-                self._ended += _lived(life, self._clock())
-
-    def ended_all(self) -> None:
-        """Every actor was given back."""
-        for actor in list(self._alive):
-            self.ended(actor)
+            if (life := self._alive.pop(actor, None)) is not None:
+                self._ended += self._lived(*life)
 
     def used(self) -> ResourceSeconds:
         """The sum up to now."""
         with self._lock:
-            return sum((_lived(life, self._clock()) for life in self._alive.values()), start=self._ended)
+            return sum((self._lived(*life) for life in self._alive.values()), start=self._ended)
 
-
-def _lived(life: tuple[float, ResourceSeconds], now: float) -> ResourceSeconds:
-    begin, each = life
-    seconds = now - begin
-    return ResourceSeconds(accelerators=each.accelerators * seconds, cpus=each.cpus * seconds)
+    def _lived(self, begin: float, gpus: float, cpus: float) -> ResourceSeconds:
+        seconds = self._clock() - begin
+        return ResourceSeconds(accelerators=gpus * seconds, cpus=cpus * seconds)
 
 
 _CONTROL_CALLS = 2
@@ -94,12 +78,7 @@ def start_pool(
 ) -> ActorPool:
     """Start the actors of a job in the running session; they load their models while the caller goes on.
 
-    Args:
-        job: the run.
-        load: makes an actor's engine.
-        units: work for the actors; there are no more of them than this.
-        private: whether the session is the run's own, which no node is ever added to.
-        beside: runs whose actors share the cluster with these.
+    ``units``, ``private`` and ``beside`` are those of :func:`fit_pools`.
 
     Raises:
         ResourceError: the cluster cannot hold the actors, or its worker processes end as they start.
@@ -107,7 +86,7 @@ def start_pool(
     nodes = connected_nodes()
     resources = fit_pools(job.config, nodes, units, private=private, beside=beside)
     probe = start_probe(private=private)
-    pool = ActorPool(job, resources, load, start_bisection(job.config))
+    pool = ActorPool(job, resources, load, start_bisection(job.config), units)
     _announce(job, pool, alone=len(nodes) == 1)
     try:
         probe()
@@ -122,25 +101,21 @@ class ActorPool:
 
     Attributes:
         resources: resources of an actor of each pool.
-        bisection: records the units of each process, and its deaths.
+        bisection: records the units of each process, and its deaths; it is ended with the actors.
         seconds: how long the actors live.
         metrics: of the driver; it is told the dispatcher.
         state: how the actors do, for those who watch the run.
         closed: whether all actors were ended, and none is started any more.
-
-    Args:
-        job: the resolved run that every actor works for.
-        resources, bisection: see above. The bisection is ended with the actors.
-        load: makes an actor's engine.
     """
 
     def __init__(
-        self, job: Job, resources: Mapping[str, ActorResources], load: EngineLoader, bisection: RemoteBisection
-    ) -> None:
+        self, job: Job, resources: Mapping[str, ActorResources], load: EngineLoader, bisection: RemoteBisection,
+        units: int,
+    ) -> None:  # fmt: skip
         import ray
 
         self.resources, self.bisection = dict(resources), bisection
-        self.seconds, self.metrics = ActorSeconds(), DriverSource()
+        self.seconds, self.metrics = ActorSeconds(), DriverSource(units)
         self.actors: dict[int, Any] = {}
         """The actors that were asked for and have not been ended."""
         self.names: dict[int, str] = {}
@@ -206,7 +181,6 @@ class ActorPool:
                 return
             self.closed = True
             self.state.close()
-            self.seconds.ended_all()
             for actor in list(self.actors):
                 self.end(actor)
             self.bisection.close()

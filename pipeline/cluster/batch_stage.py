@@ -61,11 +61,7 @@ class BatchJobs:
         self._lock = threading.Lock()
 
     def of(self, schema: pa.Schema) -> Job:
-        """The job over rows of these columns.
-
-        Raises:
-            SourceError, ConfigError: see :func:`pipeline.plan.job.resolve_job`.
-        """
+        """The job over rows of these columns. Raises as :func:`pipeline.plan.job.resolve_job`."""
         schema = schema.remove_metadata()
         with self._lock:
             if schema not in self._jobs:
@@ -88,12 +84,7 @@ def content_ids(prepared: pa.Table) -> list[str]:
 
 
 class GenerateBatches:
-    """The class of the stage's actors. Called from several threads at once.
-
-    Args:
-        config: the stage's settings.
-        num_threads: torch threads of the engine.
-    """
+    """The class of the stage's actors. Called from several threads at once."""
 
     def __init__(self, config: RunConfig, num_threads: int) -> None:
         self._config = config

@@ -167,13 +167,13 @@ class Dispatcher:
     def offer(
         self, unit_id: str, histogram: Mapping[int, int], kinds: Sequence[Kind] = (), *, first: bool = False
     ) -> None:  # fmt: skip
-        """Add a unit.
+        """Add a unit, whose rows are of these kinds.
 
         Args:
             unit_id: the unit.
             histogram: prefix -> tokens of the unit's prompts that a cache with this prefix saves.
-            kinds: the kinds of its rows.
-            first: put it before all waiting units. A chain finishes units that it has begun before it begins others.
+            kinds: of its rows.
+            first: put it before all waiting units, as a chain finishes units that it has begun first.
         """
         self._units[unit_id] = _Unit(unit_id=unit_id, histogram=histogram, kinds=kinds)
         if first:

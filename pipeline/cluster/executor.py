@@ -83,11 +83,7 @@ class Executor(Protocol):
 class RayExecutor:
     """The executor on Ray. A session is joined or started when it is first needed.
 
-    Args:
-        config: the run's configuration.
-        load: makes each actor's engine, in the actor's process.
-        stop: may ask it to stop its units.
-        beside: runs of other executors, whose actors share the session with these.
+    ``load`` makes each actor's engine, in the actor's process. ``beside``: runs whose actors share the session.
     """
 
     def __init__(
@@ -145,7 +141,7 @@ class RayExecutor:
         self._lives.append(pool.seconds)
         watch = self._background.watch()
         graph = partial(self._run_graph, job, work, pool, watch, begin)
-        return self._reported(pool, work, drain([graph], check=watch.check, begun=self._threads.append))
+        return self._reported(pool, drain([graph], check=watch.check, begun=self._threads.append))
 
     def _run_graph(
         self, job: Job, work: Work, pool: ActorPool, watch: NodeWatch, begin: float
@@ -189,14 +185,9 @@ class RayExecutor:
         """See :class:`Executor`."""
         return self._tracing.result()
 
-    def _reported(
-        self, pool: ActorPool, work: Work, lists: Iterator[list[CommitRecord]]
-    ) -> Iterator[list[CommitRecord]]:  # fmt: skip
-        """``lists``, while the metrics of the run are reported."""
-        source = pool.metrics
-        source.begin(work.units)
-        with report_run(self._config, source):
-            yield from source.watch(lists)
+    def _reported(self, pool: ActorPool, lists: Iterator[list[CommitRecord]]) -> Iterator[list[CommitRecord]]:
+        with report_run(self._config, pool.metrics):
+            yield from pool.metrics.watch(lists)
 
     def used(self) -> ResourceSeconds:
         """See :class:`Executor`."""

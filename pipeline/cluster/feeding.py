@@ -75,8 +75,8 @@ def generate(
         end: ends streams that wait for results of other units.
         starts: filled with the seconds of each stage of the start of every actor.
         refit: see :class:`Members`.
-        nodes: reports the nodes that go; None if none ever does.
         drain_seconds: see :class:`Members`.
+        nodes: reports the nodes that go; None if none ever does.
     """
     loop = _Loop(pool, held, count, stop, refit, drain_seconds)
     unlisten = nodes.listen(loop.see) if nodes is not None else lambda: None
@@ -100,10 +100,7 @@ def generate(
 
 
 class _Loop:
-    """The state of the loop: the units that were read, the actors, and the units of each actor.
-
-    ``members``: the actors.
-    """
+    """The units that were read, the actors (``members``), and the units of each actor."""
 
     def __init__(
         self,

@@ -65,10 +65,7 @@ class Answer(NamedTuple):
 class Sign:
     """A sign of an actor: a process of it has begun, or has to go.
 
-    Attributes:
-        process, node: which one, and where it runs.
-        taken: seconds of each stage of its start.
-        notice: why it has to go; None: it does not.
+    ``taken``: seconds of each stage of its start; ``notice``: why it has to go, None if it does not.
     """
 
     process: str
@@ -133,15 +130,12 @@ class GenerateActor:
         return Sign(process=self._process, node=own_node(), taken=taken, notice=notice)
 
     def run(self, label: str, execution: int, block: pa.Table) -> Answer | None:
-        """Run a unit.
+        """Run a unit; None if it was declined or dropped.
 
         Args:
             label: the unit, as JSON.
             execution: 0, or 1 for a speculative backup. A backup of a unit that may have killed a process is declined.
             block: the unit's envelope.
-
-        Returns:
-            None if the unit was declined or dropped.
         """
         unit = Unit.from_json(label)
         if execution and self._bisection.is_suspect(unit.unit_id):

@@ -75,9 +75,7 @@ class Members:
 
     Args:
         pool: the actors; those that it has already were asked for just now.
-        dispatcher: told who joins and who leaves.
         held: units that an actor of each pool holds at most.
-        now: seconds of the dispatcher's clock.
         watch: called with the number of each actor that is asked for.
         refit: how many actors of each pool the cluster has room for, asked from time to time; None if that is fixed, or
             more are asked for than there is room for.
@@ -240,9 +238,7 @@ class Members:
     def adjust(self, waiting: int, now: float) -> None:
         """Ask for actors and end some, as the work demands; looks at most once a second.
 
-        Args:
-            waiting: units that no actor holds, those included that are not read yet.
-            now: seconds of the dispatcher's clock.
+        ``waiting``: units that no actor holds, those included that are not read yet.
         """
         if now < self._next:
             return

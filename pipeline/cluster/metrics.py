@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -177,12 +177,7 @@ class ActorSource:
 
 
 def engine_load(snapshot: Any, process: str) -> dict[str, Any] | None:
-    """Counts of an engine for the driver's progress.
-
-    Args:
-        snapshot: of the engine; None for one that makes none.
-        process: the name of this process.
-    """
+    """Counts of an engine of this process for the driver's progress; None for an engine that makes no snapshot."""
     if snapshot is None:
         return None
     own = {name: getattr(snapshot, name) for name in ("kv_pages_used", "kv_pages")}
@@ -199,32 +194,24 @@ class DriverSource:
         members: knows which actors are ready, once it is there.
     """
 
-    def __init__(self) -> None:
-        self._units = self._committed = 0
+    def __init__(self, units: int = 0) -> None:
+        self._units, self._committed = units, 0
         self._lock = threading.Lock()
         self._failures: Counter[str] = Counter()
         self.tokens = self.rows = 0
         self.dispatcher: Dispatcher | None = None
         self.members: Members | None = None
 
-    def begin(self, units: int) -> None:
-        """The run has to do so many units."""
-        self._units = units
-
-    def committed(self, records: Iterable[CommitRecord]) -> None:
-        """Count units that are in the ledger now."""
-        with self._lock:
-            for record in records:
-                self._committed += 1
-                self.tokens += record.completion_tokens
-                self.rows += record.num_rows
-                self._failures.update(record.failures)
-
     def watch(self, lists: Iterator[list[CommitRecord]]) -> Iterator[list[CommitRecord]]:
         """``lists``; each counts as committed when the consumer asks for the next one."""
         for records in lists:
             yield records
-            self.committed(records)
+            with self._lock:
+                self._committed += len(records)
+                self.tokens += sum(record.completion_tokens for record in records)
+                self.rows += sum(record.num_rows for record in records)
+                for record in records:
+                    self._failures.update(record.failures)
 
     @property
     def failures(self) -> Mapping[str, int]:

@@ -52,9 +52,7 @@ Instrument = Callable[[float, Mapping[str, str]], None]
 class Reporter:
     """Samples sources and gives changed values to the instruments.
 
-    Args:
-        labels: values of :data:`pipeline.cluster.metrics.LABELS`.
-        make: makes the instrument of a metric, when it first has a value.
+    ``make`` makes the instrument of a metric, when it first has a value.
     """
 
     def __init__(self, labels: Mapping[str, str], make: Callable[[Metric], Instrument]) -> None:
@@ -163,14 +161,7 @@ def label_of(value: str) -> str:
 def report_actor(config: RunConfig, engine: EngineThread, pool: str, *, restarted: bool) -> Reporter | None:
     """Report the metrics of this generate actor, whose engine is ready now, for as long as its process lives.
 
-    Args:
-        config: of the run.
-        engine: the actor's.
-        pool: the name of the actor's pool.
-        restarted: whether this process replaces one that died.
-
-    Returns:
-        None if no process serves metrics here.
+    ``restarted``: whether this process replaces one that died. None if no process serves metrics here.
     """
     if (reporter := _reporter(config, pool)) is None:
         return None

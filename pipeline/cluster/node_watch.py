@@ -134,7 +134,6 @@ class NodeWatch:
         self._read = read
         self._poll_seconds = poll_seconds
         self._limit = limit if limit is not None else _rays_limit() / 2
-        self._lock = threading.Lock()
         self._silence = Silence(time.monotonic())
         self._answers = threading.Condition()
         self._answered = 0
@@ -177,7 +176,7 @@ class NodeWatch:
         Raises:
             ClusterLostError: the head has not answered for too long.
         """
-        with self._lock:
+        with self._answers:
             silent = self._silence.tick(time.monotonic())
         if silent > self._limit:
             raise ClusterLostError(
@@ -208,9 +207,8 @@ class NodeWatch:
             self._ask_now.clear()
 
     def _take(self, table: NodeTable) -> None:
-        with self._lock:
-            self._silence.answered(time.monotonic())
         with self._answers:
+            self._silence.answered(time.monotonic())
             self._answered += 1
             if table != self._table and not self._stop.is_set():
                 self._table = table

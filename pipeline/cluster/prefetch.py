@@ -54,13 +54,9 @@ class PreparedUnit:
 def prefetch_units(
     job: Job, tasks: Iterable[ReadTask], reserved: Reserved, bisection: CrashBisection
 ) -> Generator[PreparedUnit, None, None]:  # fmt: skip
-    """The prepared units of ``tasks``, in order; Ray Data works some tasks ahead of the caller.
+    """The prepared units of ``tasks``, which are drawn lazily, in order; Ray Data works some tasks ahead of the caller.
 
-    Args:
-        job: the run that they belong to.
-        tasks: drawn lazily.
-        reserved: the actors' resources; tasks use the rest of the cluster.
-        bisection: finds rows that kill the process which renders or tokenises them.
+    ``reserved``: the actors' resources; tasks use the rest of the cluster.
     """
     for some in _batches(tasks):
         yield from _read(job, some, reserved, bisection)

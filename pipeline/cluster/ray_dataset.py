@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 def ray_dataset(parts: Sequence[PublishedPart], schema: pa.Schema, options: Mapping[str, Any]) -> Dataset:
     """A lazy dataset over published files, in their order, in the session that :func:`ensure_ray` finds.
 
-    Args:
-        parts: the files.
-        schema: of their rows.
-        options: keyword arguments of their file system.
+    ``options``: keyword arguments of their file system.
     """
     ensure_ray()
     import ray

@@ -169,14 +169,8 @@ def _fit(
 ) -> ActorResources:  # fmt: skip
     """Resources of a pool's actors.
 
-    Args:
-        run: the run as the pool sees it.
-        whole: the run of all pools.
-        nodes: of the cluster.
-        left: free resources after earlier pools; those of this pool are subtracted.
-        units: see :func:`fit_pools`.
-        private: see :func:`fit_pools`.
-        others: actors of other runs, in addition to these.
+    ``run`` is the run as the pool sees it, ``whole`` that of all pools; ``left``: free resources after earlier pools,
+    from which those of this pool are subtracted; ``others``: actors of other runs.
     """
     given, cap = run.actors, max(1, units) if units is not None else sys.maxsize
     ranged = isinstance(given, ActorRange)

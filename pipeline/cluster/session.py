@@ -292,11 +292,7 @@ class Background:
             self._session = self._thread.submit(self._start)
 
     def wait(self) -> None:
-        """Return once the session has started.
-
-        Raises:
-            Exception: it could not be started.
-        """
+        """Return once the session has started; raises the error of one that could not be started."""
         self.start()
         assert self._session is not None
         self._session.result()

@@ -25,12 +25,7 @@ _REASON_CHARACTERS = 200
 
 
 class FirstRows:
-    """Knows where the rows are that may be traced: those of the first units that are done.
-
-    Args:
-        job: the run.
-        wanted: whether any are to be traced.
-    """
+    """Places of the rows that may be traced: those of the first units that are done."""
 
     def __init__(self, job: Job, *, wanted: bool) -> None:
         self._job = job

@@ -19,7 +19,6 @@ class _Waiting:
     """A waiting unit.
 
     Attributes:
-        histogram: see :meth:`Dispatcher.offer`.
         place: sort key, smallest first: whether the unit was not put first, its number less the number of units that
             it may overtake, and its number.
         given: units that had been given when it got its place.

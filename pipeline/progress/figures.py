@@ -94,12 +94,7 @@ LINE_SECONDS = 10.0
 
 
 class Lines:
-    """Writes a line at once, at each change of the stage, every so many seconds, and at the end.
-
-    Args:
-        file: where to; a line is flushed when it is written.
-        seconds: between two lines of the same stage.
-    """
+    """Writes a line at once, at each change of the stage, every so many seconds, and at the end."""
 
     def __init__(self, file: TextIO, seconds: float = LINE_SECONDS) -> None:
         self._file = file

@@ -39,10 +39,6 @@ class Pulse:
 
     Without observers there is no thread, and no snapshot is taken.
 
-    Args:
-        read: takes a snapshot.
-        observers: who looks.
-        seconds: between two snapshots.
     """
 
     def __init__(
@@ -96,10 +92,6 @@ def resolve_mode(mode: ProgressMode, file: TextIO | None = None) -> ProgressMode
 
     ``auto`` is ``notebook`` in a kernel, ``live`` where ``file`` is a terminal that can redraw lines, else ``lines``.
 
-    Args:
-        mode: as it was asked for.
-        file: where it will be written; None: standard error.
-
     Raises:
         ConfigError: it is no mode.
     """
@@ -120,12 +112,7 @@ def resolve_mode(mode: ProgressMode, file: TextIO | None = None) -> ProgressMode
 def views(
     progress: ProgressMode | Observer, seconds: float = LINE_SECONDS, file: TextIO | None = None
 ) -> tuple[Observer, ...]:
-    """The observers for ``progress``.
-
-    Args:
-        progress: a mode, or an observer.
-        seconds: between two lines.
-        file: where views are written; None: standard error.
+    """The observers for ``progress``, a mode or an observer; ``file``: None for standard error.
 
     Raises:
         ConfigError: it is neither; or ``seconds`` is no number above 0.

@@ -79,12 +79,7 @@ class Aggregate:
 
     @classmethod
     def of(cls, table: pa.Table, prefix: str = "") -> Aggregate:
-        """Aggregate the rows of a table, all at once.
-
-        Args:
-            table: output rows.
-            prefix: prefix of the names of its columns that are not the input's.
-        """
+        """Aggregate the output rows of a table, whose result columns have this prefix, all at once."""
         succeeded = pc.not_equal(table[f"{prefix}finish_reason"], FinishReason.ERROR.value)
         return cls(
             rows=table.num_rows,
@@ -134,11 +129,7 @@ class Aggregate:
 
 
 class Aggregator:
-    """Aggregates tables one after the other, with little more than one of them in memory.
-
-    Args:
-        prefix: see :meth:`Aggregate.of`.
-    """
+    """Aggregates tables one after the other, with little more than one of them in memory."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix

@@ -177,14 +177,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Drafts:
-    """Drafts of one source.
-
-    Attributes:
-        source: ``mask``, ``grammar`` or ``history``.
-        offered: rows of forwards that held a draft.
-        accepted: drafts that became output.
-        tokens: generated tokens, those without a draft included.
-    """
+    """Drafts of one source: rows of forwards that held one, those that became output, and all generated tokens."""
 
     source: str
     offered: int
@@ -203,12 +196,7 @@ class Drafts:
 
 
 def drafts_by_source(counts: Mapping[str, int | None], tokens: int) -> list[Drafts]:
-    """Sort counts by source; a source without drafts is left out.
-
-    Args:
-        counts: ``SOURCE_drafts`` and ``SOURCE_drafts_accepted``, as in ``stats``; a count that is missing is 0.
-        tokens: generated tokens.
-    """
+    """Sort counts, named as in ``stats``, by source; a source without drafts is left out."""
     found = [
         Drafts(source=source, offered=counts.get(f"{source}_drafts") or 0,
                accepted=counts.get(f"{source}_drafts_accepted") or 0, tokens=tokens)

@@ -106,12 +106,7 @@ Labels = Mapping[str, Mapping[str, int] | None]
 
 
 def labels_of(table: pa.Table, prefix: str = "") -> Labels:
-    """Count the values of the texts, and of each text field of the column ``parsed``.
-
-    Args:
-        table: output rows that succeeded.
-        prefix: prefix of the names of result columns.
-    """
+    """Count the values of the texts, and of each text field of the column ``parsed``, in rows that succeeded."""
     if not table.num_rows:
         return {}
     columns = {"text": table[f"{prefix}text"]}

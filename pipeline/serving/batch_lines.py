@@ -83,14 +83,7 @@ def fault(code: str, message: str, line: int | None = None, param: str | None = 
 def write_results(store: Store, batch: Batch, config: RunConfig, ending: Status) -> dict[str, Any]:
     """Write the files of results; again for the same committed rows, the same bytes.
 
-    Args:
-        store: has the run's output.
-        batch: its input was found to be valid, or its turn never came.
-        config: of the server.
-        ending: the status that the batch is about to have.
-
-    Returns:
-        The fields of the batch that this changes.
+    ``ending``: the status that the batch is about to have. Returns the fields of the batch that this changes.
     """
     ids = {failed: batch.result_id(kind) for failed, kind in ((False, "output"), (True, "errors"))}
     lines, sizes = Counter[bool](), Counter[bool]()

@@ -35,14 +35,7 @@ _ENDINGS = {Status.FINALIZING: Status.COMPLETED, Status.CANCELLING: Status.CANCE
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """The work of a process.
-
-    Attributes:
-        config: of the server's runs; its output is the store.
-        batch: its id.
-        may_run: whether the batch may be run; else it is checked, or closed.
-        max_requests: of a batch.
-    """
+    """The work of a process. ``may_run``: whether the batch may be run; else it is checked, or closed."""
 
     config: RunConfig
     batch: str

@@ -83,10 +83,7 @@ class CrashBisection:
         """Units with a child that died and further quarantined rows in them; rows done since a child died."""
 
     def start_process(self, worker: str, process: str = "", machine: str = "") -> Verdict:
-        """A process of ``worker`` begins; it replaces the one before, if there was one, which has died.
-
-        ``machine``: the name of the machine that ``process`` runs on.
-        """
+        """A process of ``worker`` begins on a machine; it replaces the one before, if there was one, which has died."""
         before = self._processes.get(worker, "")
         if worker not in self._deaths:
             self._deaths[worker] = 0
@@ -158,13 +155,7 @@ class CrashBisection:
             self._succeed(piece.size)
 
     def lose_step(self, unit_id: str, rows: int, step: Rows) -> Attempt:
-        """Record the death of the child process that ran the rows of a step, and nothing before; give the rows to run.
-
-        Args:
-            unit_id: the unit.
-            rows: of the unit.
-            step: its rows that ran.
-        """
+        """Record the death of the child process that ran a step of a unit of ``rows`` rows; give the rows to run."""
         trial = self._trial(unit_id, rows, alone=True)
         piece = trial.piece(step)
         self._searched = max(self._searched, rows)

@@ -174,7 +174,7 @@ class EngineThread:
     def submit(self, requests: Sequence[Request]) -> Future[Outcome]:
         """Queue requests (ids unique among unfinished ones); the future resolves to a result for each request id.
 
-        A request that the engine refuses gets a Failure as its result; the others are not affected.
+        A request that the engine refuses gets a Failure as its result.
         """
         submission = _Submission(requests=requests, future=Future())
         with self._lock:

@@ -46,12 +46,7 @@ EngineLoader = Callable[[Job, "int | None"], EngineLike]
 
 
 def load_engine(job: Job, num_threads: int | None) -> EngineLike:
-    """Load the model and warm its engine up. The only place of the pipeline that imports torch.
-
-    Args:
-        job: names the model and its engine configuration.
-        num_threads: torch threads of this process; None keeps torch's default.
-    """
+    """Load the model of a job and warm its engine up. The only place of the pipeline that imports torch."""
     wait_passively()
     with stage("torch imported"), nothing_collected():
         import torch

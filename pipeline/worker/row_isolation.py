@@ -67,10 +67,7 @@ class Gate:
 class RowIsolation:
     """Runs units in this process and reports each step to a crash bisection. Thread-safe.
 
-    Args:
-        bisection: knows the deaths of earlier processes.
-        process: unique name of this process.
-        alone: whether this process runs one unit at a time.
+    ``process``: unique name of this process; ``alone``: whether it runs one unit at a time.
     """
 
     def __init__(self, bisection: CrashBisection, process: str, *, alone: bool = False) -> None:

@@ -86,14 +86,7 @@ class _Decoded:
 
 
 def trace_rows(job: Job, engine: Any, rows: pa.Table, most: int) -> Traced:
-    """Trace the first ``most`` of some output rows that can be traced.
-
-    Args:
-        job: the run that made them.
-        engine: one without work; a ``wedlm_core`` engine.
-        rows: output rows that succeeded.
-        most: how many.
-    """
+    """Trace the first ``most`` of some output rows that can be traced, with an engine without work."""
     if getattr(engine, "traced", None) is None:
         return Traced(reasons=("this engine cannot trace",))
     missing = sorted(set(_prompt_columns(job)) - set(rows.column_names))

@@ -83,13 +83,9 @@ class TurnRequest(LinkedRequest):
 def conversation(
     first: Request, turns: Sequence[Sequence[int]], asked: Sequence[Mapping[str, str]], config: RunConfig
 ) -> TurnRequest:
-    """The first turn of a conversation.
+    """The first turn of a conversation, from its request and the messages without answers.
 
-    Args:
-        first: its request.
-        turns: the tokens of the tail, then those between answers; see :func:`pipeline.prompts.turns.encoded_turns`.
-        asked: the messages without answers.
-        config: of the run.
+    ``turns``: the tokens of the tail, then those between answers; see :func:`pipeline.prompts.turns.encoded_turns`.
     """
     own = {one.name: getattr(first, one.name) for one in fields(Request)}
     tail, *between = turns

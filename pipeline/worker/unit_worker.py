@@ -64,11 +64,7 @@ class Runs:
 
     @contextmanager
     def run(self, key: str) -> Iterator[None]:
-        """Register the run ``key`` for the duration of the block.
-
-        Raises:
-            DroppedError: the run was dropped before it began.
-        """
+        """Register the run ``key`` for the block; raises DroppedError if it was dropped before."""
         try:
             self._check(key)
             yield
@@ -78,11 +74,7 @@ class Runs:
                 self._futures.pop(key, None)
 
     def wait(self, key: str, submit: Callable[[], Future[Any]]) -> Any:
-        """Submit a part of the run and wait for its result.
-
-        Raises:
-            DroppedError: the run was dropped, before or meanwhile.
-        """
+        """Submit a part of the run and wait for its result; raises DroppedError if it is dropped."""
         with self._lock:
             self._check(key)
             future = self._futures[key] = submit()
@@ -133,12 +125,7 @@ class UnitWorker:
         return other
 
     def run(self, unit: Unit, table: pa.Table, execution: int = 0) -> CommitRecord:
-        """Run one unit, from prepared rows to staged results.
-
-        Args:
-            unit: its identity.
-            table: its prepared rows.
-            execution: 0, or 1 for a speculative backup on another actor.
+        """Run one unit, from prepared rows to staged results. ``execution``: 1 for a backup on another actor.
 
         Raises:
             SinkError: the results could not be written.
@@ -295,11 +282,7 @@ def _quarantined(deaths: int) -> Failure:
 def _verdict(row: RowResult, requests: Sequence[Request], labels: Sequence[str], outcome: Outcome) -> RowResult:
     """A row succeeds if all its requests do; otherwise it fails as a whole, with the first failed one's reason.
 
-    Args:
-        row: its id and parameters, or its failure.
-        requests: its samples, then one for each text to score.
-        labels: these texts.
-        outcome: of the requests.
+    ``requests``: its samples, then one for each text to score (``labels``).
     """
     if row.failure is not None:
         return row

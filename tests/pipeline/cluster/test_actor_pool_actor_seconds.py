@@ -18,8 +18,7 @@ def test_lives_begin_with_the_process_and_end_when_the_actor_is_given_back() -> 
     seconds.ended("b")
     now += 10
     assert seconds.used() == ResourceSeconds(accelerators=55, cpus=210)
-    seconds.ended_all()
-    seconds.ended_all()
+    seconds.ended("a")
     seconds.ended("never there")
     now += 1000
     assert seconds.used() == ResourceSeconds(accelerators=55, cpus=210)

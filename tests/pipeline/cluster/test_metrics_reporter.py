@@ -80,8 +80,7 @@ def test_ratios_and_rates_are_of_the_time_since_the_last_sample(reporter: Report
 
 
 def test_the_driver_reports_units_by_state_and_failures_by_class(reporter: Reporter, recorder: Recorder) -> None:
-    source = DriverSource()
-    source.begin(10)
+    source = DriverSource(10)
     source.dispatcher = SimpleNamespace(waiting=3, running=2)
     reporter.sample({"driver": source}, 5.0)
     assert {state: recorder["units", state] for state in source.units} == {
