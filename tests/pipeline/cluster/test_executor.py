@@ -24,7 +24,6 @@ from pipeline.commands.report import gather
 from pipeline.errors import ResourceError
 from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks.staged import data_checksum
-from pipeline.storage.local import LocalStorage
 from pipeline.storage.open import open_storage
 from testing.repository import ROOT
 from wedlm_core import LLM, SamplingParams
@@ -190,53 +189,11 @@ def test_workers_that_find_other_modules_of_our_names_end_the_run_with_the_place
         start_probe()()
 
 
-def test_asking_for_what_the_cluster_lacks_is_an_error_and_not_a_wait(
-    cluster: None, prompts: Path, qwen3_folder: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(pipeline.ResourceError, match="1 GPU each"):
-        run(prompts, qwen3_folder, tmp_path / "a", gpus_per_actor=1)
-    with pytest.raises(pipeline.ResourceError, match="none is left"):
-        run(prompts, qwen3_folder, tmp_path / "b", actors=2, cpus_per_actor=1)
-
-
 def test_an_actor_that_cannot_load_its_model_ends_the_run_with_the_reason(
     cluster: None, prompts: Path, qwen3_folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(pipeline.EngineDiedError, match=r"(?s)could not start.*attention='sdpa'"):
         run(prompts, qwen3_folder, tmp_path / "out", engine=EngineConfig(attention="sdpa", batch_invariant=True))
-
-
-def test_validate_collects_every_problem_and_the_facts(
-    cluster: None, prompts: Path, qwen3_folder: Path, tmp_path: Path
-) -> None:
-    config = pipeline.RunConfig(input=str(prompts), output=str(tmp_path / "out"), model=str(qwen3_folder))
-    found = pipeline.validate(config)
-    assert found.ok, found.problems
-    assert (found.rows, found.files, found.prompt_column) == (30, 1, "prompt")
-    assert [w.split(": ")[0] for w in found.warnings] == [f"row prompts.parquet:{i}" for i in BAD_ROWS]
-    assert (found.sampled_rows, found.failed_rows, found.model_length) == (30, 2, 512)
-    assert not LocalStorage(tmp_path / "out", layout.SCRATCH).keys("."), "the probe is gone"
-    (tmp_path / "file").write_text("in the way")
-    bad = pipeline.RunConfig(
-        input=str(prompts), output=str(tmp_path / "file/out"), model=str(qwen3_folder), gpus_per_actor=1,
-        prompt_column="question",
-    )  # fmt: skip
-    problems = pipeline.validate(bad).problems
-    assert [p.split(":")[0] for p in problems] == ["ConfigError", "ResourceError", "SourceError"]
-
-
-def test_validate_finds_rows_that_would_all_fail_and_settings_that_an_output_was_not_begun_with(
-    one_actor: Path, prompts: Path, qwen3_folder: Path, tmp_path: Path
-) -> None:
-    common = {"input": str(prompts), "model": str(qwen3_folder), "sampling": SamplingParams(**SAMPLING), **SETTINGS}
-    assert pipeline.validate(pipeline.RunConfig(output=str(one_actor), **common)).ok
-    other = pipeline.RunConfig(output=str(one_actor), **{**common, "seed": 8})
-    (problem,) = pipeline.validate(other).problems
-    assert "FingerprintError" in problem
-    assert "seed: was 7, is 8" in problem
-    hopeless = pipeline.RunConfig(output=str(tmp_path / "o"), prompt_template="{{ prompt.missing }}", **common)
-    (problem,) = pipeline.validate(hopeless).problems
-    assert problem.startswith("SourceError: all 30 sampled rows would fail; the first: row prompts.parquet:0")
 
 
 def test_preview_gives_the_first_rows_of_the_run_and_writes_nothing(

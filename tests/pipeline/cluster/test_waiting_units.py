@@ -68,17 +68,6 @@ def test_while_few_wait_it_decides_as_if_all_were_compared(data: st.DataObject, 
         assert len(fast) == len(slow.units)
 
 
-@given(back=st.lists(st.integers(0, 9), unique=True, max_size=5))
-def test_what_is_put_first_goes_first_in_that_order(back: list[int]) -> None:
-    queue = WaitingUnits(4)
-    for number in range(10, 20):
-        queue.put(str(number), {1: 5})
-    for number in reversed(back):
-        queue.put_first(str(number), {2: 5})
-    order = [queue.take(lambda histogram: 9 * (1 in histogram)) for _ in range(len(queue))]
-    assert order == [*map(str, back), *map(str, range(10, 20))]
-
-
 @given(data=st.data(), sizes=st.lists(st.integers(0, 4), max_size=40), limit=st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
 def test_units_with_long_rows_go_first_and_none_is_overtaken_for_ever(
@@ -108,13 +97,3 @@ def test_new_sizes_renew_the_order_and_units_that_were_put_first_stay_there() ->
     queue.put_first("back", {})
     queue.sort(lambda unit_id: {"3": 2, "1": 1}.get(unit_id, 0))
     assert [queue.take(lambda histogram: 0) for _ in range(6)] == ["back", "3", "1", "0", "2", "4"]
-
-
-def test_a_unit_that_is_taken_out_is_not_found_again() -> None:
-    queue = WaitingUnits(4)
-    for name in ("a", "b"):
-        queue.put(name, {1: 5})
-    queue.remove("a")
-    queue.remove("never here")
-    assert queue.take(lambda histogram: 0) == "b"
-    assert not len(queue)

@@ -47,16 +47,6 @@ def test_snapshots_come_in_a_thread_of_their_own_at_most_four_times_a_second() -
     assert observer.threads == {threading.current_thread().name, "progress"}
 
 
-def test_without_observers_nothing_is_read() -> None:
-    def read() -> Snapshot:
-        raise AssertionError("read")
-
-    pulse = Pulse(read, [], seconds=0.01)
-    pulse.start()
-    time.sleep(0.03)
-    pulse.close()
-
-
 def test_an_observer_that_fails_is_left_out_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     failing, other = Failing(), Counting()
     with caplog.at_level(logging.WARNING):

@@ -54,10 +54,6 @@ def test_it_survives_json() -> None:
     assert Aggregate.from_dict({**WHOLE.to_dict(), "version": 0}) is None, "another version's is made again"
 
 
-def test_an_aggregate_of_another_version_is_made_again_from_its_rows() -> None:
-    assert Aggregate.from_dict({**WHOLE.to_dict(), "version": 1}) is None
-
-
 def frame(path: str) -> pd.Series:
     """A column as pandas has it, of all output rows."""
     data, (name, _, inside) = TABLE.to_pandas(), path.partition(".")

@@ -119,45 +119,6 @@ def test_the_player_plays_each_row_to_the_text_of_the_output(browser: Browser, p
     quiet(browser, page)
 
 
-def test_buttons_and_the_slider_move_the_player(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    frame = f"return Number({part('range')}.value)"
-    move(browser, 0)
-    for name in ("next", "next", "next", "back"):
-        browser.run(f"{part(name)}.click()")
-    assert browser.run(frame) == 2
-    assert not browser.run(f"return {part('back')}.disabled")
-    move(browser, last := int(browser.run(f"return {part('range')}.max")))
-    assert browser.run(f"return {part('next')}.disabled")
-    browser.run(f"{part('toggle')}.click()")
-    assert browser.run(f"return {part('toggle')}.textContent") == "Pause"
-    browser.run(f"{part('toggle')}.click()")
-    assert browser.run(f"return {part('toggle')}.textContent") == "Play"
-    assert browser.run(frame) < last, "playing at the end begins again"
-
-
-def test_rows_are_sorted_by_a_heading_and_hidden_by_a_search(browser: Browser, page: Path) -> None:
-    browser.requests(), browser.complaints()
-    browser.open(page)
-    column = "return [...document.querySelectorAll('#rows tbody tr:not([hidden])')].map(r => r.cells[%d].textContent)"
-    rows = browser.run(column % 2)
-    assert len(rows) > 5
-    browser.run("document.querySelectorAll('#rows th button')[1].click()")
-    tokens = [int(own) for own in browser.run(column % 1)]
-    assert tokens == sorted(tokens)
-    browser.run("document.querySelectorAll('#rows th button')[1].click()")
-    assert [int(own) for own in browser.run(column % 1)] == sorted(tokens, reverse=True)
-    search = (
-        "const s = document.querySelector('#rows input'); s.value = arguments[0]; s.dispatchEvent(new Event('input'))"
-    )
-    browser.run(search, rows[0])
-    assert rows[0] in browser.run(column % 2)
-    assert len(browser.run(column % 2)) < len(rows)
-    browser.run(search, "")
-    assert sorted(browser.run(column % 2)) == sorted(rows)
-    quiet(browser, page)
-
-
 def test_a_page_over_a_million_rows_opens_in_less_than_a_second(browser: Browser, output: str, tmp_path: Path) -> None:
     facts = gather(open_storage(output, layout.SCRATCH))
     some = Aggregate.of(output_table(8192, samples=1))

@@ -17,7 +17,6 @@ import openai
 import pytest
 
 from pipeline.serving import app
-from pipeline.serving.api_objects import Status
 from pipeline.serving.store import Store
 from testing.pipeline.endpoint import app_in_thread, client_of
 
@@ -94,24 +93,6 @@ def test_files_and_batches_by_the_official_client(client: openai.OpenAI, folder:
     with pytest.raises(openai.NotFoundError):
         client.files.content(other.id)
     assert not list((folder / "files").glob(f"*{other.id}*"))
-
-
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [(Status.IN_PROGRESS, None), (Status.COMPLETED, openai.BadRequestError)],
-)
-def test_cancelling_by_status(
-    client: openai.OpenAI, folder: Path, status: Status, error: type[Exception] | None
-) -> None:
-    store, file = Store(str(folder), {}), client.files.create(file=("b", b"{}"), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
-    store.change(batch.id, lambda own: own.moved(status))
-    store.settle(batch.id)
-    if error is None:
-        assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
-        return
-    with pytest.raises(error, match=f"the batch is {status}"):
-        client.batches.cancel(batch.id)
 
 
 @pytest.mark.parametrize(

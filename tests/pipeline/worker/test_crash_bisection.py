@@ -201,14 +201,6 @@ def test_an_engine_that_dies_of_everything_ends_the_job_in_bounded_deaths() -> N
     assert cluster.deaths <= 3 + 4 + 5 + 6 + 1
 
 
-def test_a_unit_of_many_killers_is_done_all_the_same() -> None:
-    deadly = {(1, row) for row in range(3, 29)}
-    cluster = Cluster(CrashBisection(2, 3), deadly)
-    cluster.run([32] * 4, 4)
-    assert not cluster.gave_up
-    assert sum(isinstance(r, str) for r in cluster.results[1]) == len(deadly)
-
-
 @given(job=jobs(), kills=st.lists(st.booleans(), max_size=25), max_row_deaths=st.integers(1, 3))
 @example(job=([33], set(), 1), kills=[True] * 8, max_row_deaths=1)
 @settings(max_examples=60, deadline=None)
