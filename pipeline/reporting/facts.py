@@ -177,7 +177,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Drafts:
-    """Drafts of one source: rows of forwards that held one, those that became output, and all generated tokens."""
+    """Drafts of one source: ``offered`` in rows of forwards, ``accepted`` as output, and all generated ``tokens``."""
 
     source: str
     offered: int
