@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import inspect
 import os
@@ -26,24 +25,20 @@ def set_up() -> None:
     assert "triton" not in sys.modules, "import triton (and modules of kernels) after tests/conftest.py"
     os.environ["TRITON_INTERPRET"] = "1"
     if importlib.util.find_spec("triton") is not None:
-        _look_for_builtins_once()
+        patch_language_once()
 
 
-def _look_for_builtins_once() -> None:
-    """Look through Triton's language once for functions that the interpreter replaces, not before each launch.
-
-    That is an eighth of its time, and its findings are the same each time.
-    """
-    from triton.language.core import is_builtin
+def patch_language_once() -> None:
+    """Keep the interpreter's patches of the language: applying and undoing them per call takes most of a run."""
     from triton.runtime import interpreter
 
-    @functools.cache
-    def builtins_of(place: Any) -> tuple[str, ...]:
-        return tuple(name for name, member in inspect.getmembers(place) if is_builtin(member))
+    plain, done, tl = interpreter._patch_lang, set[int](), interpreter.tl
 
-    def patch_builtin(place: Any, builder: Any, scope: Any) -> None:
-        for name in builtins_of(place):
-            if is_builtin(member := getattr(place, name)):  # it may have been replaced under another name of the place
-                interpreter._patch_attr(place, name, member, builder, scope)
+    def patch(function: Any) -> Any:
+        modules = frozenset(id(v) for v in function.__globals__.values() if inspect.ismodule(v) and v in (tl, tl.core))
+        if not modules <= done:
+            done.update(modules)
+            plain(function)
+        return interpreter._LangPatchScope()
 
-    interpreter._patch_builtin = patch_builtin
+    interpreter._patch_lang = patch

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from testing.engine.triton_interpreter import patch_language_once
 from testing.pretend.guard import guard
 from testing.pretend.state import LOG, STATE, Launch, MixError, Variant, place
 from testing.pretend.tensors import DeviceTensor
@@ -58,7 +58,7 @@ def interpret_launches() -> None:
     """Let Triton's interpreter run kernels on the contents of device tensors (needs ``TRITON_INTERPRET=1``)."""
     from triton.runtime import interpreter
 
-    patch_language_once(interpreter)
+    patch_language_once()
     _multiply_bfloat16(interpreter)
     plain = interpreter.InterpretedFunction.run
 
@@ -79,21 +79,6 @@ def interpret_launches() -> None:
             go()
 
     interpreter.InterpretedFunction.run = run
-
-
-def patch_language_once(interpreter: Any) -> None:
-    """Keep the interpreter's patches of the language: applying and undoing them per call takes most of a run."""
-    plain, done = interpreter._patch_lang, set[int]()
-
-    def patch(function: Any) -> Any:
-        modules = frozenset(id(v) for v in function.__globals__.values() if inspect.ismodule(v) and v in (tl, tl.core))
-        if not modules <= done:
-            done.update(modules)
-            plain(function)
-        return interpreter._LangPatchScope()
-
-    tl = interpreter.tl
-    interpreter._patch_lang = patch
 
 
 def _multiply_bfloat16(interpreter: Any) -> None:

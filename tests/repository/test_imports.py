@@ -1,4 +1,4 @@
-"""Who may import whom: one table for all packages, held over the syntax trees and in fresh interpreters."""
+"""Who may import whom: one table for all packages, held over the syntax trees and in fresh interpreters; and drawn."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from testing.pages.architecture import PAGE, read_diagram
 from testing.repository import ROOT
 
 SHIPPED = ("wedlm_batch", "wedlm_base", "wedlm_core", "pipeline", "jobs")
@@ -263,6 +264,38 @@ def test_no_module_imports_itself_over_others() -> None:
 
     for name in graph:
         visit(name, ())
+
+
+def test_the_drawing_has_every_package_of_the_table_and_the_arrows_that_no_others_imply() -> None:
+    diagram = read_diagram(PAGE.read_text(encoding="utf-8"))
+    drawn = [box.package for box in diagram.boxes]
+    folders = [line for line in ORDER if (ROOT.joinpath(*line.split(".")) / "__init__.py").exists()]
+    assert len(set(drawn)) == len(drawn)
+    assert set(folders) <= set(drawn) <= set(ORDER)
+    needed = _reduced({edge for edge in _arrows_of_the_code() if set(edge) <= set(drawn)})
+    found = set(diagram.arrows)
+    assert found == needed, f"draw {sorted(needed - found)}, leave out {sorted(found - needed)}"
+
+
+def _arrows_of_the_code() -> set[tuple[str, str]]:
+    """Pairs of different lines of the table: modules of the first import modules of the second."""
+    pairs = {(name, target) for name in SHIPPED_MODULES for target in imports(name) if under(target, *SHIPPED)}
+    lines = {(ORDER[line_of(tail)], ORDER[line_of(tip)]) for tail, tip in pairs}
+    return {(tail, tip) for tail, tip in lines if tail != tip}
+
+
+def _reduced(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The edges that no path of others stands for. Edges of a public package to modules above it are not drawn."""
+    after: dict[str, set[str]] = {}
+    for tail, tip in edges:
+        after.setdefault(tail, set()).add(tip)
+
+    @cache
+    def reachable(start: str) -> frozenset[str]:
+        tips = after.get(start, set())
+        return frozenset(tips).union(*map(reachable, tips))
+
+    return {(tail, tip) for tail, tip in edges if not any(tip in reachable(other) for other in after[tail])}
 
 
 def test_a_library_is_known_where_the_table_says() -> None:
