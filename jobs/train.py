@@ -28,8 +28,7 @@ import torch.distributed as dist
 import yaml
 
 from jobs.command import Command, Parser
-from jobs.own_evaluation import describe, evaluate_model
-from jobs.own_examples import DATA, read_examples
+from jobs.own_rows import DATA, describe, evaluate_model, read_examples
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.sources import resolve
 from wedlm_core.model.weights import load_config, load_model, save_model

@@ -6,9 +6,10 @@ difference is a problem of the verification, with its row, its first other token
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,14 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.commands.drawn_rows import Drawn
 from pipeline.commands.run_report import load_sessions
-from pipeline.commands.verify_parts import Findings
 from pipeline.commit.run_record import RunState
 from pipeline.commit.sealed import seal
 from pipeline.commit.usage import read_usage
 from pipeline.config import RunConfig
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, OutputError
 from pipeline.fingerprint import config_of, fingerprint_fields
 from pipeline.plan.job import Job, resolve_job
 from pipeline.prompts.model_files import check_model, resolved_model, smoothing_of
@@ -107,15 +106,8 @@ def _recorded_model(state: RunState) -> tuple[str, str]:
     return name, digest
 
 
-def regenerate(state: RunState, config: RunConfig, source: Source, storage: Storage, drawn: Drawn) -> Regeneration:
-    """Generate the drawn rows once more and compare.
-
-    Args:
-        state: the run's record.
-        config: of the run, with a model.
-        source: the run's input.
-        storage: the output; nothing is written.
-        drawn: rows that the verification has collected.
+def regenerate_rows(state: RunState, config: RunConfig, source: Source, storage: Storage, drawn: Drawn) -> Regeneration:
+    """Generate the drawn rows, which the verification has collected, once more and compare; writes nothing.
 
     Raises:
         SourceError, WeightsError, ConfigError: the rows cannot be generated here.
@@ -222,13 +214,64 @@ def _causes(state: RunState, config: RunConfig, storage: Storage, digest: str) -
     return tuple(causes)
 
 
-def generated_again(
-    state: RunState, config: RunConfig, source: Source, storage: Storage, drawn: Drawn, found: Findings
-) -> Regeneration:  # fmt: skip
-    """Generate the drawn rows once more, write the record of it, and add its findings to those of a verification."""
-    result = regenerate(state, config, source, storage, drawn)
-    for line in result.differences:
-        found.problem(line)
-    found.notes += [f"likely cause: {cause}" for cause in result.causes]
-    found.notes.append(f"generated again: {result.describe()}; record: {result.save(storage)}")
-    return result
+@dataclass(frozen=True, kw_only=True)
+class DrawnRow:
+    """An input row, a unit of it alone, and the output rows (samples) that it has.
+
+    Attributes:
+        is_good: it did not fail, and no retry with other settings did it.
+    """
+
+    source: pa.Table
+    unit: Unit
+    output: pa.Table
+    is_good: bool
+
+
+class Drawn:
+    """Input rows that are drawn by their places in the order of the output, and collected as it is read.
+
+    Args:
+        places: of the rows, from 0.
+    """
+
+    def __init__(self, places: Collection[int]) -> None:
+        self.rows: list[DrawnRow] = []
+        self._places, self._passed = places, 0
+
+    def collect(self, planned: Unit, source_rows: pa.Table, table: pa.Table, prefix: str) -> None:
+        """Pass a unit, and keep those of its rows that were drawn."""
+        begin, self._passed = self._passed, self._passed + planned.num_rows
+        starts = np.flatnonzero(table[f"{prefix}sample_index"].to_numpy() == 0)
+        ends = [*starts[1:], table.num_rows]
+        row = 0
+        for piece in planned.slices:
+            for inside in range(piece.num_rows):
+                if begin + row in self._places and row < len(starts):
+                    output = table.slice(starts[row], ends[row] - starts[row])
+                    retried = output[f"{prefix}retry"].null_count < output.num_rows
+                    self.rows.append(
+                        DrawnRow(
+                            source=source_rows.slice(row, 1),
+                            unit=replace(
+                                planned, rows=replace(piece, first_row=piece.first_row + inside, num_rows=1), more=()
+                            ),
+                            output=output,
+                            is_good=not retried and output[f"{prefix}finish_reason"][0].as_py() != "error",
+                        )
+                    )
+                row += 1
+
+
+def drawn_rows(state: RunState, rows: int) -> Drawn:
+    """Draw rows of an output; the verification collects them as it passes.
+
+    Raises:
+        ConfigError: fewer than one.
+        OutputError: a run does not generate the rows of this output from an input.
+    """
+    if rows < 1:
+        raise ConfigError(f"regenerate={rows}: at least 1. Ask for 200.")
+    if state.derived is not None:
+        raise OutputError(f"a filter made it of {state.derived.source}: regenerate rows of that output.")
+    return Drawn(frozenset(random.SystemRandom().sample(range(state.rows), min(rows, state.rows))))

@@ -18,9 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.commands.drawn_rows import drawn_rows
 from pipeline.commands.published_output import PublishedOutput, open_published
-from pipeline.commands.regenerate import Regeneration, config_of_run, generated_again
+from pipeline.commands.regenerate import Regeneration, config_of_run, drawn_rows, regenerate_rows
 from pipeline.commands.verify_filtered import check_filtered, not_proved_of_filtered, proved_of_filtered
 from pipeline.commands.verify_parts import Expected, Findings, check_publication
 from pipeline.commit.index import Index, Inputs
@@ -122,17 +121,7 @@ def verify(
         SourceError: ``input`` cannot be read.
     """
     storage = open_storage(output, layout.SCRATCH, storage_options)
-    state = RunState.load_begun(storage)
-    if regenerate and input is None:
-        raise ConfigError(f"regenerate={regenerate}: prompts are made of the input. Give it too (--input).")
-    if state.scheduled and input is not None:
-        raise OutputError(
-            f"{storage.url}: scheduled runs keep this table, and its input may have moved on since. Leave --input out: "
-            "the files are proved against the ledger."
-        )
-    manifest = Manifest.load(storage)
-    if not manifest.publications:
-        raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue.")
+    state, manifest = _records(storage, against_source=input is not None, regenerate=regenerate)
     found = Findings()
     drawn = drawn_rows(state, regenerate) if regenerate else None
     if state.derived is not None:
@@ -146,23 +135,52 @@ def verify(
     config = again = None
     if drawn is not None:
         config = config_of_run(state, model, input=input, output=storage.url, **options)
-    with Index() as index:
-        found.notes += read_ledger(storage, index.records, state.begun).describe(storage.url)
+    with Index() as index, nullcontext() if input is None else _opened(input, storage.url, state, options) as source:
+        _check_records(storage, manifest, index, state, found)
+        if source is not None:
+            _check_source(source, state, manifest, index, found)
+        corrected = _corrected_rows(storage, state, storage_options or {}, found)
+        expected = Expected(state=state, index=index, source=source, corrected=corrected, drawn=drawn)
         for publication in manifest.publications:
-            index_publication(storage, publication, index.published)
-        _check_ledger(storage, manifest, index, state, found)
-        found.notes += describe_retries(state.retries, index.records.totals().retried)
-        _check_foreign_files(storage, manifest, found)
-        with nullcontext() if input is None else _opened(input, storage.url, state, options) as source:
-            if source is not None:
-                _check_source(source, state, manifest, index, found)
-            corrected = _corrected_rows(storage, state, storage_options or {}, found)
-            expected = Expected(state=state, index=index, source=source, corrected=corrected, drawn=drawn)
-            for publication in manifest.publications:
-                check_publication(storage, publication, expected, found)
-            if config is not None and source is not None and drawn is not None:
-                again = generated_again(state, config, source, storage, drawn, found)
+            check_publication(storage, publication, expected, found)
+        if config is not None and source is not None and drawn is not None:
+            again = _generated_again(regenerate_rows(state, config, source, storage, drawn), storage, found)
     return _verification(storage, state, found, against_source=input is not None, again=again)
+
+
+def _records(storage: Storage, *, against_source: bool, regenerate: int) -> tuple[RunState, Manifest]:
+    """The records of an output that can be verified in this way; raises as :func:`verify`."""
+    state = RunState.load_begun(storage)
+    if regenerate and not against_source:
+        raise ConfigError(f"regenerate={regenerate}: prompts are made of the input. Give it too (--input).")
+    if state.scheduled and against_source:
+        raise OutputError(
+            f"{storage.url}: scheduled runs keep this table, and its input may have moved on since. Leave --input out: "
+            "the files are proved against the ledger."
+        )
+    manifest = Manifest.load(storage)
+    if not manifest.publications:
+        raise OutputError(f"{storage.url}: nothing is published there. Run it again to continue.")
+    return state, manifest
+
+
+def _check_records(storage: Storage, manifest: Manifest, index: Index, state: RunState, found: Findings) -> None:
+    """Enter ledger and publications in the index, and check them against each other and the files there."""
+    found.notes += read_ledger(storage, index.records, state.begun).describe(storage.url)
+    for publication in manifest.publications:
+        index_publication(storage, publication, index.published)
+    _check_ledger(storage, manifest, index, state, found)
+    found.notes += describe_retries(state.retries, index.records.totals().retried)
+    _check_foreign_files(storage, manifest, found)
+
+
+def _generated_again(result: Regeneration, storage: Storage, found: Findings) -> Regeneration:
+    """Add the differences of rows that were generated once more to the findings, and write the record."""
+    for line in result.differences:
+        found.problem(line)
+    found.notes += [f"likely cause: {cause}" for cause in result.causes]
+    found.notes.append(f"generated again: {result.describe()}; record: {result.save(storage)}")
+    return result
 
 
 def _verification(

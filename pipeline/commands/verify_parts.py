@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from pipeline.commands.drawn_rows import Drawn
+from pipeline.commands.regenerate import Drawn
 from pipeline.commands.verify_inputs import correction_faults, input_faults
 from pipeline.commit.index import Index, IndexedUnit
 from pipeline.commit.manifest import Publication

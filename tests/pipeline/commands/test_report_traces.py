@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.commands.trace_output import trace_output
+from pipeline.commands.report import trace_output
 from pipeline.commit.committed_rows import ROWS, committed_tables
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError
