@@ -16,9 +16,9 @@ import yaml
 
 from pipeline import RunConfig
 from pipeline.codec import literal_secrets, masked
-from pipeline.config import INPUT_FORMATS, LONG_PROMPTS, MODES, OUTPUT_FORMATS
 from pipeline.settings.reasoning import NAMED
 from pipeline.settings.tool_calls import MODES_OF_TOOLS
+from pipeline.settings.values import choices_of
 from wedlm_core.sampling_params import Strategy
 
 _QUOTED = re.compile(r"'[^'<>]{2,}'")
@@ -123,6 +123,10 @@ def _option(flag: str, place: str, text: str, **keywords: Any) -> Option:
     return Option(flag=flag, path=place, help=text, keywords=keywords)
 
 
+def _choices(name: str) -> tuple[str, ...]:
+    return choices_of(RunConfig, name)
+
+
 OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "input and output": (
         _option("--input", "input", "Read this file, folder, glob, URL, or dataset of the hub.", metavar="PATH"),
@@ -130,12 +134,14 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         _option("--model", "model", 'Use this model: a folder, a URL, a hub id, or "tiny" (shipped).', metavar="NAME"),
         _option("--adapter", "adapter", "Add this LoRA adapter (peft's format) to its weights.", metavar="NAME"),
         _option("--mode", "mode", "If the output exists, continue it (the default), discard it, or stop.",
-                choices=MODES),
+                choices=_choices("mode")),
         _option("--limit", "limit", "Read at most this many rows.", type=int, metavar="ROWS"),
         _option("--id-column", "id_column", "Take unique row ids from this column.", metavar="NAME"),
         _option("--input-format", "input_format",
-                "Read the input in this format; openai-batch files are recognised without it.", choices=INPUT_FORMATS),
-        _option("--output-format", "output_format", "Publish files in this format (parquet).", choices=OUTPUT_FORMATS),
+                "Read the input in this format; openai-batch files are recognised without it.",
+                choices=_choices("input_format")),
+        _option("--output-format", "output_format", "Publish files in this format (parquet).",
+                choices=_choices("output_format")),
         _option("--storage-options", "storage_options",
                 "Pass these keyword arguments to the file systems of URLs; write secrets as {env: NAME} or "
                 "{file: /path}.", type=parse_options, metavar="YAML"),
@@ -152,7 +158,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         _option("--system-prompt", "system_prompt", "Put this system message before conversations without one.",
                 metavar="TEXT"),
         _option("--on-long-prompt", "on_long_prompt", "Fail rows whose prompts do not fit (the default), or cut them.",
-                choices=LONG_PROMPTS),
+                choices=_choices("on_long_prompt")),
         _option("--served-model-name", "served_model_names",
                 "Accept this model name in requests of an OpenAI batch (repeatable; * is any).", action="append",
                 metavar="NAME"),

@@ -26,9 +26,9 @@ import yaml
 import pipeline
 from jobs.command import Command, Parser
 from jobs.config_options import add_output_options, read_yaml
-from pipeline.config import MODES
 from pipeline.selection.score import SCORES
 from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE
+from pipeline.settings.values import choices_of
 
 _DEFAULTS = f"{DEFAULT_SCORE}; {DEFAULT_SAMPLE_SCORE} for samples of a row"
 
@@ -50,7 +50,7 @@ def add_options(parser: Parser) -> None:
                         help="Write score and rank of kept rows to this column (selection).")  # fmt: skip
     parser.add_argument(
         "--mode",
-        choices=MODES,
+        choices=choices_of(pipeline.RunConfig, "mode"),
         default="resume",
         help="If FOLDER exists, continue it (the default), discard it, or stop.",
     )

@@ -6,7 +6,6 @@ units in flight) may change between a run and its continuation.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -15,12 +14,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from pipeline.codec import (
-    MASK,
-    CoreConfigError,
     EngineConfig,
     SamplingParams,
     WeDLMError,
-    check_references,
     has_url_credentials,
     known_fields_only,
     literal_secrets,
@@ -32,33 +28,17 @@ from pipeline.codec import (
 from pipeline.errors import ConfigError
 from pipeline.settings.parsing import Parse, parse_settings, parsed_columns
 from pipeline.settings.plain_data import build, unknown_field
-from pipeline.settings.pools import (
-    ActorRange,
-    PoolConfig,
-    actor_range,
-    check_actors,
-    check_reserved,
-    is_int,
-    is_number,
-    pool_config,
-)
-from pipeline.settings.pools import require as _require
+from pipeline.settings.pools import ActorRange, PoolConfig, actor_range, check_actors, check_reserved, pool_config
 from pipeline.settings.reasoning import REASONING, Tags, tags_of
 from pipeline.settings.scoring import Score, score_columns, task_of
 from pipeline.settings.template import check_template
 from pipeline.settings.tool_calls import TOOL_CALLS, checked_tools
+from pipeline.settings.values import OPTIONS, PLACES, check_values, require
 
-MODES = ("resume", "new", "error_if_exists")
-INPUT_FORMATS = ("auto", "rows", "openai-batch", "text")
 PROMPT_PLACES = ("prompt_column", "messages_column", "token_ids_column", "turns_column", "prompt_template")
 """Settings that name the prompts; one at most."""
-OUTPUT_FORMATS = ("parquet", "ipc", "jsonl")
 MESSAGES = "messages"
 """Output column of whole conversations."""
-LONG_PROMPTS = ("fail", "truncate_left", "truncate_right")
-SPECIAL_TOKENS = ("control", "text", "fail")
-GENERATION_CONFIGS = ("auto", "off")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @known_fields_only(ConfigError, {}, describe=lambda name: unknown_field(name, "", RunConfig))
@@ -241,12 +221,12 @@ class RunConfig:
         """Check ranges and contradictions; fix the types of collections."""
         self._split_model()
         self._check_places()
-        _require(isinstance(self.sampling_columns, Mapping), "sampling_columns", self.sampling_columns,
-                 "a mapping of sampling parameters to columns", "Write {max_tokens: my_column}.")  # fmt: skip
+        require(isinstance(self.sampling_columns, Mapping), "sampling_columns", self.sampling_columns,
+                "a mapping of sampling parameters to columns", "Write {max_tokens: my_column}.")  # fmt: skip
         object.__setattr__(self, "sampling_columns", dict(self.sampling_columns))
         given = self.chat_template_kwargs
-        _require(isinstance(given, Mapping) and all(isinstance(key, str) for key in given), "chat_template_kwargs",
-                 given, "a mapping of names to values", "Write {enable_thinking: false}, or leave it out.")  # fmt: skip
+        require(isinstance(given, Mapping) and all(isinstance(key, str) for key in given), "chat_template_kwargs",
+                given, "a mapping of names to values", "Write {enable_thinking: false}, or leave it out.")  # fmt: skip
         object.__setattr__(self, "chat_template_kwargs", dict(given))
         object.__setattr__(self, "parse", parse_settings(self.parse))
         has_none = self.tools in ((), []) and self.tool_choice is None
@@ -256,51 +236,37 @@ class RunConfig:
         if self.reasoning is not None and not isinstance(self.reasoning_parser, str):
             object.__setattr__(self, "reasoning_parser", list(self.reasoning_parser or ()))
         object.__setattr__(self, "task", None if self.task is None else task_of(self.task))
-        for name in _OPTIONS:
-            _check_options(name, getattr(self, name))
-        self._check_kinds()
-        for name in _URLS:
-            value = getattr(self, name)
-            _require(not isinstance(value, (str, os.PathLike)) or _is_utf8(os.fspath(value)), name, value,
-                     "a name in UTF-8 without NUL, as it becomes part of records", "Rename it.")  # fmt: skip
-            _require(not (_is_url(value) and MASK in value), name, value,
-                     f"{MASK} stands for credentials that were left out",
-                     "Give them in storage_options, as {env: NAME} or {file: /path}.")  # fmt: skip
+        check_values(self)
         if self.columns is not None:
-            _require(not isinstance(self.columns, str), "columns", self.columns, "a list of names", "Use [name].")
+            require(not isinstance(self.columns, str), "columns", self.columns, "a list of names", "Use [name].")
             object.__setattr__(self, "columns", tuple(self.columns))
-        _require(isinstance(self.sampling, SamplingParams), "sampling", self.sampling, "SamplingParams",
-                 "Pass SamplingParams(...), or a mapping in YAML.")  # fmt: skip
-        _require(isinstance(self.engine, EngineConfig), "engine", self.engine, "EngineConfig",
-                 "Pass EngineConfig(...), or a mapping in YAML.")  # fmt: skip
-        _require(self.output != "", "output", self.output, "a folder", "Name the folder to write to.")
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            _require(value in choices, name, value, f"one of {list(choices)}", "Pick one of these.")
+        require(isinstance(self.sampling, SamplingParams), "sampling", self.sampling, "SamplingParams",
+                "Pass SamplingParams(...), or a mapping in YAML.")  # fmt: skip
+        require(isinstance(self.engine, EngineConfig), "engine", self.engine, "EngineConfig",
+                "Pass EngineConfig(...), or a mapping in YAML.")  # fmt: skip
         names = self.served_model_names
         listed = isinstance(names, Sequence) and not isinstance(names, str)
-        _require(listed and all(isinstance(name, str) and name for name in names), "served_model_names", names,
-                 "a list of names", 'Write ["gpt-4o-mini"], or ["*"] for any.')  # fmt: skip
+        require(listed and all(isinstance(name, str) and name for name in names), "served_model_names", names,
+                "a list of names", 'Write ["gpt-4o-mini"], or ["*"] for any.')  # fmt: skip
         object.__setattr__(self, "served_model_names", tuple(names))
         self._check_actors()
-        self._check_numbers()
         self._check_prompts()
         self._check_task()
-        _require(not (self.retry_failed and self.mode == "new"), "retry_failed", True,
-                 "mode='new' discards the rows that failed", "Drop one of the two.")  # fmt: skip
-        _require(not (self.repair and self.mode == "new"), "repair", True,
-                 "mode='new' discards rows that could be repaired", "Drop one of the two.")  # fmt: skip
+        require(not (self.retry_failed and self.mode == "new"), "retry_failed", True,
+                "mode='new' discards the rows that failed", "Drop one of the two.")  # fmt: skip
+        require(not (self.repair and self.mode == "new"), "repair", True,
+                "mode='new' discards rows that could be repaired", "Drop one of the two.")  # fmt: skip
         known = {f.name for f in fields(SamplingParams)}
         unknown = [name for name in self.sampling_columns if name not in known]
-        _require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
-                 "Map a parameter to a column, for example max_tokens: my_column.")  # fmt: skip
+        require(not unknown, "sampling_columns", unknown, f"keys are sampling parameters: {sorted(known)}",
+                "Map a parameter to a column, for example max_tokens: my_column.")  # fmt: skip
 
     def _check_places(self) -> None:
         for name, example in (("output", "out/"), ("model", "tiny"), ("adapter", "my-adapter/")):
             value = getattr(self, name)
             if name == "adapter" and value is None:
                 continue
-            _require(isinstance(value, (str, os.PathLike)), name, value, "a path, URL or name", f"Write {example!r}.")
+            require(isinstance(value, (str, os.PathLike)), name, value, "a path, URL or name", f"Write {example!r}.")
             object.__setattr__(self, name, os.fspath(value))
 
     def _split_model(self) -> None:
@@ -308,15 +274,15 @@ class RunConfig:
         given: Any = self.model
         if not isinstance(given, Mapping):
             return
-        _require(set(given) == {"path", "adapter"} and self.adapter is None, "model", dict(given),
-                 "a name, or a mapping of path and adapter", "Write {path: ..., adapter: ...}.")  # fmt: skip
+        require(set(given) == {"path", "adapter"} and self.adapter is None, "model", dict(given),
+                "a name, or a mapping of path and adapter", "Write {path: ..., adapter: ...}.")  # fmt: skip
         object.__setattr__(self, "model", given["path"])
         object.__setattr__(self, "adapter", given["adapter"])
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle: a process that receives a configuration masks its credentials, too."""
         self.__dict__.update(state)
-        for name in _OPTIONS:
+        for name in OPTIONS:
             remember(state[name])
 
     def __repr__(self) -> str:
@@ -326,8 +292,8 @@ class RunConfig:
 
     def literal_secrets(self) -> list[str]:
         """Where options or URLs hold credentials themselves, not references to them; dotted names."""
-        urls = [name for name in _URLS if has_url_credentials(getattr(self, name))]
-        return [*urls, *(place for name in _OPTIONS for place in literal_secrets(getattr(self, name), name))]
+        urls = [name for name in PLACES if has_url_credentials(getattr(self, name))]
+        return [*urls, *(place for name in OPTIONS for place in literal_secrets(getattr(self, name), name))]
 
     @property
     def parsed(self) -> dict[str, Parse]:
@@ -372,22 +338,9 @@ class RunConfig:
         """The output as it is written into metrics: without credentials."""
         return redact_forms(self.output)
 
-    def _check_kinds(self) -> None:
-        for name in _FLAGS:
-            value = getattr(self, name)
-            _require(isinstance(value, bool), name, value, "true or false", "Write one of these.")
-        for name in _TEXTS:
-            value = getattr(self, name)
-            _require(isinstance(value, str) or (value is None and name != "column_prefix"), name, value, "text",
-                     "Quote it, or leave it out.")  # fmt: skip
-        for name in ("revision", "accelerator_type"):
-            _require(getattr(self, name) != "", name, "", "a name", "Leave it out to use the default.")
-        _require(not (isinstance(self.input, str) and not self.input), "input", "", "a path, URL or name",
-                 'Name a file or a folder ("." is this one).')  # fmt: skip
-
     def _check_prompts(self) -> None:
         given = [name for name in PROMPT_PLACES if getattr(self, name) is not None]
-        _require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
+        require(len(given) <= 1, "prompt columns", given, "at most one may be set", "Keep the one to generate from.")
         if self.prompt_template is not None:
             check_template(self.prompt_template)
         if self.turns_column is not None:
@@ -396,66 +349,41 @@ class RunConfig:
     def _check_turns(self) -> None:
         rule = "rows of turns_column are conversations, which do not take this setting"
         for name in ("task", "label_probabilities", "tools", "tools_column", "tool_choice"):
-            _require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
-        _require(self.on_long_prompt == "fail", "on_long_prompt", self.on_long_prompt,
-                 "with turns_column it would cut earlier turns", "Leave it out.")  # fmt: skip
-        _require(MESSAGES not in self.parse, "parse", MESSAGES, "turns_column makes a column of this name",
-                 "Rename this one.")  # fmt: skip
+            require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
+        require(self.on_long_prompt == "fail", "on_long_prompt", self.on_long_prompt,
+                "with turns_column it would cut earlier turns", "Leave it out.")  # fmt: skip
+        require(MESSAGES not in self.parse, "parse", MESSAGES, "turns_column makes a column of this name",
+                "Rename this one.")  # fmt: skip
 
     def _check_task(self) -> None:
-        _require(self.reasoning is None or REASONING not in self.parse, "parse", REASONING,
-                 "reasoning_parser makes a column of this name", "Rename this one.")  # fmt: skip
-        _require(self.tool_choice is None or TOOL_CALLS not in self.parse, "parse", TOOL_CALLS,
-                 "tool_choice makes a column of this name", "Rename this one.")  # fmt: skip
+        require(self.reasoning is None or REASONING not in self.parse, "parse", REASONING,
+                "reasoning_parser makes a column of this name", "Rename this one.")  # fmt: skip
+        require(self.tool_choice is None or TOOL_CALLS not in self.parse, "parse", TOOL_CALLS,
+                "tool_choice makes a column of this name", "Rename this one.")  # fmt: skip
         if self.task is None:
             return
         rule, remedy = "task=Score generates nothing", "Leave it out; sampling.logprobs=True is taken."
         plain = replace(SamplingParams(), logprobs=self.sampling.logprobs is True)
         differ = [f.name for f in fields(plain) if getattr(self.sampling, f.name) != getattr(plain, f.name)]
         for name in differ:
-            _require(False, f"sampling.{name}", getattr(self.sampling, name), rule, remedy)
+            require(False, f"sampling.{name}", getattr(self.sampling, name), rule, remedy)
         for name in ("sampling_columns", "label_probabilities", "reasoning_parser", "tool_choice"):
-            _require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
+            require(not getattr(self, name), name, getattr(self, name), rule, "Leave it out.")
 
     def _check_actors(self) -> None:
         object.__setattr__(self, "actors", actor_range(self.actors))
         check_actors(self.actors)
         check_reserved(self)
-        _require(isinstance(self.pools, Mapping), "pools", self.pools, "a mapping of names to pools",
-                 "Write {fast: {actors: 2}}.")  # fmt: skip
+        require(isinstance(self.pools, Mapping), "pools", self.pools, "a mapping of names to pools",
+                "Write {fast: {actors: 2}}.")  # fmt: skip
         pools = {name: pool_config(name, given) for name, given in self.pools.items()}
         object.__setattr__(self, "pools", pools)
-        _require(not pools or self.actors == 1, "actors", self.actors, "each of the pools says how many it has",
-                 "Drop it, or pools.")  # fmt: skip
+        require(not pools or self.actors == 1, "actors", self.actors, "each of the pools says how many it has",
+                "Drop it, or pools.")  # fmt: skip
         devices = {run.device.partition(":")[0] for run in self.runs_of_pools().values()}
-        _require(self.dtype != "auto" or not {"cpu", "cuda"} <= devices, "dtype", self.dtype,
-                 "pools on CPU and on GPU would compute in different precisions",
-                 'Set it, for example "float32".')  # fmt: skip
-
-    def _check_numbers(self) -> None:
-        for name, (least, remedy) in _COUNTS.items():
-            value = getattr(self, name)
-            _require(is_int(value) and value >= least, name, value, f"an integer of {least} or more", remedy)
-        for name in ("limit", "unit_rows", "units_in_flight"):
-            value = getattr(self, name)
-            _require(value is None or (is_int(value) and value >= 1), name, value,
-                     "None or an integer of 1 or more", "Drop it to use the default.")  # fmt: skip
-        fine = isinstance(self.stop_seconds, (int, float)) and not isinstance(self.stop_seconds, bool)
-        _require(self.stop_seconds == "auto" or (fine and self.stop_seconds >= 0), "stop_seconds", self.stop_seconds,
-                 '"auto" or a number of 0 or more', 'Use "auto".')  # fmt: skip
-        _require(is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "an integer in [0, 2**63)",
-                 "Pick one in range.")  # fmt: skip
-        _require(is_int(self.report_traces) and 0 <= self.report_traces <= _MOST_TRACES, "report_traces",
-                 self.report_traces, f"an integer from 0 to {_MOST_TRACES}", "Use 6.")  # fmt: skip
-        price = self.price_per_hour
-        fine = isinstance(price, (int, float)) and not isinstance(price, bool) and math.isfinite(price) and price >= 0
-        _require(price is None or fine, "price_per_hour", price, "None or a price of 0 or more",
-                 "Give the price of one accelerator for an hour, or leave it out.")  # fmt: skip
-        _require(is_number(self.drain_seconds) and self.drain_seconds >= 0, "drain_seconds", self.drain_seconds,
-                 "a number of 0 or more", "Use 20, which fits in the 30 s that Ray and Kubernetes give.")  # fmt: skip
-        share = self.max_failed_fraction
-        _require(isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1,
-                 "max_failed_fraction", share, "a share between 0 and 1", "Use 1 to never stop.")  # fmt: skip
+        require(self.dtype != "auto" or not {"cpu", "cuda"} <= devices, "dtype", self.dtype,
+                "pools on CPU and on GPU would compute in different precisions",
+                'Set it, for example "float32".')  # fmt: skip
 
     @classmethod
     def from_mapping(cls, raw: Mapping[str, Any]) -> RunConfig:
@@ -529,47 +457,3 @@ class RunConfig:
 
 
 _MOST_UNITS_IN_FLIGHT = 64
-_MOST_TRACES = 8
-
-_CHOICES: Mapping[str, Sequence[str]] = {
-    "mode": MODES, "output_format": OUTPUT_FORMATS, "on_long_prompt": LONG_PROMPTS, "input_format": INPUT_FORMATS,
-    "special_tokens_in_text": SPECIAL_TOKENS, "generation_config": GENERATION_CONFIGS, "dtype": DTYPES,
-}  # fmt: skip
-_COUNTS = {
-    "target_part_bytes": (1, "Give a count."), "max_engine_deaths": (0, "Use 3."), "max_row_deaths": (1, "Use 2."),
-}  # fmt: skip
-"""The least value, and the remedy of a smaller one."""
-_URLS = ("input", "output", "model", "adapter")
-_FLAGS = ("chat", "label_probabilities", "include_token_ids", "retry_failed", "repair", "report", "expect_autoscaling")
-_TEXTS = ("revision", "prompt_column", "messages_column", "token_ids_column", "turns_column", "tools_column",
-          "chat_template_kwargs_column", "system_prompt", "id_column", "column_prefix", "accelerator_type")  # fmt: skip
-_OPTIONS = ("storage_options", "input_storage_options", "output_storage_options", "dataset_options")
-
-
-def _is_utf8(value: str | bytes) -> bool:
-    try:
-        return isinstance(value, str) and b"\0" not in value.encode()
-    except UnicodeEncodeError:
-        return False
-
-
-def _is_url(value: object) -> bool:
-    """Whether a value is a URL; a Ray dataset or a frame is none."""
-    return isinstance(value, str) and "://" in value
-
-
-def _check_options(name: str, options: object) -> None:
-    """Whether these are keyword arguments. The message does not show them: they hold credentials."""
-    if options is not None and not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
-        raise ConfigError(
-            f"{name}: a mapping of keyword arguments, got a {type(options).__name__} (not shown). Write {{key: value}}."
-        )
-    if options is None and name == "storage_options":
-        raise ConfigError(f"{name}=None: a mapping of keyword arguments. Leave it out, or write {{key: value}}.")
-    if options is not None and "trust_remote_code" in options:
-        raise ConfigError(f"{name}.trust_remote_code: no code of data sets or models is run. Drop it.")
-    try:
-        check_references(options, name)
-    except CoreConfigError as error:
-        raise ConfigError(str(error)) from None
-    remember(options)

@@ -12,7 +12,7 @@ from pipeline.codec import explain
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.plan.intake import ON_CHANGED, OnChanged
-from pipeline.settings.pools import is_int, is_number
+from pipeline.settings.values import is_int, is_number
 from pipeline.sources.listing import PartitionRange
 from pipeline.storage.urls import plain_name
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.selection.candidates import Keep, parse_keep
-from pipeline.settings.pools import is_int, is_number, require
+from pipeline.settings.values import is_int, is_number, require
 
 DEFAULT_SCORE = "mean_entropy"
 """How sure the model was of a row: tells good rows from bad ones."""
@@ -42,7 +42,7 @@ class DedupConfig:
         object.__setattr__(self, "columns", (given,) if isinstance(given, str) else tuple(given))
         require(bool(self.columns), "dedup.columns", self.columns, "at least one column", "Name one.")
         require(is_number(self.threshold) and 0 < self.threshold <= 1, "dedup.threshold", self.threshold,
-                 "a similarity above 0 and at most 1", "Use 0.8.")  # fmt: skip
+                "a similarity above 0 and at most 1", "Use 0.8.")  # fmt: skip
         for name, least in (("ngram", 1), ("permutations", 16)):
             value = getattr(self, name)
             require(
@@ -71,10 +71,10 @@ class OutlierConfig:
     def __post_init__(self) -> None:
         """Check the values."""
         require(self.length is None or (is_number(self.length) and self.length > 0), "outliers.length", self.length,
-                 "None or a number above 0", "Use 4.")  # fmt: skip
+                "None or a number above 0", "Use 4.")  # fmt: skip
         share = self.script_share
         require(share is None or (is_number(share) and 0 < share <= 1), "outliers.script_share", share,
-                 "None or a share above 0 and at most 1", "Use 0.01.")  # fmt: skip
+                "None or a share above 0 and at most 1", "Use 0.01.")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class FilterConfig:
         require(not nothing, "keep", None, "there is nothing to filter by", 'Set keep="best 50%", dedup=True, or both.')
         grouped = self.rule.share is not None or self.rule.number is not None
         require(not self.by or (grouped and not self.rule.per_row), "by", list(self.by),
-                 "groups are for shares and numbers", 'Use it with keep="best 50%".')  # fmt: skip
+                "groups are for shares and numbers", 'Use it with keep="best 50%".')  # fmt: skip
 
     @property
     def scored_by(self) -> str:

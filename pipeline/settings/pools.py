@@ -5,14 +5,14 @@ Nothing here changes the output, so none of it is part of a run's fingerprint.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from pipeline.codec import EngineConfig, explain, known_fields_only
+from pipeline.codec import EngineConfig, known_fields_only
 from pipeline.errors import ConfigError
+from pipeline.settings.values import is_int, is_number, require
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -26,22 +26,6 @@ _PER_POOL = (
     "history_drafts", "history_bytes", "overlap", "cuda_graphs", "graph_rows", "graph_seconds", "graph_bytes",
 )  # fmt: skip
 """Engine settings that do not bear on tokens; the others are the same for all actors of a run."""
-
-
-def require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
-    """Raise a ConfigError that names the value, the rule and the remedy, unless ``ok``."""
-    if not ok:
-        raise ConfigError(explain(name, value, rule, remedy))
-
-
-def is_int(value: object) -> bool:
-    """Whether a value is an integer, and no truth value."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a finite number, and no truth value."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @known_fields_only(ConfigError, {})

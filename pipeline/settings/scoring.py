@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.codec import RequestError, explain
 from pipeline.errors import ConfigError
-from pipeline.settings.pools import require
+from pipeline.settings.values import require
 
 MOST_CHOICES = 4096
 """Choices of a row: each becomes a request."""
