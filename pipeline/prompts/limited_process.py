@@ -1,7 +1,8 @@
 """Processes that work for rows under limits of memory and processor time: both ends of one.
 
-Messages are pickles over one connection: first an opening, which is answered by None, then requests, each with its
-answer. A request that exceeds a limit ends its process only. A process that keeps memory after a request ends, too.
+The process runs this module. Messages are pickles over one connection: first an opening (the function, its arguments
+and the limits), then requests, each with its answer: a value, and an error. A request that exceeds a limit ends its
+process only. A process that keeps memory after a request ends, too.
 """
 
 from __future__ import annotations
@@ -54,34 +55,41 @@ class LimitedProcess:
     """A process with limits. It is started for the first request, and again after it has ended. Thread-safe.
 
     Args:
-        server: module of the process; its ``main`` calls :func:`serve`.
-        opening: the first message; called at each start.
+        prepare: function of a module that the process imports; it makes the function that answers requests. It is not
+            limited.
+        arguments: gives its arguments at each start.
         seconds: processor time of a request.
         most_bytes: memory of a request.
-        idle_seconds: the process ends after so long without a request.
     """
 
     def __init__(
-        self, server: str, opening: Callable[[], object], *, seconds: int, most_bytes: int,
-        idle_seconds: float = _IDLE_SECONDS,
+        self, prepare: Callable[..., Callable[[Any], object]], arguments: Callable[[], tuple[Any, ...]] = tuple, *,
+        seconds: int, most_bytes: int,
     ) -> None:  # fmt: skip
-        self._server, self._opening = server, opening
-        self._seconds, self._bytes, self._idle_seconds = seconds, most_bytes, idle_seconds
+        self._prepare, self._arguments = prepare, arguments
+        self._seconds, self._bytes = seconds, most_bytes
         self._lock = threading.Lock()
         self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def ask(self, request: object) -> Any:
-        """The answer to a request.
+        """The answer to a request, or its error.
 
         Raises:
             ExceededError: the request exceeds a limit, or has ended its process in another way.
             UnstartedError: no process can be started.
             UnsendableError: the request cannot be pickled.
+            Exception: of the function that answers; one that is very long, or cannot be sent, is a RuntimeError.
         """
         try:
             message = pickle.dumps(request)
         except Exception as error:
             raise UnsendableError(f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_CHARS]}") from error
+        value, error = self._answer(message)
+        if error is not None:
+            raise error
+        return value
+
+    def _answer(self, message: bytes) -> tuple[Any, Exception | None]:
         with self._lock:
             status = 0
             for _ in range(_TRIES):
@@ -109,7 +117,7 @@ class LimitedProcess:
     def _unstarted(self, why: str) -> UnstartedError:
         """The error of a process that ends before it can serve; ``why``: how."""
         return UnstartedError(
-            f"{self._server}: the process that works for rows under limits cannot be started ({why}). Check that "
+            f"{__name__}: the process that works for rows under limits cannot be started ({why}). Check that "
             f"{sys.executable} runs, that memory is free, and the limit of processes (ulimit -u)."
         )
 
@@ -123,9 +131,9 @@ class LimitedProcess:
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
         ours, theirs = Pipe()
-        opening = self._opening(), self._bytes, self._seconds, self._idle_seconds
+        opening = self._prepare, self._arguments(), self._bytes, self._seconds, _IDLE_SECONDS
         try:
-            process = start_child(self._server, theirs, {}, quiet=True)
+            process = start_child(__name__, theirs, {}, quiet=True)
         except OSError as error:
             raise self._unstarted(f"{type(error).__name__}: {error}") from error
         try:
@@ -150,17 +158,12 @@ def _answer(connection: Connection, message: bytes) -> Any:
     return connection.recv()
 
 
-def serve(descriptor: int, prepare: Callable[[Any], Callable[[Any], object]]) -> None:
-    """Serve the connection of this number until its other end is closed, or nothing comes for a while.
-
-    Args:
-        descriptor: number of the connection.
-        prepare: makes of the opening the function that answers requests. It is not limited.
-    """
+def main(descriptor: int) -> None:
+    """Serve the connection of this number until its other end is closed, or nothing comes for a while."""
     connection = Connection(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is meant for the parent, which closes the connection
-    opening, most_bytes, seconds, idle_seconds = connection.recv()
-    answer_to = prepare(opening)
+    prepare, arguments, most_bytes, seconds, idle_seconds = connection.recv()
+    answer_to = prepare(*arguments)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     most_kept = _address_space() + most_bytes // _MOST_KEPT
     size = 0
@@ -182,15 +185,35 @@ def serve(descriptor: int, prepare: Callable[[Any], Callable[[Any], object]]) ->
             size = _address_space()
 
 
-def _answer_of(connection: Connection, answer_to: Callable[[Any], object]) -> object:
-    """The answer to the next request; an error is an answer, too, unless it is for want of memory."""
+def _answer_of(connection: Connection, answer_to: Callable[[Any], object]) -> tuple[object, Exception | None]:
+    """The answer to the next request, or its error, unless it is for want of memory."""
     data = connection.recv_bytes()
     try:
-        return answer_to(pickle.loads(data))
+        request = pickle.loads(data)
     except MemoryError:
         raise
     except Exception as error:
-        return RuntimeError(f"{type(error).__name__}: {error}"[:_MOST_CHARS])
+        return None, _in_short(error)
+    try:
+        return answer_to(request), None
+    except MemoryError:
+        raise
+    except Exception as error:
+        return None, _portable(error)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, if it is short and another process can read it."""
+    try:
+        read: Exception = pickle.loads(pickle.dumps(error))
+        return read if len(str(error)) <= _MOST_CHARS else _in_short(error)
+    except Exception:
+        return RuntimeError(type(error).__name__)
+
+
+def _in_short(error: Exception) -> Exception:
+    text = f"{type(error).__name__}: {error}"
+    return RuntimeError(text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}...")
 
 
 def _limit(kind: int, value: int) -> None:

@@ -1,19 +1,15 @@
-"""Renders templates in a process with limits of memory and processor time: a row that exceeds one fails alone.
-
-The process runs this module. A request is the kind of the template, its source and its variables; the answer is the
-text, or the error.
-"""
+"""Renders templates in a process with limits of memory and processor time: a row that exceeds one fails alone."""
 
 from __future__ import annotations
 
 import functools
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from pipeline.codec import RequestError, TemplateLimitError
-from pipeline.prompts.limited_process import ExceededError, LimitedProcess, UnsendableError, serve
+from pipeline.prompts.limited_process import ExceededError, LimitedProcess, UnsendableError
 from pipeline.settings.template import PromptTemplate
 from wedlm_core.templating import ChatTemplate
 
@@ -49,7 +45,7 @@ def render_chat(template: ChatTemplate, variables: Mapping[str, Any]) -> str:
 
 def _render(kind: Kind, source: str, variables: Mapping[str, Any]) -> str:
     try:
-        answer: str | Exception = _process().ask((kind, source, variables))
+        text: str = _process().ask((kind, source, variables))
     except ExceededError as error:
         remedy = "Shorten its loops, or the texts and lists in the row"
         raise TemplateLimitError(f"the template {error}. {remedy}") from None
@@ -57,9 +53,7 @@ def _render(kind: Kind, source: str, variables: Mapping[str, Any]) -> str:
         name = next((name for name, value in variables.items() if not _is_sendable(value)), kind)
         rule = f"a template cannot be given this value ({error})"
         raise RequestError(f"{name!r}: {rule}. Convert the column to text, numbers, lists or objects.") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    return text
 
 
 def _is_sendable(value: object) -> bool:
@@ -72,7 +66,7 @@ def _is_sendable(value: object) -> bool:
 
 @functools.cache
 def _process() -> LimitedProcess:
-    return LimitedProcess(__name__, lambda: None, seconds=_SECONDS, most_bytes=_BYTES)
+    return LimitedProcess(_renderer, seconds=_SECONDS, most_bytes=_BYTES)
 
 
 os.register_at_fork(after_in_child=_process.cache_clear)  # two processes cannot share a connection
@@ -80,37 +74,13 @@ os.register_at_fork(after_in_child=_process.cache_clear)  # two processes cannot
 
 Kind = Literal["prompt", "chat"]
 """Prompt templates of runs, whose variables are a row's cells; and chat templates of models."""
-_MOST_CHARS = 2_000  # of an error
 
 
-def main(descriptor: int) -> None:
-    """Be that process: serve the connection of this number."""
-    serve(descriptor, lambda opening: rendered)
-
-
-def rendered(request: tuple[Kind, str, Mapping[str, Any]]) -> str | Exception:
-    """The text of a template, or the error that it raises; out of memory is for the caller, whatever that means."""
-    kind, source, variables = request
-    try:
-        return _template(kind, source).render(variables)
-    except MemoryError:
-        raise
-    except Exception as error:
-        return _portable(error)
+def _renderer() -> Callable[[tuple[Kind, str, Mapping[str, Any]]], str]:
+    """In that process: renders a template of some kind and source, with its variables."""
+    return lambda request: _template(request[0], request[1]).render(request[2])
 
 
 @functools.lru_cache(maxsize=8)
 def _template(kind: Kind, source: str) -> PromptTemplate | ChatTemplate:
     return PromptTemplate(source) if kind == "prompt" else ChatTemplate(source)
-
-
-def _portable(error: Exception) -> Exception:
-    """The error as another process reads it; of one that is very long, or cannot be sent, its name and begin."""
-    try:
-        text = str(error)
-        if len(text) <= _MOST_CHARS:
-            read: Exception = pickle.loads(pickle.dumps(error))
-            return read
-        return RuntimeError(f"{type(error).__name__}: {text[:_MOST_CHARS]}...")
-    except Exception:
-        return RuntimeError(type(error).__name__)

@@ -15,12 +15,13 @@ from pipeline.codec import Failure, Generation, RequestError, StructuredOutputs,
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError
 from pipeline.prompts.continuations import check_continuations
-from pipeline.prompts.limited_process import ExceededError, LimitedProcess
+from pipeline.prompts.limited_process import ExceededError, LimitedProcess, UnstartedError
 from pipeline.prompts.model_files import ResolvedModel, resolved_model
 from pipeline.prompts.prompt import no_value
 from pipeline.settings.reasoning import Tags
 from pipeline.settings.tool_calls import OPEN
 from wedlm_core.grammar import GrammarCompiler
+from wedlm_core.grammar.compiler import checker
 from wedlm_core.grammar.schemas import ENFORCED, NOTES
 from wedlm_core.structured_outputs import KINDS
 from wedlm_core.tokenizer import Tokenizer
@@ -195,9 +196,7 @@ def with_tag(config: RunConfig, tag: str, token: int, texts: pa.ChunkedArray, id
     return pa.chunked_array([found], pa.string())
 
 
-_SERVER = f"{__name__.rpartition('.')[0]}.compile_server"
 _SECONDS, _BYTES = 5, 1 << 30  # of a grammar; large ones take a second
-_IDLE_SECONDS = 60.0  # the process ends then
 _KNOWN = 256  # grammars whose faults are kept
 
 
@@ -231,20 +230,21 @@ def _fault(fields: Any, config: RunConfig) -> Failure | None:
 @functools.lru_cache(maxsize=1)
 def _compiler(model: ResolvedModel) -> Callable[[StructuredOutputs], Failure | None]:
     """Says why a grammar cannot be compiled for a model within the limits."""
-    process = LimitedProcess(
-        _SERVER, lambda: compiler_arguments(model), seconds=_SECONDS, most_bytes=_BYTES,
-        idle_seconds=_IDLE_SECONDS,
-    )  # fmt: skip
+    process = LimitedProcess(checker, lambda: compiler_arguments(model), seconds=_SECONDS, most_bytes=_BYTES)
 
     @functools.lru_cache(maxsize=_KNOWN)
     def fault(wanted: StructuredOutputs) -> Failure | None:
         try:
-            error = process.ask(wanted)
+            process.ask(wanted)
         except ExceededError as exceeded:
             rule = f"its compilation {exceeded}"
             value = getattr(wanted, wanted.kind)
-            error = RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, "Simplify it."))
-        return None if error is None else Failure.of(error)
+            return Failure.of(RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, "Simplify it.")))
+        except UnstartedError:  # no fault of the row
+            raise
+        except Exception as error:
+            return Failure.of(error)
+        return None
 
     return fault
 

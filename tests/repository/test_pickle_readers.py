@@ -18,7 +18,6 @@ READERS = {
 }
 OWN = {
     "pipeline/prompts/limited_process.py",
-    "pipeline/prompts/rendering.py",
     "pipeline/worker/row_isolation.py",
 }
 """Files that read only the bytes that a process of the same run has pickled."""

@@ -202,3 +202,8 @@ def _reason(message: str) -> str:
         )
     lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
     return " ".join(lines)[:300]
+
+
+def checker(*arguments: Any) -> Callable[[StructuredOutputs], None]:
+    """:meth:`GrammarCompiler.check` of a compiler with these arguments."""
+    return GrammarCompiler(*arguments).check

@@ -12,7 +12,7 @@ import pytest
 
 import wedlm_batch as wb
 from pipeline.config import RunConfig
-from pipeline.prompts import structures
+from pipeline.prompts import limited_process, structures
 from pipeline.prompts.structures import grammar_faults
 
 ENDLESS = {"grammar": "start: A\nA: " + " & ".join(f"/(.*{char}.{{9}})*/" for char in string.ascii_lowercase[:12])}
@@ -50,7 +50,7 @@ def test_a_grammar_beyond_the_memory_fails_alone(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_process_ends_when_it_has_nothing_to_do_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(structures, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(limited_process, "_IDLE_SECONDS", 0.1)
     assert faults(FINE) == {}
     time.sleep(0.5)
     assert faults({"choice": ["a"]}) == {}
