@@ -12,7 +12,7 @@ from pipeline import layout
 from pipeline.commit.part_files import PartRecord
 from pipeline.commit.repair import published
 from pipeline.errors import ConfigError, DamagedError
-from pipeline.sinks.hub_card import mark_of
+from pipeline.sinks.dataset_card import mark_of
 from pipeline.sinks.stored_rows import check_object
 from pipeline.storage.protocol import Storage
 from pipeline.storage.urls import is_url

@@ -18,7 +18,7 @@ from pipeline.commands.hub_commit import CARD, HubContent, Pushed, commit_to_hub
 from pipeline.commands.published_output import PublishedOutput, open_published
 from pipeline.errors import ConfigError, PipelineError, SinkError
 from pipeline.reporting.histogram import counts_of
-from pipeline.sinks.hub_card import CardFacts, RowStatistics, card_text
+from pipeline.sinks.dataset_card import CardFacts, RowStatistics, card_text
 from pipeline.storage.open import open_storage
 from wedlm_base.version import VERSION
 

@@ -19,7 +19,7 @@ from pipeline.commit.lease import Lease
 from pipeline.commit.manifest import Manifest, Publication, write_units
 from pipeline.commit.part_files import PartRecord
 from pipeline.commit.publish import decide
-from pipeline.sinks.part_format import HashedFile, PartFormat, PartWriter
+from pipeline.sinks.formats import HashedFile, PartFormat, PartWriter
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import with_retries
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.commit.part_files import PartRecord
 from pipeline.errors import DamagedError, SinkError
-from pipeline.sinks.part_format import HashedFile
+from pipeline.sinks.formats import HashedFile
 from pipeline.sinks.stored_rows import check_object
 from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage

@@ -12,7 +12,7 @@ from pipeline import layout
 from pipeline.commit.sealed import seal, unseal
 from pipeline.errors import DamagedError, SinkError, log_failure
 from pipeline.reporting.aggregate import Aggregate, Aggregator
-from pipeline.sinks.part_format import HashedFile, PartFormat
+from pipeline.sinks.formats import HashedFile, PartFormat
 from pipeline.sinks.stored_rows import PlaceReader, check_object
 from pipeline.storage.damage import Damage, FoundDamageError
 from pipeline.storage.protocol import Storage

@@ -47,7 +47,7 @@ from pipeline.commit.part_files import (
 from pipeline.commit.pieces import Pieces, joined, new_piece, part_jobs
 from pipeline.errors import DamagedError, LeaseLostError
 from pipeline.sinks import FORMATS
-from pipeline.sinks.dataset_card import NAME, is_card
+from pipeline.sinks.dataset_card import NAME, card_of, is_card
 from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.types import Place
@@ -224,9 +224,9 @@ def remove_parts(storage: Storage, folder: str) -> bool:
 
 def put_card(storage: Storage, format: str, schema: pa.Schema) -> None:
     """Write the files that readers need next to the parts, unless a foreign file has the name."""
-    card = FORMATS[format].card(schema)
-    if card is not None and (not storage.exists(NAME) or is_card(storage.read(NAME))):
-        storage.put(NAME, card)
+    own = FORMATS[format]
+    if not own.has_types and (not storage.exists(NAME) or is_card(storage.read(NAME))):
+        storage.put(NAME, card_of(schema, f"data-*/*{own.suffix}"))
 
 
 def clean(storage: Storage, manifest: Manifest, index: Index, lease: Lease, *, unnamed: bool = False) -> None:

@@ -3,7 +3,6 @@
 Knows Arrow tables, the output's schema and the storage protocol. Does not know Ray, models, or which units exist.
 """
 
-from pipeline.sinks.part_format import PartFormat, PartWriter
-from pipeline.sinks.registry import FORMATS, check_format
+from pipeline.sinks.formats import FORMATS, PartFormat, PartWriter, check_format
 
 __all__ = ["FORMATS", "PartFormat", "PartWriter", "check_format"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline.schema import data_columns
 from pipeline.sinks import FORMATS
-from pipeline.sinks.part_format import cast_table
+from pipeline.sinks.formats import cast_table
 from pipeline.sinks.staged import data_checksum, load_staged
 from pipeline.storage.damage import Damage, FoundDamageError, as_damage
 from pipeline.storage.protocol import Storage

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar, runtime_checkable
 import pyarrow as pa
 
 from pipeline.errors import SourceError
-from pipeline.sinks.part_format import cast_table
+from pipeline.sinks.formats import cast_table
 from pipeline.sources.finding import digest_now
 from pipeline.sources.identity import RESTORE_INPUT, stamp_now
 from pipeline.sources.types import ALL_COLUMNS, Partitions, Wanted, fits, spelled_as, text_field

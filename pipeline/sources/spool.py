@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.errors import ConfigError, SourceError
-from pipeline.sinks.part_format import HashedFile, cast_table
+from pipeline.sinks.formats import HashedFile, cast_table
 from pipeline.sinks.staged import data_checksum
 from pipeline.sinks.stored_rows import check_object
 from pipeline.sources.formats.parquet import ParquetSource

@@ -14,7 +14,7 @@ import yaml
 from pipeline.commands.filter import filter as filter_output
 from pipeline.commands.push import push
 from pipeline.errors import ConfigError, DamagedError, OutputError, SinkError
-from pipeline.sinks.hub_card import mark_of
+from pipeline.sinks.dataset_card import mark_of
 from testing.pipeline.exactly_once import SmallJob
 from testing.pipeline.hub_server import TOKEN, HubFile, HubServer, serve_hub
 from testing.pipeline.s3 import S3Server
