@@ -6,48 +6,29 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
-from pipeline.codec import Failure, RequestError, explain, foreign_param, param_of_text
+from pipeline.codec import Failure, RequestError, explain
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.job import Job
 from pipeline.plan.retry_failed import REPAIR_FIRST, failed_rows, kept_sha256, load_place
-from pipeline.prompts.batch_request import row_request
 from pipeline.prompts.continuations import Continuations, continuations_of
-from pipeline.prompts.conversation import listed
-from pipeline.prompts.limited_process import UnstartedError
 from pipeline.prompts.model_files import check_same_model, model_length, resolved_model
 from pipeline.prompts.prompt import (
-    NO_CELLS,
-    ChatCells,
     PromptText,
-    TemplateRenderError,
     Turns,
-    as_written,
     encode_marked,
     is_marked,
-    marked,
-    no_value,
-    plain_values,
-    prompt_of,
-    template_values,
-    text_prompt,
     unmarked,
-    values,
 )
-from pipeline.prompts.rendering import render_prompt
-from pipeline.prompts.structures import grammar_faults, of_cell
-from pipeline.prompts.tools import offer, with_form
+from pipeline.prompts.row_requests import Names, Params, Prompt, row_requests
+from pipeline.prompts.structures import grammar_faults
 from pipeline.schema import MESSAGES_FIELD
-from pipeline.settings.template import NullCellError, PromptTemplate
 from pipeline.sinks.staged import data_checksum, row_digests
 from pipeline.sources import BAD, RAW
 from pipeline.sources.corrected_rows import CorrectedRows
-from pipeline.sources.formats.openai_batch import BATCH_COLUMNS
-from pipeline.sources.types import has_whole_numbers, holds_any_values
 from pipeline.storage.damage import FoundDamageError
 from pipeline.types import Unit, column_row_ids, derived_row_ids
 from wedlm_core.tokenizer import Tokenizer
@@ -83,16 +64,6 @@ _PREPARED = (
     pa.field(ASKED, MESSAGES_FIELD.type),
 )
 
-
-_Prompt = str | list[int] | Failure
-"""The prompt of a row: text to encode, token ids, or a failure."""
-_Params = Mapping[str, Any] | None
-"""Sampling parameters of a row's own."""
-_Names = Sequence[str] | None
-"""Of the tools that a row may call; None: its calls are not read."""
-
-
-_STRUCTURE = "structured_outputs"
 
 PrepareRows = Callable[[pa.Table, Sequence[int], Unit, Job], pa.Table]
 
@@ -164,7 +135,7 @@ def _rows_to_do(table: pa.Table, unit: Unit, job: Job, digests: bytes) -> tuple[
 
 def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> pa.Table:
     """Prepare some rows of a unit; ``rows``: their numbers in it. Columns as of :func:`prepare_table`."""
-    prompts, given, offered = _asked(table, job)
+    prompts, given, offered = row_requests(table, job)
     blank = [isinstance(prompt, PromptText) and prompt.blank for prompt in prompts]
     turns = [prompt.turns if isinstance(prompt, PromptText) else None for prompt in prompts]
     scored = _encode_all(prompts, given, table, job)
@@ -175,18 +146,18 @@ def prepare_rows(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job) -> 
     return _prepared(table, rows, unit, job, prompts, given, blank, scored, offered, later, asked)
 
 
-def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params]]:
+def encoded_prompts(table: pa.Table, job: Job) -> tuple[list[Prompt], list[Params]]:
     """For each row the token ids of its prompt, or its failure; and its own sampling parameters.
 
     ``table``: the columns that prompts and parameters are made of.
     """
-    prompts, given, _ = _asked(table, job)
+    prompts, given, _ = row_requests(table, job)
     _encode_all(prompts, given, table, job)
     return prompts, given
 
 
 def _encode_all(
-    prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, job: Job
+    prompts: list[Prompt], given: Sequence[Params], table: pa.Table, job: Job
 ) -> list[Continuations | None]:
     """Replace texts by their token ids, and prompts that cannot be generated for by their failures.
 
@@ -210,7 +181,7 @@ def _encode_all(
     return scored
 
 
-def _scored(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, job: Job) -> list[Continuations | None]:
+def _scored(prompts: list[Prompt], given: Sequence[Params], table: pa.Table, job: Job) -> list[Continuations | None]:
     """For each row the texts to score after its prompt; a row with a bad one is failed."""
     if not job.config.has_scores:
         return [None] * len(prompts)
@@ -223,7 +194,7 @@ def _scored(prompts: list[_Prompt], given: Sequence[_Params], table: pa.Table, j
 
 
 def _later_turns(
-    prompts: list[_Prompt], turns: Sequence[Turns | None], max_tokens: Sequence[int], config: RunConfig
+    prompts: list[Prompt], turns: Sequence[Turns | None], max_tokens: Sequence[int], config: RunConfig
 ) -> list[Sequence[Sequence[int]] | None]:
     """For each row the tokens of its turns after the first; a row with a turn that cannot fit is failed."""
     if config.turns_column is None:
@@ -238,49 +209,16 @@ def failed_table(table: pa.Table, rows: Sequence[int], unit: Unit, job: Job, fai
     return _prepared(table, rows, unit, job, [failure] * table.num_rows, [None] * table.num_rows)
 
 
-def _asked(table: pa.Table, job: Job) -> tuple[list[_Prompt], list[_Params], list[_Names]]:
-    """For each row its prompt, its own sampling parameters, and the names of the tools that it may call."""
-    if job.prompt_kind != "request":
-        prompts, given = _with_own_params(_prompts(table, job), table, job)
-        return prompts, given, _offered(prompts, given, table, job)
-    lines = zip(*(values(table[name]) for name in BATCH_COLUMNS.names), strict=True)
-    asked = [row_request(line, job) for line in lines]
-    return [row.prompt for row in asked], [row.params for row in asked], [row.offered for row in asked]
-
-
-def _offered(prompts: list[_Prompt], given: list[_Params], table: pa.Table, job: Job) -> list[_Names]:
-    """For each row the names of the tools that it may call; its parameters get the form of a forced call.
-
-    A row whose tools are malformed is failed.
-    """
-    found: list[_Names] = [None] * table.num_rows
-    config = job.config
-    if config.tool_choice is None:
-        return found
-    for i, cells in enumerate(_chat_cells(table, job)):
-        if isinstance(prompts[i], Failure):
-            continue
-        try:
-            tools = config.tools if cells.tools is None else listed(str(config.tools_column), cells.tools)
-            own = offer("tools", tools, config.tool_choice)
-            if own is not None:
-                given[i] = with_form(given[i], own, prompts[i], config)
-                found[i] = own.names
-        except Exception as error:  # whatever is wrong with one row's tools must not end the run
-            prompts[i] = Failure.of(error)
-    return found
-
-
 def _prepared(
     table: pa.Table,
     rows: Sequence[int],
     unit: Unit,
     job: Job,
-    prompts: Sequence[_Prompt],
-    given: Sequence[_Params],
+    prompts: Sequence[Prompt],
+    given: Sequence[Params],
     blank: Sequence[bool] | None = None,
     scored: Sequence[Continuations | None] | None = None,
-    offered: Sequence[_Names] | None = None,
+    offered: Sequence[Names] | None = None,
     later: Sequence[Sequence[Sequence[int]] | None] | None = None,
     asked: Sequence[Sequence[Mapping[str, str]] | None] | None = None,
 ) -> pa.Table:
@@ -320,50 +258,7 @@ def _row_ids(table: pa.Table, unit: Unit, job: Job, rows: Sequence[int]) -> list
     return column_row_ids(table[job.config.id_column].to_pylist(), derived)
 
 
-def _with_own_params(
-    prompts: list[_Prompt], table: pa.Table, job: Job
-) -> tuple[list[_Prompt], list[_Params]]:  # fmt: skip
-    """The prompts, and for each row its own sampling parameters; None if it has none.
-
-    A row whose cell of ``structured_outputs`` says nothing that can be understood is failed.
-    """
-    columns = {name: values(table[column]) for name, column in job.config.sampling_columns.items()}
-    if not columns:
-        return prompts, [None] * table.num_rows
-    asked = [*prompts]
-    if _STRUCTURE in columns:
-        name = job.config.sampling_columns[_STRUCTURE]
-        any_values = holds_any_values(job.source.schema.field(name))
-        for i, cell in enumerate(columns[_STRUCTURE]):
-            try:
-                is_empty = cell is None or (any_values and cell == "")
-                columns[_STRUCTURE][i] = None if is_empty else of_cell(name, cell)
-            except Exception as error:  # whatever is wrong with one row's cell must not end the run
-                columns[_STRUCTURE][i] = None
-                asked[i] = asked[i] if isinstance(asked[i], Failure) else Failure.of(error)
-    for name in columns.keys() - {_STRUCTURE}:
-        field = job.source.schema.field(job.config.sampling_columns[name])
-        if holds_any_values(field):
-            columns[name] = [None if cell is None else param_of_text(name, cell) for cell in columns[name]]
-        elif has_whole_numbers(field):
-            columns[name] = [as_written(cell) for cell in columns[name]]
-        _check_json(name, columns[name], asked)
-    rows = zip(*columns.values(), strict=True)
-    return asked, [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-def _check_json(name: str, cells: list[Any], asked: list[_Prompt]) -> None:
-    """Fail each row whose parameter JSON does not have: bytes, a decimal, a date, text that is not UTF-8."""
-    for i, cell in enumerate(cells):
-        try:
-            json.dumps(cell)
-        except (TypeError, ValueError):
-            fault = no_value(name, cell) if isinstance(cell, Exception) else foreign_param(name, cell)
-            asked[i] = asked[i] if isinstance(asked[i], Failure) else Failure.of(fault)
-            cells[i] = None
-
-
-def _max_tokens(given: Sequence[_Params], scored: Sequence[Continuations | None], job: Job) -> list[int]:
+def _max_tokens(given: Sequence[Params], scored: Sequence[Continuations | None], job: Job) -> list[int]:
     """For each row the tokens that follow its prompt at most: its ``max_tokens``, or the longest text to score.
 
     The run's ``max_tokens`` if its own is invalid, which is reported elsewhere.
@@ -374,75 +269,8 @@ def _max_tokens(given: Sequence[_Params], scored: Sequence[Continuations | None]
     return [max(v, 0 if texts is None else texts.places) for v, texts in zip(most, scored, strict=True)]
 
 
-def _prompts(table: pa.Table, job: Job) -> list[_Prompt]:
-    """For each row the text to encode, the token ids, or the failure."""
-    if job.prompt_kind == "template":
-        return _rendered(table, job)
-    cells = _chat_cells(table, job)
-    plain = job.prompt_kind == "text" and not job.config.chat and job.config.system_prompt is None
-    plain &= job.config.special_tokens_in_text == "control"
-    read: Callable[[Any, Job, ChatCells], _Prompt] = prompt_of
-    if job.prompt_kind == "turns":
-        from pipeline.prompts.turns import turns_prompt
-
-        read = turns_prompt
-    prompts: list[_Prompt] = []
-    for value, own in zip(plain_values(table[job.prompt_column]), cells, strict=True):
-        if plain and isinstance(value, str) and value and not value.isspace():
-            prompts.append(value)
-            continue
-        try:
-            prompts.append(read(value, job, own))
-        except UnstartedError:  # no fault of the row
-            raise
-        except Exception as error:  # whatever is wrong with one row's prompt must not end the run
-            prompts.append(Failure.of(error))
-    return prompts
-
-
-def _chat_cells(table: pa.Table, job: Job) -> list[ChatCells]:
-    """For each row its tools and its variables of the chat template."""
-    names = job.config.tools_column, job.config.chat_template_kwargs_column
-    if names == (None, None):
-        return [NO_CELLS] * table.num_rows
-    tools, variables = ([None] * table.num_rows if name is None else plain_values(table[name]) for name in names)
-    return [ChatCells(tools=t, variables=v) for t, v in zip(tools, variables, strict=True)]
-
-
-def _rendered(table: pa.Table, job: Job) -> list[_Prompt]:
-    assert job.config.prompt_template is not None
-    template = PromptTemplate(job.config.prompt_template)
-    names = [n for n in job.source.schema.names if template.takes_whole_row or n in template.names]
-    fields = [job.source.schema.field(name) for name in names]
-    columns = [template_values(field, table[field.name]) for field in fields]
-    chat_cells = _chat_cells(table, job)
-    prompts: list[_Prompt] = []
-    for i in range(table.num_rows):
-        cells = {name: column[i] for name, column in zip(names, columns, strict=True)}
-        try:
-            for name, cell in cells.items():
-                if isinstance(cell, Exception):
-                    raise no_value(f"column {name!r}", cell)
-            cells = {name: marked(name, cell, job.config) for name, cell in cells.items()}
-            prompts.append(text_prompt(render_prompt(template, cells), job, chat_cells[i]))
-        except UnstartedError:  # no fault of the row
-            raise
-        except RequestError as error:
-            prompts.append(Failure.of(error))
-        except NullCellError as error:
-            message = (
-                f"prompt_template: {error}. Fill it in, or replace it in the template: {{{{ name | default('') }}}}."
-            )
-            prompts.append(Failure.of(TemplateRenderError(message)))
-        except Exception as error:  # an expression of the template may raise anything
-            reason = str(error).rstrip(".")
-            message = f"prompt_template: {type(error).__name__}: {reason}. Correct the row or the template."
-            prompts.append(Failure.of(TemplateRenderError(message)))
-    return prompts
-
-
 def _refuse_long(
-    prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig, tokenizer: Tokenizer
+    prompts: list[Prompt], max_tokens: Sequence[int], config: RunConfig, tokenizer: Tokenizer
 ) -> None:  # fmt: skip
     """Fail texts that are certain to be too long before time and memory go into encoding them."""
     length = model_length(config)
@@ -455,19 +283,19 @@ def _refuse_long(
             prompts[i] = Failure.of(_too_long(f"at least {least}", max_tokens[i], length, config))
 
 
-def _encode_marked(prompts: list[_Prompt], tokenizer: Tokenizer, config: RunConfig) -> None:
+def _encode_marked(prompts: list[Prompt], tokenizer: Tokenizer, config: RunConfig) -> None:
     """Replace texts by their token ids where some special tokens are ordinary text."""
     for i, prompt in enumerate(prompts):
         if isinstance(prompt, str) and is_marked(prompt, config):
             prompts[i] = _encoded(prompt, functools.partial(encode_marked, tokenizer=tokenizer))
 
 
-def _encode(prompts: list[_Prompt], tokenizer: Tokenizer) -> None:
+def _encode(prompts: list[Prompt], tokenizer: Tokenizer) -> None:
     """Replace texts by their token ids."""
     where = [i for i, prompt in enumerate(prompts) if isinstance(prompt, str)]
     texts = [str(prompts[i]) for i in where]
     try:
-        encoded: list[_Prompt] = [*tokenizer.encode_batch(texts)]
+        encoded: list[Prompt] = [*tokenizer.encode_batch(texts)]
     except Exception:  # one of them cannot be encoded (half a surrogate pair): find out which
         encoded = [_encoded(text, tokenizer.encode) for text in texts]
     for i, found in zip(where, encoded, strict=True):
@@ -481,7 +309,7 @@ def _encoded(text: str, encode: Callable[[str], list[int]]) -> list[int] | Failu
         return Failure.of(RequestError(f"the prompt cannot be tokenised ({error}). Re-encode it."))
 
 
-def _fit(prompts: list[_Prompt], max_tokens: Sequence[int], config: RunConfig) -> None:
+def _fit(prompts: list[Prompt], max_tokens: Sequence[int], config: RunConfig) -> None:
     """Fail or cut prompts that are too long, as ``on_long_prompt`` says."""
     length = model_length(config)
     for i, ids in enumerate(prompts):
