@@ -16,7 +16,7 @@ from pipeline.commit.publish import clean
 from pipeline.commit.recover import Recovery, discard, finish_discard, recover, withdraw
 from pipeline.commit.repair import describe_damage, find_published_damage, index_publications, revoke
 from pipeline.commit.retries import Retry
-from pipeline.commit.run_record import Origin, RunState, is_begun
+from pipeline.commit.run_record import Origin, RunState, is_begun, is_fresh
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, FingerprintError, OutputError, SourceError
 from pipeline.plan.corrections import Corrections, continued
@@ -73,14 +73,19 @@ def begin(
         DamagedError: published files or the record of the run are lost.
         FingerprintError: it was begun with other settings, or on other input.
     """
-    found = recover(storage, lease, origin, repair=config.repair)
+    fresh = not lease.predecessors and is_fresh(storage)
+    found = Recovery(manifest=Manifest(first=origin.first))
+    if not fresh:
+        found = recover(storage, lease, origin, repair=config.repair)
     ledger, segment_notes = Ledger.load(storage, index.records, lease, origin.begun)
     say([*found.notes, *segment_notes])
     lease.forget_predecessors()
     job, corrections = _resolved(config, storage, origin, scheduled, before)
     state, old, small, retry = _plan(job, index, origin, config, scheduled, before, corrections)
     job = replace(job, retry=retry, apart=state.apart)
-    manifest = _checked_output(job, found, index, ledger, lease, small, old, scheduled)
+    manifest = found.manifest
+    if not fresh:
+        manifest = _checked_output(job, found, index, ledger, lease, small, old, scheduled)
     # Before the record is saved: settings that are refused are not those that the run was begun with.
     if old is None and not len(index.records) and before is None:
         check_rows(job, index.units)
@@ -367,6 +372,9 @@ def prepare_output(config: RunConfig, storage: Storage, lease: Lease, keep: Sequ
     Returns:
         The origin of the run that is there or begins now.
     """
+    if not lease.predecessors and is_fresh(storage):
+        check_foreign(config, storage)
+        return Origin(begun=lease.epoch)
     first = finish_discard(storage, lease)
     if config.mode == "new":
         first = max(discard(storage, lease, keep), first or 0)

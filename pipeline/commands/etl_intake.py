@@ -29,9 +29,10 @@ from pipeline.plan.intake import Intake, IntakeCounts, compare, draw_intake
 from pipeline.plan.job import named_columns, resolve_job
 from pipeline.sinks import FORMATS
 from pipeline.sources import ROWS, FileSource, stamp_now
-from pipeline.sources.finding import has_suffix, source_file
+from pipeline.sources.finding import has_suffix
 from pipeline.sources.formats import all_suffixes
 from pipeline.sources.formats.parquet import ParquetSource
+from pipeline.sources.identity import source_file
 from pipeline.sources.listing import found_of, list_files, open_added_files
 from pipeline.sources.source_opening import check_files_apart
 from pipeline.sources.types import wanted_by

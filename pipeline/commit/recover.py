@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from pipeline.sinks.dataset_card import NAME, is_card
 from pipeline.storage.protocol import Storage
 
 
+@dataclass(kw_only=True)
 class Recovery:
     """The result of a recovery.
 
@@ -42,10 +43,9 @@ class Recovery:
         unrecorded: published folders that no record names; only with ``repair``.
     """
 
-    def __init__(self) -> None:
-        self.manifest = Manifest()
-        self.notes: list[str] = []
-        self.unrecorded: list[str] = []
+    manifest: Manifest = field(default_factory=Manifest)
+    notes: list[str] = field(default_factory=list)
+    unrecorded: list[str] = field(default_factory=list)
 
 
 def recover(storage: Storage, lease: Lease, origin: Origin | None = None, *, repair: bool = False) -> Recovery:

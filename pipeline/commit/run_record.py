@@ -394,6 +394,12 @@ def is_begun(storage: Storage) -> bool:
     return any(storage.keys(kind) for kind in (layout.RUN, layout.LEDGER, layout.PUBLICATIONS))
 
 
+def is_fresh(storage: Storage) -> bool:
+    """Whether an output has nothing of a run, so that there is nothing to recover, repair or discard."""
+    kinds = (layout.RUN, layout.LEDGER, layout.PUBLICATIONS, layout.MANIFEST, layout.DISCARDED)
+    return not any(map(storage.keys, kinds)) and not any(map(layout.is_publication, storage.folders()))
+
+
 def _retry_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The values in ``new`` of settings that differ and that a retry may change."""
     new = json.loads(json.dumps(new))

@@ -1,8 +1,7 @@
-"""Finds the files of an input path, folder, glob or URL, and computes the identity of each."""
+"""Finds the files of an input path, folder, glob or URL."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import posixpath
@@ -11,35 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.codec import file_digest, redact, sampled_stretches
+from pipeline.codec import redact
 from pipeline.errors import SourceError
-from pipeline.sources.identity import stamp_now, stamp_of_info
-from pipeline.sources.types import partitions_in
-from pipeline.sources.walking import Entry, Folder, folders, has_wildcards, is_hidden, matching
+from pipeline.sources.identity import Found
+from pipeline.sources.walking import Folder, folders, has_wildcards, is_hidden, matching
 from pipeline.storage.open import check_reachable
 from pipeline.storage.retry import BEFORE_THE_RUN, with_retries
 from pipeline.storage.urls import as_os_errors, is_url, local_path, open_filesystem, plain_name
-from pipeline.types import SourceFile
-
-_STORE_DIGESTS = ("ETag", "etag", "md5Hash", "content_md5")
-"""Names of object stores for the hash of an object's content."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A file that was found.
-
-    Attributes:
-        key: name inside the input.
-        path: where to open it: an absolute path or an URL.
-        info: the file system's metadata; empty for local files.
-        folders: the folders it lies in, below the input folder or the part of a pattern before its first wildcard.
-    """
-
-    key: str
-    path: str
-    info: Mapping[str, Any]
-    folders: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,24 +84,26 @@ def find_files(path: str | os.PathLike[str], options: Mapping[str, Any]) -> List
 
 
 def _find_local(root: Path) -> Listing:
-    named: list[str] = []
+    base, named = str(root), list[str]()
+    if root.is_file():
+        check_name(base)
+        return Listing(base=str(root.parent), files=[Found(key=root.name, path=base, info={})])
     if root.is_dir():
-        base = str(root)
         walk = folders(Folder.at(base), lambda entry: not is_hidden(entry.key))
         found = [entry for _, entries in walk for entry in entries]
         read = [entry for entry in found if entry.is_file and not is_hidden(entry.key)]
-    elif root.is_file():
-        base = str(root.parent)
-        read = found = [Folder.at(base).entry(root.name)]
     else:
-        base, parts = split_pattern(str(root))
+        base, parts = split_pattern(base)
         matched = {entry.key: entry for entry in matching(Folder.at(base), parts)} if parts else {}
         found = [entry for entry in matched.values() if not entry.is_folder]
         read = [entry for entry in found if entry.is_file]
         named = _named_folders(str(root), (key for key, entry in matched.items() if entry.is_folder))
     for entry in read:
         check_name(entry.path)
-    files = [_found_local(entry) for entry in sorted(read, key=lambda entry: entry.key)]
+    files = [
+        Found(key=entry.key, path=str(local_path(entry.path)), info={}, folders=posixpath.dirname(entry.key))
+        for entry in sorted(read, key=lambda entry: entry.key)
+    ]
     names = {entry.key for entry in read}
     unread = [entry.key for entry in found if entry.key not in names]
     return Listing(base=os.path.abspath(base), files=files, unread=unread + named)
@@ -133,12 +112,6 @@ def _find_local(root: Path) -> Listing:
 def _named_folders(pattern: str, keys: Iterable[str]) -> list[str]:
     """Folders that a pattern matches and reads nothing of: one with ``**`` goes into them."""
     return [] if "**" in pattern else [f"{key}/" for key in keys]
-
-
-def _found_local(entry: Entry) -> Found:
-    return Found(
-        key=entry.key, path=str(local_path(entry.path)), info={}, folders=posixpath.dirname(entry.key)
-    )  # fmt: skip
 
 
 def check_name(path: str | os.PathLike[str]) -> None:
@@ -189,64 +162,6 @@ def _find_remote(url: str, options: Mapping[str, Any]) -> Listing:
     return Listing(
         base=redact(fs.unstrip_protocol(base)), files=sorted(found, key=lambda f: f.key), unread=unread,
     )  # fmt: skip
-
-
-def source_file(
-    found: Found,
-    options: Mapping[str, Any],
-) -> SourceFile:
-    """The file with its identity.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
-
-    def identify() -> SourceFile:
-        # The stamp first: of a file that is edited meanwhile the digest may be new, but then the stamp is old.
-        if is_url(found.path):
-            stamp, digest = stamp_of_info(found.info), _remote_digest(found, options)
-            size = int(found.info.get("size") or 0)
-        else:
-            stamp, digest = stamp_now(found.path, options), file_digest(found.path)
-            size = os.path.getsize(found.path)
-        partitions = partitions_in(found.folders)
-        return SourceFile(
-            key=found.key, path=found.path, digest=digest, stamp=stamp, size=size, partitions=partitions
-        )  # fmt: skip
-
-    return with_retries(identify, f"reading {found.path}", failure=SourceError, remedy=BEFORE_THE_RUN)
-
-
-def digest_now(path: str, options: Mapping[str, Any]) -> str:
-    """The digest of a path or URL at this moment.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    if not is_url(path):
-        return file_digest(local_path(path))
-    fs, inner = open_filesystem(path, options)
-    with as_os_errors():
-        return _remote_digest(Found(key="", path=path, info=fs.info(inner)), options)
-
-
-def _remote_digest(found: Found, options: Mapping[str, Any]) -> str:
-    """From the store's own hash and the size, where the listing has them; else as :func:`file_digest`."""
-    size = found.info.get("size")
-    own = next((found.info[name] for name in _STORE_DIGESTS if found.info.get(name)), None)
-    if own is not None:
-        return hashlib.blake2b(f"{own}\x1f{size}".encode(), digest_size=12).hexdigest()
-    fs, path = open_filesystem(found.path, options)
-    with as_os_errors():
-        if size is None:
-            pieces, size = [fs.cat_file(path)], 0
-        else:
-            begins, ends = zip(*sampled_stretches(size), strict=True)
-            pieces = fs.cat_ranges([path] * len(begins), list(begins), list(ends), on_error="raise")
-    digest = hashlib.blake2b(str(size).encode(), digest_size=12)
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 def suffix_of(path: str, suffixes: Iterable[str]) -> str | None:

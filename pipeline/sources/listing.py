@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import ConfigError, SourceError
-from pipeline.sources.finding import Found, check_name
-from pipeline.sources.identity import known_of_info, modified_of_info, stamp_of_info, stamp_of_stat
+from pipeline.sources.finding import check_name
+from pipeline.sources.identity import Found, known_of_info, modified_of_info, stamp_of_info, stamp_of_stat
 from pipeline.sources.source import FileSource
 from pipeline.sources.source_opening import ROWS, open_files
 from pipeline.sources.types import partitions_in
@@ -230,44 +230,34 @@ def open_added_files(
     """
 
     def opened(files: Sequence[Found]) -> FileSource:
-        return open_files(
-            name, files, options, versions=versions, input_format=input_format
-        )  # fmt: skip
+        return open_files(name, files, options, versions=versions, input_format=input_format)
 
     try:
         source = opened(found)
     except SourceError:
-        _name_conflict([opened([file]) for file in found], table)
+        for file in found:  # one that does not fit the table is at fault, not the other files
+            _check_fits(opened([file]), table)
         raise
-    if table is not None and _conflict(source, table) is not None:
-        _name_conflict([opened([file]) for file in found], table)
-        raise SourceError(_describe(source, _conflict(source, table) or "", table, "the table"))
+    if table is not None and _misfit(source, table) is not None:
+        for file in found:
+            _check_fits(opened([file]), table)
+        _check_fits(source, table)
     return source
 
 
-def _conflict(source: FileSource, table: pa.Schema) -> str | None:
-    """The first column of a source that does not fit that of a table."""
-    both = [field for field in source.schema if field.name in table.names]
-    return next((own.name for own in both if not source.fits(own.type, table.field(own.name).type)), None)
+def _misfit(source: FileSource, table: pa.Schema) -> tuple[pa.Field, pa.Field] | None:
+    """The first column of a source that does not fit that of a table, and the table's."""
+    both = ((field, table.field(field.name)) for field in source.schema if field.name in table.names)
+    return next(((own, there) for own, there in both if not source.fits(own.type, there.type)), None)
 
 
-def _name_conflict(sources: Sequence[FileSource], table: pa.Schema | None) -> None:
-    """Raise the error that names the first file whose columns fit neither the table nor the files before it."""
-    seen = pa.schema([]) if table is None else table
-    holder = dict.fromkeys(seen.names, "the table")
-    for source in sources:
-        column = _conflict(source, seen)
-        if column is not None:
-            raise SourceError(_describe(source, column, seen, holder[column]))
-        fresh = [field for field in source.schema if field.name not in seen.names]
-        seen = pa.schema([*seen, *fresh])
-        holder |= {field.name: f"input file {source.files[0].path!r}" for field in fresh}
-
-
-def _describe(source: FileSource, column: str, table: pa.Schema, holder: str) -> str:
-    own, wanted = source.schema.field(column).type, table.field(column).type
-    return (
-        f"input file {source.files[0].path!r}: column {column!r} is {own}, and {wanted} in {holder}. Columns may be "
-        f"added, their types cannot change: write the file with {wanted} (or leave the column out), or write to "
-        "another output."
+def _check_fits(source: FileSource, table: pa.Schema | None) -> None:
+    """Refuse a column that does not fit the table."""
+    if table is None or (found := _misfit(source, table)) is None:
+        return
+    own, there = found
+    raise SourceError(
+        f"input file {source.files[0].path!r}: column {own.name!r} is {own.type}, and {there.type} in the table. "
+        f"Columns may be added, their types cannot change: write the file with {there.type} (or leave the column out), "
+        "or write to another output."
     )

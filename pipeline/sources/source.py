@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from pipeline.errors import SourceError
 from pipeline.sinks.formats import cast_table
-from pipeline.sources.finding import digest_now
-from pipeline.sources.identity import RESTORE_INPUT, stamp_now
+from pipeline.sources.identity import RESTORE_INPUT, digest_now, stamp_now
 from pipeline.sources.types import ALL_COLUMNS, Partitions, Wanted, fits, spelled_as, text_field
 from pipeline.storage.retry import BEFORE_THE_RUN, map_ahead, with_retries
 from pipeline.storage.urls import is_url, local_path, open_filesystem, open_remote

@@ -11,11 +11,12 @@ from pipeline import layout
 from pipeline.config import PROMPT_PLACES, RunConfig
 from pipeline.errors import SourceError
 from pipeline.sinks import FORMATS
-from pipeline.sources.finding import Found, find_files, has_suffix, source_file, split_pattern
+from pipeline.sources.finding import find_files, has_suffix, split_pattern
 from pipeline.sources.formats import all_suffixes, dialects_of, formats_of
 from pipeline.sources.formats.text_file import TextFileSource
+from pipeline.sources.identity import Found, source_file
 from pipeline.sources.source import FileSource, SlicedSource, open_input
-from pipeline.sources.spool import is_dataset_name, is_saved, load_named, load_saved, spool
+from pipeline.sources.spool import is_dataset_name, load_named, load_saved, spool
 from pipeline.sources.types import ALL_COLUMNS, Wanted, wanted_by
 from pipeline.sources.walking import has_wildcards, matches
 from pipeline.storage.protocol import Storage
@@ -24,6 +25,8 @@ from pipeline.storage.urls import is_url, lies_inside, local_path, plain_name, r
 from pipeline.types import SourceFile, Unread
 
 _MAGIC_BYTES = 8
+_SAVED = ("state.json", "dataset_dict.json")
+"""Files in the folder of a dataset, or of several splits of one, that was saved to disk."""
 ROWS = FileSource.input_format
 """Input format of tables that are nothing but rows."""
 
@@ -108,13 +111,11 @@ def open_source(
     if isinstance(data, (str, os.PathLike)):
         name = plain_name(data)
         listing = None if dataset_options and not _is_folder(name) else find_files(name, options or {})
-        if listing is not None and is_saved(file.key for file in listing.files):
+        if listing is not None and any(file.key in _SAVED for file in listing.files):
             data = load_saved(name, dataset_options or {}, options or {})
         elif listing is not None and listing.files and not dataset_options:
             named = listing if begun is None else listing.named_as(begun)
-            source = open_files(
-                name, named.files, options or {}, input_format=input_format, wanted=wanted
-            )  # fmt: skip
+            source = open_files(name, named.files, options or {}, input_format=input_format, wanted=wanted)
             source.base, source.unread = named.base, source.unread.plus(*named.unread)
             if source.input_format == ROWS:  # a dialect needs all of its columns
                 source.want(wanted)
@@ -251,9 +252,9 @@ def check_apart(data: Any, output: str) -> None:
         return
     name = plain_name(data)
     exists = is_url(name) or os.path.exists(local_path(name))
-    base, parts = split_pattern(name)
-    if not parts or (exists and not is_url(name)):  # a name may have brackets
-        base, parts = name, []
+    # A name may have brackets.
+    base, parts = (name, []) if exists and not is_url(name) else split_pattern(name)
+    base = base if parts else name
     if lies_inside(output, base) and (not parts or _reads_output(parts, relative(output, base))):
         raise SourceError(f"output={output!r} lies inside input={name!r}. Write elsewhere.")
     if (exists or parts) and lies_inside(base, output):

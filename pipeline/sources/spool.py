@@ -235,17 +235,11 @@ def _hash_rows(digest: Any, table: pa.Table) -> None:
 
 
 _NAME = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
-_SAVED = ("state.json", "dataset_dict.json")
 
 
 def is_dataset_name(name: str) -> bool:
     """Whether text has the form of a hub id, ``owner/name``."""
     return _NAME.fullmatch(name) is not None
-
-
-def is_saved(keys: Iterable[str]) -> bool:
-    """Whether a folder with these files is a dataset (or several splits of one) saved to disk."""
-    return any(name in _SAVED for name in keys)
 
 
 def load_named(name: str, options: Mapping[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from testing.repository import ROOT
 
-MOST_FILES = 77
+MOST_FILES = 70
 MOST_MOVES = 1_050
 MOST_FILES_OF_DATASET = 20
 

@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.errors import ConfigError, SourceError
 from pipeline.sources import walking
-from pipeline.sources.finding import find_files, source_file
+from pipeline.sources.finding import find_files
+from pipeline.sources.identity import source_file
 from pipeline.sources.listing import PartitionRange, found_of, list_files
 from testing.pipeline.s3 import S3Server
 
