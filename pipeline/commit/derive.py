@@ -47,13 +47,7 @@ def publish_derived(
 ) -> Manifest:
     """Write the tables and publish them; returns the new manifest.
 
-    Args:
-        storage: the output.
-        manifest: its publications so far.
-        tables: rows to publish.
-        fingerprint: hash of everything that the rows follow from.
-        index: an empty index.
-        lease: the caller's lease.
+    ``fingerprint``: hash of everything that the rows follow from; ``index``: an empty one.
 
     Raises:
         LeaseLostError: another run took over.

@@ -64,10 +64,7 @@ class LedgerReading:
 def read_ledger(storage: Storage, records: CommittedUnits, since: int = 0) -> LedgerReading:
     """Enter the ledger's records in the index. Read-only; another process may be writing the ledger meanwhile.
 
-    Args:
-        storage: the output.
-        records: table of an index, to be filled.
-        since: the epoch of the run's begin; earlier segments do not count.
+    Segments of epochs before ``since`` do not count.
     """
     for _ in range(_READINGS):
         try:
@@ -180,11 +177,7 @@ class Ledger:
     def load(cls, storage: Storage, records: CommittedUnits, lease: Lease, since: int = 0) -> tuple[Ledger, list[str]]:
         """Read all segments; compact them if they are many and small.
 
-        Args:
-            storage: the output.
-            records: table of an index, to be filled.
-            lease: the caller's; fences are put for its predecessors.
-            since: the epoch of the run's begin; earlier segments do not count.
+        Segments of epochs before ``since`` do not count. Fences are put for the predecessors of the lease.
 
         Returns:
             The ledger, and a line for each segment that does not count.

@@ -23,11 +23,7 @@ _BATCH = 4096
 def write_list(storage: Storage, key: str, schema: pa.Schema, rows: Callable[[], Iterable[object]]) -> PartRecord:
     """Write a list, a batch in memory at a time.
 
-    Args:
-        storage: the output.
-        key: of the list.
-        schema: its columns, each of them an attribute of the rows.
-        rows: gives the rows in order; called again for every attempt at writing.
+    Each column of the schema is an attribute of the rows; ``rows`` is called again for every attempt at writing.
 
     Raises:
         SinkError: it failed repeatedly.
@@ -54,13 +50,7 @@ def read_list(
 ) -> None:  # fmt: skip
     """Check a list, and give its rows to ``take``; after an error that may pass both are done again.
 
-    Args:
-        storage: the output.
-        key: of the list.
-        part: its record.
-        row: makes a row of its columns.
-        take: is given the rows.
-        about: the name of the list, for the error, and the remedy.
+    ``about``: the name of the list, for the error, and the remedy.
 
     Raises:
         DamagedError: it is missing or damaged.

@@ -194,9 +194,7 @@ class Manifest:
     def load(cls, storage: Storage, origin: Origin | None = None) -> Manifest:
         """Read the latest manifest; empty if nothing was published.
 
-        Args:
-            storage: the output.
-            origin: origin of the run; None reads it. Manifests from before the run began do not count.
+        Manifests from before the ``origin`` of the run (None reads it) do not count.
 
         Raises:
             DamagedError: it cannot be read; a run restores it from the publication records.
@@ -255,10 +253,7 @@ def _with_schemas(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def write_units(storage: Storage, key: str, units: Callable[[], Iterable[PublishedUnit]]) -> PartRecord:
     """Write the list of a publication's units as an Arrow stream, a batch in memory at a time.
 
-    Args:
-        storage: the output.
-        key: key of the list.
-        units: gives the units in order; called again for every attempt at writing.
+    ``units`` gives them in order; it is called again for every attempt at writing.
 
     Raises:
         SinkError: it failed repeatedly.

@@ -203,11 +203,7 @@ _READ_AT_ONCE = 32
 
 
 class PartAggregator:
-    """Aggregates the rows of a part that is being written.
-
-    Args:
-        prefix: prefix of the names of its columns that are not the input's.
-    """
+    """Aggregates the rows of a part that is being written."""
 
     def __init__(self, prefix: str) -> None:
         self._aggregator: Aggregator | None = Aggregator(prefix)

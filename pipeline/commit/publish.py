@@ -72,13 +72,8 @@ def publish(
     If there are none (the first publication of an empty input), one part without rows is published, so that readers
     find a schema.
 
-    Args:
-        output: the output and its tables.
-        manifest: the publications so far.
-        index: planned, committed and published units.
-        lease: the caller's lease; without it nothing is published.
-        write_parts: writes the parts; None: this process writes one after the other.
-        write_inputs: writes the watermark; None leaves it as it is.
+    ``write_parts``: None writes them one after the other in this process. ``write_inputs``: None leaves the
+    watermark.
 
     Raises:
         FoundDamageError: staged units differ from the committed ones; nothing is published.
@@ -235,12 +230,7 @@ def clean(storage: Storage, manifest: Manifest, index: Index, lease: Lease, *, u
     Files of later epochs, and of publications that this manifest does not know, are left alone: if this process sleeps
     here, they are a successor's.
 
-    Args:
-        storage: the output.
-        manifest: the visible publications.
-        index: the ledger's records and the published units.
-        lease: the caller's lease.
-        unnamed: also remove staged units that the ledger does not name; only while no unit is running.
+    ``unnamed``: also remove staged units that the ledger does not name; only while no unit is running.
     """
     for keys in storage.walk(layout.STAGED):
         staged = [(key, *layout.staged_attempt(key)) for key in keys]

@@ -51,11 +51,8 @@ class Recovery:
 def recover(storage: Storage, lease: Lease, origin: Origin | None = None, *, repair: bool = False) -> Recovery:
     """Complete publications that were decided before a kill; put fences so that no former lease holder decides more.
 
-    Args:
-        storage: the output.
-        lease: the caller's lease.
-        origin: origin of the run; None reads it. Records from before the run began do not count.
-        repair: leave published folders without a record to the caller, and give up records whose files are gone.
+    Records from before the ``origin`` of the run (None reads it) do not count. ``repair``: leave published folders
+    without a record to the caller, and give up records whose files are gone.
 
     Raises:
         DamagedError: there are such folders or records, and ``repair`` is False.
@@ -216,10 +213,7 @@ _BEGUN = b"discard "
 def discard(storage: Storage, lease: Lease, keep: Sequence[str] = ()) -> int:
     """Remove a run's state and everything it published.
 
-    Args:
-        storage: the output.
-        lease: the caller's lease on it.
-        keep: keys of the state that stay: rows in memory that the next run has written there already.
+    ``keep``: keys of rows in memory, which the next run has written there already.
 
     Returns: The first number for publications of the next run.
 

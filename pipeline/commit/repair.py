@@ -53,13 +53,8 @@ def index_publications(
 ) -> Lists:
     """Enter the visible publications in the index. A list of units that is lost is restored from the published rows.
 
-    Args:
-        storage: the output.
-        manifest: the visible publications.
-        index: planned and committed units.
-        rows: the output table.
-        repair: go on without publications whose list cannot be restored.
-        scheduled: whether the plan has the units of this run only, so that published rows may be those of others.
+    ``repair``: go on without publications whose list cannot be restored. ``scheduled``: the plan has the units of
+    this run only, so published rows may be those of others.
 
     Raises:
         DamagedError: a list cannot be restored, as the published rows do not match the ledger.

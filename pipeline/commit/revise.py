@@ -56,14 +56,6 @@ def revise(
 ) -> Manifest:
     """Replace ``publication`` by one that holds the latest attempt of each of its units; returns the new manifest.
 
-    Args:
-        output: the output and its tables.
-        manifest: the publications so far.
-        publication: a visible one.
-        index: committed and published units.
-        lease: the caller's lease; without it nothing is published.
-        write_parts: writes the parts; None: this process writes one after the other.
-
     Raises:
         FoundDamageError: published parts or staged units differ from the committed ones; nothing is published.
         LeaseLostError: another run took over.
@@ -96,15 +88,6 @@ def replace_files(
     write_parts: WriteParts | None = None,
 ) -> Manifest:
     """Publish a revision without the rows of some files, and with those of new units; returns the new manifest.
-
-    Args:
-        output: the output and its tables.
-        manifest: the publications so far.
-        index: committed and published units.
-        replacement: replaced rows and their replacements.
-        lease: the caller's lease; without it nothing is published.
-        write_inputs: writes the watermark.
-        write_parts: writes the parts; None: this process writes one after the other.
 
     Raises:
         DamagedError: the ledger lacks published units, so their files are not known.

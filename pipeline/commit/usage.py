@@ -28,11 +28,7 @@ class Usage:
     Attributes:
         before: use of earlier calls.
 
-    Args:
-        storage: the output.
-        epoch: of this call's lease.
-        since: epoch at the begin of the run; earlier records do not count.
-        used: use of this call up to now.
+    ``since``: epoch at the begin of the run; earlier records do not count. ``used``: use of this call up to now.
     """
 
     def __init__(self, storage: Storage, *, epoch: int, since: int, used: Callable[[], ResourceSeconds]) -> None:

@@ -35,11 +35,6 @@ _SCHEMA = pa.schema([(field.name, _TYPES[str(field.type)]) for field in fields(P
 def load_watermark(storage: Storage, manifest: Manifest, inputs: Inputs) -> None:
     """Enter the watermark in the index, a batch of one list in memory at a time.
 
-    Args:
-        storage: the output.
-        manifest: the decisions so far.
-        inputs: tables of an index, to be filled.
-
     Raises:
         DamagedError: a list is missing, or differs from the decided one.
     """
@@ -67,13 +62,7 @@ def write_watermark(
 ) -> tuple[PartRecord, ...]:
     """Add files to the watermark: in the index, and as a list that counts once a publication that names it is decided.
 
-    Args:
-        storage: the output.
-        manifest: the decisions so far.
-        inputs: the watermark that these make up.
-        files: the files to add.
-        number: of the publication that will name the list.
-        epoch: of the lease.
+    ``number``, ``epoch``: of the publication that will name the list, and of the lease.
 
     Returns:
         The lists that make up the watermark then.

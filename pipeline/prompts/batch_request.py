@@ -80,10 +80,7 @@ _COMPLETIONS_ONLY = frozenset({"best_of"})
 def body_params(body: Mapping[str, Any], *, chat: bool, own: frozenset[str]) -> dict[str, Any]:
     """The sampling parameters of a body; their values are checked where requests are made.
 
-    Args:
-        body: of a line; nulls are as good as absent.
-        chat: whether it is one of ``/v1/chat/completions``.
-        own: names in it that are no parameters: those that hold model, messages or prompt.
+    ``own``: names in it that hold model, messages or prompt.
 
     Raises:
         RequestError: a parameter is not honoured or not known, or two contradict each other.
@@ -192,12 +189,7 @@ class RowRequest:
 
 
 def row_request(line: Sequence[Any], job: Job) -> RowRequest:
-    """The request of a line, or the failure of its row.
-
-    Args:
-        line: the cells of :data:`~pipeline.sources.formats.openai_batch.BATCH_COLUMNS`.
-        job: the resolved run.
-    """
+    """The request of a line, or the failure of its row."""
     try:
         return _request(dict(zip(BATCH_COLUMNS.names, line, strict=True)), job)
     except UnstartedError:  # no fault of the row

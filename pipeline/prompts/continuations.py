@@ -37,10 +37,7 @@ def continuations_of(
 ) -> list[Continuations | Failure | None]:
     """The texts to score for each row; None for a row without texts to score.
 
-    Args:
-        table: the input rows.
-        given: each row's own sampling parameters.
-        job: the resolved run.
+    ``given``: each row's own sampling parameters.
     """
     task = job.config.task
     if task is None:

@@ -149,9 +149,7 @@ def folder_digest(folder: Path) -> str:
 def check_same_model(config: RunConfig, wanted: str) -> None:
     """Check that this process loads the same model as the driver; computed once per process.
 
-    Args:
-        config: names the model.
-        wanted: the driver's digest; empty skips the check.
+    ``wanted``: the driver's digest; empty skips the check.
 
     Raises:
         ConfigError: the model's files have changed since the run began.
@@ -298,10 +296,7 @@ class ModelMemory:
 def model_memory(config: RunConfig, model: ModelConfig, *, on_cpu: bool) -> ModelMemory:
     """The memory that a run's model takes.
 
-    Args:
-        config: the run; of several pools, the first counts.
-        model: of its checkpoint.
-        on_cpu: whether the actors run on the CPU of this machine.
+    Of several pools, the first counts. ``on_cpu``: whether the actors run on the CPU of this machine.
     """
     run = next(iter(config.runs_of_pools().values()))
     engine, dtype = run.engine, run.dtype

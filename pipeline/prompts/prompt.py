@@ -31,10 +31,7 @@ _MARKS = re.compile(rf"[{_MARK}{_EDGE}]|\\ufdd[01]|%EF%B7%9[01]")
 def marked(name: str, value: Any, config: RunConfig) -> Any:
     """A value of a row with its special tokens marked, as ``special_tokens_in_text`` says.
 
-    Args:
-        name: of its column, for the message.
-        value: texts, lists and mappings of them.
-        config: of the run.
+    ``name``: of its column, for the message; ``value``: texts, lists and mappings of them.
 
     Raises:
         RequestError: the setting is "fail", and there is one; or the text has the mark itself.

@@ -150,11 +150,7 @@ def special_token(config: RunConfig, text: str) -> int | None:
 def with_special_tags(config: RunConfig, tags: Sequence[str], text: str, ids: Sequence[int]) -> str:
     """A text with those of ``tags`` that are special tokens of the model, where each came first.
 
-    Args:
-        config: names the model.
-        tags: in the order in which they stand in a text.
-        text: of a generation.
-        ids: its tokens.
+    ``tags``: in the order in which they stand in a text.
     """
     end = len(ids)
     for tag in reversed(tags):
@@ -203,9 +199,7 @@ _KNOWN = 256  # grammars whose faults are kept
 def grammar_faults(given: Sequence[Mapping[str, Any] | None], config: RunConfig) -> dict[int, Failure]:
     """Checks rows' own grammars; gives the reason of each that fails, by the place of the row.
 
-    Args:
-        given: the sampling parameters of each row's own.
-        config: names the model.
+    ``given``: each row's own sampling parameters.
     """
     asked: dict[str, list[int]] = {}
     for place, own in enumerate(given):

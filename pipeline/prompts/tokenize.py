@@ -75,11 +75,8 @@ def prepare_table(table: pa.Table, unit: Unit, job: Job, prepare: PrepareRows | 
     of each of them (:data:`ROW_DIGESTS`), and why the good rows of the attempt before cannot be kept, if so
     (:data:`REDONE`).
 
-    Args:
-        table: all input rows of the unit; a retry prepares those that failed; or its corrected rows alone.
-        unit: the unit.
-        job: the resolved run.
-        prepare: replaces :func:`prepare_rows`.
+    ``table``: all input rows of the unit; of a retry with corrected rows, these alone. ``prepare`` replaces
+    :func:`prepare_rows`.
 
     Raises:
         SourceError: the attempt before read other rows.

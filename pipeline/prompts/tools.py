@@ -27,11 +27,7 @@ class Offer:
 def offer(name: str, tools: Any, choice: str | Mapping[str, str], *, parallel: bool = True) -> Offer | None:
     """The tools that a row may call; None if it may call none.
 
-    Args:
-        name: where the tools stand, for messages.
-        tools: of the row; None or empty where it has none.
-        choice: as :func:`pipeline.settings.tool_calls.tool_choice_of` gives it.
-        parallel: whether several calls may be forced.
+    ``name``: where the tools stand, for messages; ``parallel``: whether several calls may be forced.
 
     Raises:
         RequestError: the tools are malformed, or the choice needs one that is not there.

@@ -108,11 +108,7 @@ def encoded_turns(
 ) -> list[Sequence[Sequence[int]] | None]:
     """For each row the tokens of its tail and of the texts between its answers.
 
-    Args:
-        prompts: token ids of each first prompt, or its failure; a row with a turn that cannot fit is failed.
-        turns: of each row.
-        max_tokens: of an answer of each row.
-        config: of the run.
+    ``prompts``: token ids of each first prompt, or its failure; a row with a turn that cannot fit is failed.
     """
     found: list[Sequence[Sequence[int]] | None] = []
     for i, own in enumerate(turns):

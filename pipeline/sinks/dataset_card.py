@@ -33,9 +33,7 @@ def card_of(schema: pa.Schema, pattern: str) -> bytes:
 def card_fields(schema: pa.Schema | None, pattern: str) -> dict[str, Any]:
     """The fields that ``datasets`` reads: names of the files, and types of JSON values that files do not state.
 
-    Args:
-        schema: of JSON Lines; None for files that hold their schema.
-        pattern: that the files' names match.
+    ``schema``: of JSON Lines; None for files that hold their schema.
     """
     files = {"configs": [{"config_name": "default", "data_files": pattern}]}
     return files if schema is None else {**files, "dataset_info": {"features": _fields(json_schema(schema))}}

@@ -25,11 +25,6 @@ class Staged:
 def stage(storage: Storage, key: Callable[[str], str], table: pa.Table) -> Staged:
     """Put a table as one object, under a key that follows from its content.
 
-    Args:
-        storage: the output.
-        key: makes the key from the SHA-256.
-        table: the rows.
-
     Raises:
         SinkError: it failed repeatedly.
     """
@@ -45,10 +40,7 @@ def stage(storage: Storage, key: Callable[[str], str], table: pa.Table) -> Stage
 def load_staged(storage: Storage, key: str, sha256: str | None) -> pa.Table:
     """Read a staged table. The object is read once, so the bytes that are decoded are those that were checked.
 
-    Args:
-        storage: the output.
-        key: key of the object.
-        sha256: SHA-256 of its bytes when it was staged; None skips the check.
+    ``sha256``: None skips the check.
 
     Raises:
         FoundDamageError: it is missing, cannot be read, or has changed since it was staged.

@@ -163,11 +163,7 @@ class RowStream:
 def unit_row_faults(table: pa.Table, ids: Sequence[str] | None, rows: int, prefix: str) -> list[str]:
     """Check that output rows are those of a unit: every input row once, in order, its samples numbered from 0.
 
-    Args:
-        table: the output rows.
-        ids: row ids of the unit's input rows, in order; None if they are not known.
-        rows: number of input rows of the unit.
-        prefix: prefix of the result columns.
+    ``ids``: row ids of its ``rows`` input rows, in order; None if they are not known.
 
     Returns:
         The faults; empty if there are none.

@@ -199,11 +199,6 @@ _PLAIN = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float6
 def plain_columns(schema: pa.Schema, format: str, not_in_names: str = "") -> pa.Schema:
     """The columns as tables declare them: without metadata, and nullable, so that others may write to the table too.
 
-    Args:
-        schema: of the output.
-        format: for the message.
-        not_in_names: characters that names of columns and fields must not have.
-
     Raises:
         ConfigError: names the columns that cannot be held, and the remedy.
     """

@@ -140,13 +140,8 @@ def table_of(
 ) -> pa.Table:  # fmt: skip
     """The rows of a small source, in order, and the ids of the failed rows in the last column.
 
-    Args:
-        source: the corrected rows.
-        where: its name in messages.
-        ids: its column of row ids.
-        columns: the columns that pass through, with their types.
-        without: columns of dead letters, which are left out.
-        wanted: columns that the run asks for.
+    ``ids``: the column of row ids; ``columns``: those that pass through; ``without``: those of dead letters, which
+    are left out.
 
     Raises:
         SourceError: a column is missing, a row cannot be read, has no id or that of another one, or a value is of
@@ -196,13 +191,6 @@ def _with_type(
     column: pa.ChunkedArray, own: pa.Field, field: pa.Field, where: str, wanted: Wanted
 ) -> pa.ChunkedArray:  # fmt: skip
     """A column with the type that it has in the run's input.
-
-    Args:
-        column: values of the corrected rows.
-        own: their field.
-        field: of the run's input.
-        where: has the rows, for messages.
-        wanted: columns that the run asks for.
 
     Raises:
         SourceError: a value would change.

@@ -73,10 +73,7 @@ def _content(line: bytes) -> str:
 def _ends_open(text: str, delimiter: str, is_open: bool) -> bool | None:
     """Whether a quoted cell is open at the end of a line; None if a quote stands where none may.
 
-    Args:
-        text: of the line, without its end.
-        delimiter: between cells.
-        is_open: whether a quoted cell is open at its begin.
+    ``text``: without its end; ``is_open``: at its begin.
     """
     parts = text.split('"')
     last = len(parts) - 1

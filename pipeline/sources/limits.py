@@ -23,10 +23,6 @@ DEPTH_RULE = f"nested in more than {MAX_DEPTH} levels of lists and objects. Flat
 def check_column_count(names: Collection[object], where: str) -> None:
     """Refuse more columns than :data:`MAX_COLUMNS` before anything is done for each of them.
 
-    Args:
-        names: of the columns.
-        where: they were found, for the message.
-
     Raises:
         SourceError: there are more.
     """

@@ -99,12 +99,8 @@ def list_files(
     Links are followed, and names that begin with ``_`` or ``.`` are left out, as in
     :func:`pipeline.sources.finding.find_files`.
 
-    Args:
-        root: the folder or URL.
-        options: keyword arguments of the URL's file system.
-        within: the partitions to look at. With a range, files that lie in no folder of its key are left out.
-        left_out: called with the key of each of these.
-        unread: called with the key of each hidden file or folder, and of each entry that is no file.
+    With a range, files that lie in no folder of its key are left out; ``left_out`` is called with their keys, and
+    ``unread`` with the key of each hidden file or folder and of each entry that is no file.
 
     Raises:
         SourceError: there is no such folder, it cannot be listed, or a name in it is no text.
@@ -216,13 +212,7 @@ def open_added_files(
 ) -> FileSource:
     """The source of files that are added to a table.
 
-    Args:
-        name: of the input, for messages.
-        found: the files.
-        options: keyword arguments of their file system.
-        table: input columns that the table has; None for a new table.
-        versions: see :func:`pipeline.sources.source_opening.open_files`.
-        input_format: as in ``RunConfig``, but for "auto".
+    ``table``: input columns that the table has; None for a new table. ``input_format``: but for "auto".
 
     Raises:
         SourceError: a file cannot be read, or has a column of a type that the table's, or another file's, cannot hold;

@@ -128,10 +128,6 @@ class FileSource:
     def over(cls, files: Sequence[SourceFile], options: Mapping[str, Any]) -> FileSource:
         """A source over these files of one format.
 
-        Args:
-            files: one or more, in input order.
-            options: keyword arguments of the files' file system, where they are URLs.
-
         Raises:
             SourceError: a file cannot be read, or the files contradict each other.
         """
@@ -320,10 +316,7 @@ def _cause(error: Exception) -> str:
 def each_of(files: Sequence[SourceFile], look: Callable[[SourceFile], _T], *, footers: bool = False) -> list[_T]:
     """The result of ``look`` for each file, some at a time: many if they are small, few if it may hold much of one.
 
-    Args:
-        files: to look at.
-        look: is given a file.
-        footers: whether it reads little of a file, however large.
+    ``footers``: whether it reads little of a file, however large.
 
     Raises:
         SourceError: files cannot be read; the message has the first five.

@@ -34,11 +34,6 @@ ROWS = FileSource.input_format
 def source_of(config: RunConfig, storage: Storage, *, begun: str | None = None) -> SlicedSource:
     """The source of a configuration; in-memory input is first written to ``storage``.
 
-    Args:
-        config: names the input.
-        storage: the output.
-        begun: see :func:`open_source`.
-
     Raises:
         SourceError: see :func:`open_source`; or a file lies in the output.
     """
@@ -95,15 +90,8 @@ def open_source(
 ) -> SlicedSource:
     """The source of a ``RunConfig.input``.
 
-    Args:
-        data: a location, a name, or rows in memory.
-        storage: where rows in memory are written to.
-        options: keyword arguments of the file system of ``data``, if that is a URL.
-        storage_options: keyword arguments of the file system of ``storage``.
-        dataset_options: keyword arguments of ``datasets.load_dataset``.
-        input_format: as in ``RunConfig``.
-        begun: the folder that the files of the run are relative to that is to be continued; None for a new one.
-        wanted: columns that are asked for.
+    ``begun``: the folder that the files of a run that is continued are relative to; None for a new one. ``wanted``:
+    columns that are asked for.
 
     Raises:
         SourceError: unknown kind, nothing there, or unreadable.
@@ -160,13 +148,8 @@ def open_files(
 ) -> FileSource:
     """The source of files that were found.
 
-    Args:
-        name: of the input, for messages.
-        found: the files; those of no known format are left out.
-        options: keyword arguments of their file system.
-        versions: file key -> version of its rows, where that is not 0.
-        input_format: as in ``RunConfig``; "auto" goes by the first file.
-        wanted: columns that are asked for; the files may contradict each other in others.
+    ``versions``: file key -> version of its rows, where that is not 0. The files may contradict each other in
+    columns that are not ``wanted``. "auto" goes by the first file.
 
     Raises:
         SourceError: they are of several formats, or of none; one cannot be read; or they contradict each other.

@@ -18,10 +18,6 @@ _OURS = "__wedlm_"
 def check_names(names: Sequence[str], where: str) -> None:
     """Refuse several columns of one name, and names that this package gives to columns of its own.
 
-    Args:
-        names: of the columns.
-        where: has them, for the message.
-
     Raises:
         SourceError: names the columns.
     """
@@ -46,11 +42,6 @@ def common_schema(
 
     Types differ where one can hold the values of the others. Where that depends on the values (whole numbers beyond
     2**53 in a column of floating point numbers), the column is read.
-
-    Args:
-        files: of the schemas.
-        schemas: one or more.
-        read: reads a column.
 
     Raises:
         SourceError: a file has several columns of one name, or one whose name is ours.

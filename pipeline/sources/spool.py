@@ -42,10 +42,6 @@ _ROW_GROUP_ROWS = 16384
 def tables_of(data: Any, wanted: Wanted = ALL_COLUMNS) -> Iterator[pa.Table]:
     """Tables of one schema from any in-memory (or lazily loaded) source.
 
-    Args:
-        data: the source.
-        wanted: columns that are asked for.
-
     Raises:
         SourceError: an unknown kind of input; or later tables have other columns or types than the first.
     """
@@ -164,11 +160,7 @@ def spool(
 ) -> ParquetSource:  # fmt: skip
     """Write in-memory input into the output's state folder, unless it is there already; returns its source.
 
-    Args:
-        data: see :func:`tables_of`.
-        storage: the output.
-        options: keyword arguments of the output's file system, for the tasks that read it.
-        wanted: columns that are asked for.
+    ``options``: of the output's file system, for the tasks that read it.
 
     Raises:
         SourceError: unknown kind, or tables of different schemas.

@@ -28,11 +28,8 @@ _CARRIED = ("row_id", "sample_index", "text", "finish_reason")
 def carried_columns(schema: pa.Schema, inputs: int, prefix: str, extra: Sequence[str] = ()) -> list[str]:
     """The columns of a stage's output that the next one passes on by default.
 
-    Args:
-        schema: of the output.
-        inputs: number of its columns that are the stage's own input's.
-        prefix: of its result columns.
-        extra: result columns that this stage has of its own.
+    ``inputs``: number of its columns that are the stage's own input's; ``extra``: result columns of this stage's
+    own.
     """
     return [*schema.names[:inputs], *(prefix + name for name in _CARRIED), *extra]
 

@@ -62,9 +62,7 @@ def comes_back(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Arr
     A whole number may come back as the equal fraction (see :func:`_spellings`), but not inside an object. An object
     comes back with the same fields in the same order, without nulls: Arrow does not tell a null from a missing field.
 
-    Args:
-        values: of one column; None is null.
-        kind: of the array; None: the type that Arrow infers.
+    ``kind``: of the array; None: the type that Arrow infers.
     """
     try:
         array = pa.array(values) if _have_same_fields(values) else None
@@ -149,12 +147,7 @@ def _has_only_whole_numbers(values: Sequence[Any], array: pa.Array) -> bool:
 
 
 def _spellings(values: Sequence[Any], array: pa.Array) -> tuple[bool, bool]:
-    """Whether a column of numbers, or of lists of them, has a whole number that was written as 1, and one as 1.0.
-
-    Args:
-        values: as they were written.
-        array: of them.
-    """
+    """Whether a column of numbers, or of lists of them, has a whole number that was written as 1, and one as 1.0."""
     number = number_type(array.type)
     while pa.types.is_list(array.type):
         values = list(itertools.chain.from_iterable(value for value in values if value is not None))

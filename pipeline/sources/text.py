@@ -47,9 +47,7 @@ class LongLine:
 def lines_of(stream: BinaryIO, size: int | None = None) -> Iterator[bytes | LongLine]:
     """The lines of a stream from where it is, with their ends.
 
-    Args:
-        stream: is read a line at a time.
-        size: bytes to read; None reads to the end.
+    ``size``: bytes to read; None reads to the end.
     """
     left = size
     most = limits.MAX_ROW_BYTES + 1  # with the line's end

@@ -98,9 +98,7 @@ class Folder:
 def folders(folder: Folder, enters: Callable[[Entry], bool]) -> Iterator[tuple[Folder, list[Entry]]]:
     """A folder and those below it, each with its entries that are not entered.
 
-    Args:
-        folder: where the walk begins.
-        enters: whether an entry that is a folder is to be entered.
+    ``enters``: whether an entry that is a folder is to be entered.
 
     Raises:
         SourceError: a folder cannot be listed.

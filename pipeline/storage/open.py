@@ -30,11 +30,7 @@ _reached: set[str] = set()
 def check_reachable(url: str, options: Mapping[str, Any], name: str, failure: type[PipelineError]) -> None:
     """Ask the store of an S3 URL for its bucket, once per endpoint and process. Any answer will do, a refusal too.
 
-    Args:
-        url: of an input, output or model; other URLs and paths are not asked.
-        options: keyword arguments of its file system.
-        name: of the setting, for the message.
-        failure: type of the error to raise.
+    Other URLs and paths are not asked. ``name``: of the setting, for the message.
 
     Raises:
         PipelineError: of type ``failure``: nothing answers; the message names the endpoint.
@@ -97,10 +93,7 @@ def open_storage(
 ) -> RetryingStorage:
     """The storage of an output path or URL, with retries of errors that may pass.
 
-    Args:
-        url: a local (or mounted) folder, or any fsspec URL.
-        scratch: key of the folder for unfinished files, if the store needs one.
-        options: keyword arguments of the URL's file system.
+    ``url``: a local (or mounted) folder, or any fsspec URL; ``scratch``: key of the folder for unfinished files.
 
     Raises:
         ConfigError: it names no folder, nothing can be written to such a URL, or it is a file.

@@ -74,10 +74,7 @@ def without_credentials(what: str, error: CredentialsError) -> str:
 def _retried(name: str, doing: str, *, finds: bool = False) -> Any:
     """The method of this name, with retries.
 
-    Args:
-        name: of a method of :class:`~pipeline.storage.protocol.Storage`.
-        doing: what it does, for the error.
-        finds: a missing object stays a FileNotFoundError.
+    ``doing``: a verb, for the error. ``finds``: a missing object stays a FileNotFoundError.
     """
 
     def call(storage: RetryingStorage, *args: Any, **named: Any) -> Any:

@@ -152,9 +152,7 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
     The file system is pickled as URL and options: it resolves references to secrets again where it arrives.
 
-    Args:
-        url: of a file, folder or pattern.
-        options: keyword arguments of the file system; secrets by reference (:mod:`wedlm_core.references`).
+    Secrets in ``options`` are references (:mod:`wedlm_core.references`).
 
     Raises:
         ConfigError: there is no secret where a reference says.

@@ -84,12 +84,7 @@ class PublishedUnits:
     ) -> None:
         """Enter a publication; it replaces the one at its position.
 
-        Args:
-            position: position of the publication.
-            keys: keys of its parts.
-            shas: SHA-256 of each part.
-            format: format of its parts.
-            units: its units in order, each with the number of its part and of its first row in that part.
+        ``units``: in order, each with the number of its part and of its first row in that part.
         """
         for name in ("parts", "published"):
             self._scratch.run(f"DELETE FROM {name} WHERE position = ?", (position,))

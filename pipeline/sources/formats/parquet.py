@@ -48,10 +48,7 @@ class ParquetSource(FileSource):
     ) -> ParquetSource:
         """These files; a column that some lack is null there.
 
-        Args:
-            files: to read.
-            options: of the files' file system.
-            schema: exact types of the columns of rows in memory, which may be other types than Parquet has.
+        ``schema``: exact types of rows in memory, which may be other types than Parquet has.
 
         Raises:
             SourceError: a damaged file.
