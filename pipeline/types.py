@@ -29,7 +29,7 @@ class SourceFile:
         size: in bytes; 0 if it is not known.
         partitions: the ``name=value`` folders that it lies in, as name and text; a null value is None.
         version: how often rows of this file were replaced in the output by those of a newer one, see
-            :mod:`pipeline.commit.watermark`.
+            :mod:`pipeline.commit.lists`.
         begun: digest of the file when the run first read it, if its failed rows were corrected since; else empty.
     """
 

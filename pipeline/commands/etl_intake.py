@@ -17,12 +17,12 @@ from pipeline.commands.scheduled import check_scheduled
 from pipeline.commit.index import Index, Inputs, ProcessedFile
 from pipeline.commit.lease import Lease
 from pipeline.commit.ledger import read_ledger
-from pipeline.commit.manifest import Manifest, Publication, index_publication
+from pipeline.commit.lists import index_publication, load_watermark
+from pipeline.commit.manifest import Manifest, Publication
 from pipeline.commit.part_files import Rows
 from pipeline.commit.recover import recover, withdraw
 from pipeline.commit.repair import find_published_damage, index_publications
 from pipeline.commit.run_record import Origin, RunState
-from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, SourceError
 from pipeline.plan.intake import Intake, IntakeCounts, compare, draw_intake

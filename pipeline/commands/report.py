@@ -19,7 +19,8 @@ from pipeline.commands.run_report import aggregated, facts_of, published_aggrega
 from pipeline.commit.committed_rows import ROWS, committed_tables
 from pipeline.commit.index import Index
 from pipeline.commit.ledger import read_ledger
-from pipeline.commit.manifest import Manifest, index_publication
+from pipeline.commit.lists import index_publication
+from pipeline.commit.manifest import Manifest
 from pipeline.commit.run_record import RunState
 from pipeline.errors import ConfigError, OutputError, SinkError, SourceError
 from pipeline.fingerprint import config_of

@@ -14,12 +14,12 @@ import pyarrow as pa
 from pipeline.commit.index import Index, Inputs, ProcessedFile
 from pipeline.commit.lease import Lease
 from pipeline.commit.ledger import Ledger
+from pipeline.commit.lists import write_watermark
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.part_files import OutputTables, PartRecord
 from pipeline.commit.publish import WriteParts, publish
 from pipeline.commit.revise import Replacement, replace_files
 from pipeline.commit.run_record import FileIdentity, Origin, RunState
-from pipeline.commit.watermark import write_watermark
 from pipeline.config import RunConfig
 from pipeline.errors import DamagedError, OutputError
 from pipeline.plan.input_check import touched

@@ -11,7 +11,8 @@ from pipeline.commands.published_output import dropped_by_reason
 from pipeline.commit.index import Index
 from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import read_ledger
-from pipeline.commit.manifest import Manifest, count_units
+from pipeline.commit.lists import count_units
+from pipeline.commit.manifest import Manifest
 from pipeline.commit.run_record import RunState
 from pipeline.commit.usage import read_usage
 from pipeline.storage.open import open_storage

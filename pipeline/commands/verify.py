@@ -25,10 +25,10 @@ from pipeline.commands.verify_parts import Expected, Findings, check_publication
 from pipeline.commit.index import Index, Inputs
 from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import read_ledger
-from pipeline.commit.manifest import Manifest, index_publication
+from pipeline.commit.lists import index_publication, load_watermark
+from pipeline.commit.manifest import Manifest
 from pipeline.commit.retries import describe_retries
 from pipeline.commit.run_record import RunState
-from pipeline.commit.watermark import load_watermark
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, OutputError, SourceError
 from pipeline.plan.small_files import planned_units

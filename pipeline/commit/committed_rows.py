@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from pipeline.commit.index import Index, IndexedUnit, Inputs
 from pipeline.commit.ledger import read_ledger
-from pipeline.commit.manifest import Manifest, Publication, index_publication
+from pipeline.commit.lists import index_publication, load_watermark
+from pipeline.commit.manifest import Manifest, Publication
 from pipeline.commit.part_files import staged_dead_place, staged_place
 from pipeline.commit.repair import describe_damage, reading_error
 from pipeline.commit.run_record import RunState
-from pipeline.commit.watermark import load_watermark
 from pipeline.errors import DamagedError, OutputError
 from pipeline.sinks import FORMATS
 from pipeline.sinks.stored_rows import PlaceReader, RowStream

@@ -16,7 +16,8 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.commit.index import Index, PublishedUnit
 from pipeline.commit.lease import Lease
-from pipeline.commit.manifest import Manifest, Publication, write_units
+from pipeline.commit.lists import write_units
+from pipeline.commit.manifest import Manifest, Publication
 from pipeline.commit.part_files import PartRecord
 from pipeline.commit.publish import decide
 from pipeline.sinks.formats import HashedFile, PartFormat, PartWriter

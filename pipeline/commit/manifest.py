@@ -1,11 +1,11 @@
-"""Publication records, the lists of their units, and the manifest of all publications.
+"""Publication records, and the manifest of all publications.
 
 The manifest repeats the publication records in full, so each can be restored from the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,8 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.commit.index import PublishedUnit, PublishedUnits
-from pipeline.commit.lists import read_list, write_list
 from pipeline.commit.part_files import PartRecord
 from pipeline.commit.run_record import Origin
 from pipeline.commit.sealed import read_state, seal, unseal
@@ -25,7 +23,6 @@ _VERSION = 3
 """Version of the record. 1 held the units themselves; 2 was named by a token."""
 FENCE = b"fenced off "
 """First bytes of a fence: an object under the name of a record that must not be put any more."""
-_UNITS = pa.schema([("unit_id", pa.string()), ("attempt", pa.int32()), ("rows", pa.int64()), ("failed", pa.int64())])
 _SCHEMAS = ("schema", "dead_schema")
 
 
@@ -43,9 +40,9 @@ class Publication:
         schema, dead_schema: schemas of the two tables; the files may hold less exact types.
         parts: its part files, in input order.
         dead_letters: the file of failed rows; None if no row failed.
-        units: the file that lists its units in input order, see :func:`write_units`.
+        units: the file that lists its units in input order, see :func:`pipeline.commit.lists.write_units`.
         inputs: the lists of input files that make up the watermark once it is decided, from the oldest on, see
-            :mod:`pipeline.commit.watermark`; empty for outputs that no scheduled run keeps.
+            :mod:`pipeline.commit.lists`; empty for outputs that no scheduled run keeps.
     """
 
     number: int
@@ -248,74 +245,3 @@ def _with_schemas(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Inverse of :func:`_without_schemas`."""
     for raw in manifest["publications"]:
         yield {**raw, **{name: manifest["schemas"][raw[name]] for name in _SCHEMAS}}
-
-
-def write_units(storage: Storage, key: str, units: Callable[[], Iterable[PublishedUnit]]) -> PartRecord:
-    """Write the list of a publication's units as an Arrow stream, a batch in memory at a time.
-
-    ``units`` gives them in order; it is called again for every attempt at writing.
-
-    Raises:
-        SinkError: it failed repeatedly.
-    """
-    return write_list(storage, key, _UNITS, units)
-
-
-def index_publication(storage: Storage, publication: Publication, published: PublishedUnits) -> None:
-    """Enter a publication's units in the index, a batch in memory at a time; they replace those at its position.
-
-    Raises:
-        DamagedError: the list of its units is missing or damaged.
-    """
-    shas = [part.sha256 for part in publication.parts]
-
-    def take(units: Iterator[PublishedUnit]) -> None:
-        placed = _placed(publication, units)
-        published.replace(publication.position, publication.part_keys, shas, publication.format, placed)
-
-    _read_units(storage, publication, take)
-
-
-def count_units(storage: Storage, publication: Publication) -> int:
-    """Units of a publication, whose list is checked.
-
-    Raises:
-        DamagedError: the list is missing or damaged.
-    """
-    _read_units(storage, publication, lambda units: None)
-    return publication.units.rows
-
-
-def _read_units(
-    storage: Storage, publication: Publication, take: Callable[[Iterator[PublishedUnit]], None]
-) -> None:  # fmt: skip
-    about = (
-        f"the list of the units of {publication.name}",
-        (
-            "Run the same command again: it is made again from the published rows; or restore it from a copy, or "
-            "discard the run with mode='new'."
-        ),
-    )
-    read_list(storage, publication.units_key, publication.units, PublishedUnit, take, about)
-
-
-def _placed(
-    publication: Publication, units: Iterable[PublishedUnit]
-) -> Iterator[tuple[PublishedUnit, int, int]]:  # fmt: skip
-    """Units with the number of their part and of their first row in it. A unit never spans two parts.
-
-    A unit without rows (of a chain, if no row of the unit before it succeeded) lies at the end of the part before it.
-    """
-    ends = [part.rows for part in publication.parts]
-    part = row = 0
-    for unit in units:
-        while unit.rows and part < len(ends) and row >= ends[part]:
-            part, row = part + 1, 0
-        if part == len(ends) or row + unit.rows > ends[part]:
-            raise ValueError(f"unit {unit.unit_id} is in none of its parts")
-        yield unit, part, row
-        row += unit.rows
-    while part + 1 < len(ends) and row == ends[part] and not any(ends[part + 1 :]):
-        part, row = part + 1, 0
-    if part < len(ends) and (row, part + 1) != (ends[part], len(ends)):
-        raise ValueError(f"it ends {ends[part] - row} rows before its part {part} does")

@@ -32,7 +32,8 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.commit.index import Index
 from pipeline.commit.lease import Lease
-from pipeline.commit.manifest import Manifest, Publication, index_publication, write_units
+from pipeline.commit.lists import index_publication, write_units
+from pipeline.commit.manifest import Manifest, Publication
 from pipeline.commit.part_files import (
     OutputTables,
     PartDamage,

@@ -19,7 +19,8 @@ from pipeline import layout
 from pipeline.commit.index import Index, PublishedUnit
 from pipeline.commit.lease import current_holder
 from pipeline.commit.ledger import Ledger
-from pipeline.commit.manifest import Manifest, Publication, index_publication, write_units
+from pipeline.commit.lists import index_publication, write_units
+from pipeline.commit.manifest import Manifest, Publication
 from pipeline.commit.part_files import PartRecord, Rows
 from pipeline.errors import DamagedError, OutputError, SinkError
 from pipeline.schema import data_columns

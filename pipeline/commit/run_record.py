@@ -104,7 +104,7 @@ class RunState:
         base: the folder that file keys are relative to, without credentials; empty for rows in memory.
         units, rows: size of the input when a run last began.
         scheduled: whether scheduled runs keep this output: then ``files`` are those of the last run only, and the
-            watermark (see :mod:`pipeline.commit.watermark`) has the others.
+            watermark (see :mod:`pipeline.commit.lists`) has the others.
         derived: of an output made from another one: the command and the source; None for generated ones. Then
             ``fingerprint`` holds its origin and settings.
         sampled: of a later stage of a chain, how often a number of a sample was added to the id of an input row, with

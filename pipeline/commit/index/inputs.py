@@ -17,7 +17,7 @@ from pipeline.types import ListedFile
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessedFile:
-    """An input file of a watermark (see :mod:`pipeline.commit.watermark`).
+    """An input file of a watermark (see :mod:`pipeline.commit.lists`).
 
     Attributes:
         key: path below the input folder.

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.commit.index import Index, PublishedUnit
-from pipeline.commit.manifest import Publication, index_publication, write_units
+from pipeline.commit.lists import index_publication, write_units
+from pipeline.commit.manifest import Publication
 from pipeline.commit.part_files import PartRecord
 from pipeline.types import CommitRecord, Place, Revocation, Slice, Totals, Unit
 from testing.pipeline.fakes import MemoryStorage

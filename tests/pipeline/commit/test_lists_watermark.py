@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.commit.index import Inputs, ProcessedFile
+from pipeline.commit.lists import load_watermark, write_watermark
 from pipeline.commit.manifest import Manifest, Publication
 from pipeline.commit.part_files import PartRecord
-from pipeline.commit.watermark import load_watermark, write_watermark
 from testing.pipeline.fakes import MemoryStorage
 
 
