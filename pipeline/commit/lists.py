@@ -1,8 +1,8 @@
 """Lists in the state of an output, as Arrow streams that are never held whole: units of a publication, input files.
 
-The *watermark* of a table that scheduled runs keep is the set of input files whose rows are published, each with its
-identity and the position of the publication that holds its rows. It is a set, so a file that comes late is new whatever
-was processed before it. A publication record names its lists, so the watermark is decided by the same put as the rows.
+The *watermark* of a scheduled table is the set of input files whose rows are published, each with its identity and the
+position of the publication of its rows. It is a set, so a late file is new, whatever was processed before. A
+publication record names the lists, so the watermark is decided by the same put as the rows.
 
 To write all of it with every publication would cost ever more; to write the new files only would leave as many lists to
 read as there were publications. So a record names a few lists, the oldest first: those of the decision before, then a
