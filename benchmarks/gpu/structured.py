@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerFast
-
 from benchmarks.decode.random_model import random_decoder
 from benchmarks.decode.structured_outputs import LONG_KEYS, WAYS, Subject, number_of, passage
 from benchmarks.decode.turns import Passage, take_turns
@@ -91,6 +89,8 @@ def _engine(scene: Scene, most: int) -> Engine:
         tokenizer = Tokenizer.load(resolve("tiny"))
         config = replace(scale.config, eos_token_ids=tokenizer.eos_token_ids)
     else:
+        from transformers import PreTrainedTokenizerFast
+
         tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=_large(), eos_token="<|end|>"), (0,))
         config = replace(scale.config, eos_token_ids=(0,))
     model = random_decoder(config, device=scene.device, dtype=scale.dtype, max_positions=1024)

@@ -50,6 +50,41 @@ class Outcome:
     work: Work = field(default_factory=lambda: Work(tokens=0, busy_seconds=0.0))
 
 
+class JobDriver:
+    """A job whose driver is a process of its own (:mod:`testing.pipeline.chaos_driver`), started as often as wanted.
+
+    Args:
+        cluster: that it joins.
+        folder: for the specification, counters and the log.
+        config: of the job, fields of RunConfig.
+        failures: probability that an operation on the output fails.
+        ttl: seconds of a lease unless renewed.
+        pace: seconds of an engine's step, at least.
+    """
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, config: Mapping[str, Any], *, failures: float = 0.0, ttl: float = 60.0,
+        pace: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self.counters, self.log, self._spec = folder / "counters", folder / "driver.log", folder / "spec.json"
+        self.counters.mkdir(parents=True)
+        spec = {"config": dict(config), "counters": str(self.counters), "failures": failures, "ttl": ttl, "pace": pace}
+        self._spec.write_text(json.dumps(spec))
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """A driver."""
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "testing.pipeline.chaos_driver", str(self._spec)], cwd=ROOT, stdout=log,
+                stderr=log, env=self._cluster.environment | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """The output of all drivers so far."""
+        return self.log.read_text(errors="replace")
+
+
 class Chaos:
     """A job on a cluster.
 
@@ -73,14 +108,9 @@ class Chaos:
         self._cpus = cpus
         self._tokens = tokens
         self._random = random.Random(seed)
-        self._counters = folder / "counters"
-        self._counters.mkdir(parents=True)
-        self._log = folder / "driver.log"
-        self._spec = folder / "spec.json"
-        spec = {"config": dict(config), "counters": str(self._counters), "failures": failures, "ttl": ttl}
+        self._job = JobDriver(cluster, folder, config, failures=failures, ttl=ttl)
         self._ttl = ttl
         self._vandal = Vandal(config, seed)
-        self._spec.write_text(json.dumps(spec))
         self._driver: subprocess.Popen[bytes] | None = None
         self._outcome = Outcome()
 
@@ -104,7 +134,7 @@ class Chaos:
             if self._driver is not None and self._driver.poll() is None:
                 self._driver.kill()
                 self._driver.wait()
-        done = work_done(self._counters).values()
+        done = work_done(self._job.counters).values()
         self._outcome.work = Work(tokens=sum(w.tokens for w in done), busy_seconds=sum(w.busy_seconds for w in done))
         self._outcome.seconds = time.monotonic() - begin
         return self._outcome
@@ -122,7 +152,7 @@ class Chaos:
         while self._busy() <= before:
             self._keep_running(0.1)
             if time.monotonic() > deadline:
-                raise RuntimeError(f"no engine has worked for {_GIVE_UP_SECONDS:.0f} s; see {self._log}")
+                raise RuntimeError(f"no engine has worked for {_GIVE_UP_SECONDS:.0f} s; see {self._job.log}")
         self._keep_running_until(time.monotonic() + self._random.uniform(*_GENERATING_SECONDS), latest)
 
     def _keep_running_until(self, moment: float, latest: int | None) -> None:
@@ -146,20 +176,12 @@ class Chaos:
 
     def _start(self) -> None:
         self._outcome.drivers += 1
-        with self._log.open("ab") as log:
-            self._driver = subprocess.Popen(
-                [sys.executable, "-m", "testing.pipeline.chaos_driver", str(self._spec)], cwd=ROOT, stdout=log,
-                stderr=log, env=self._cluster.environment | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
-            )  # fmt: skip
+        self._driver = self._job.start()
 
     def _note_end(self) -> int:
         assert self._driver is not None
         status = self._driver.wait()
-        lines = (
-            []
-            if status == 0
-            else [line for line in self._log.read_text(errors="replace").splitlines() if "rror" in line]
-        )
+        lines = [line for line in self._job.said().splitlines() if "rror" in line] if status else []
         self._outcome.ends.append((status, lines[-1][:300] if lines else ""))
         return status
 
@@ -223,7 +245,7 @@ class Chaos:
             while self._driver is None or self._vandal.writer() != self._driver.pid:
                 self._keep_running(0.2)
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"nobody took over; see {self._log}")
+                    raise RuntimeError(f"nobody took over; see {self._job.log}")
             self._keep_running(self._random.uniform(*_GENERATING_SECONDS))
         finally:
             asleep.send_signal(signal.SIGCONT)
@@ -236,10 +258,10 @@ class Chaos:
         return [worker.pid for node in self._cluster.nodes for worker in node.actors()]
 
     def _busy(self) -> float:
-        return sum(work.busy_seconds for work in work_done(self._counters).values())
+        return sum(work.busy_seconds for work in work_done(self._job.counters).values())
 
     def _generated(self) -> int:
-        return sum(work.tokens for work in work_done(self._counters).values())
+        return sum(work.tokens for work in work_done(self._job.counters).values())
 
     def _finish(self) -> None:
         deadline = time.monotonic() + 2 * _GIVE_UP_SECONDS
@@ -251,4 +273,4 @@ class Chaos:
             if self._note_end() == 0:
                 return
             self._driver = None
-        raise RuntimeError(f"the job does not end; see {self._log}")
+        raise RuntimeError(f"the job does not end; see {self._job.log}")

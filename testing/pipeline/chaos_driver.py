@@ -1,9 +1,8 @@
 """A driver process for tests that kill it: ``python -m testing.pipeline.chaos_driver spec.json``.
 
 The specification: ``config`` (fields of RunConfig), ``counters`` (folder of the engines' counts), ``failures``
-(probability that an operation on the output fails), ``ttl`` (seconds of a lease), and if given ``pace`` (seconds of an
-engine's step, at least) and ``progress`` (a file of JSON lines for the units done, with their time). Exit status as for
-``jobs.generate``: 0 done, 1 failed, 143 ended by SIGTERM.
+(probability that an operation on the output fails), ``ttl`` (seconds of a lease), ``pace`` (seconds of an engine's
+step, at least). Exit status as for ``jobs.generate``: 0 done, 1 failed, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import functools
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 
@@ -33,12 +31,6 @@ def _stop(signum: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)
 
 
-def _record(path: str | None, progress: pipeline.Progress) -> None:
-    if path is not None:
-        with Path(path).open("a") as file:
-            file.write(json.dumps({"time": time.time(), "units": progress.done.units}) + "\n")
-
-
 def main() -> int:
     """Run the specified job."""
     spec = json.loads(Path(sys.argv[1]).read_text())
@@ -49,10 +41,9 @@ def main() -> int:
     storage = open_storage(config.output, layout.SCRATCH, config.output_options)
     if spec["failures"]:
         storage = RetryingStorage(FaultyStorage(storage.inner, FailAtRandom(probability=spec["failures"])))
-    pace = spec.get("pace", 0.0)
-    load = functools.partial(counted_engine, folder=spec["counters"], pace=pace)
+    load = functools.partial(counted_engine, folder=spec["counters"], pace=spec["pace"])
     try:
-        run_on(RayExecutor(config, load), config, storage, functools.partial(_record, spec.get("progress")))
+        run_on(RayExecutor(config, load), config, storage, lambda progress: None)
     except pipeline.PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from wedlm_core.config import ModelConfig
 from wedlm_core.errors import ConfigError
@@ -60,6 +59,8 @@ def configuration(choose: random.Random) -> dict[str, Any]:
 
 
 def test_any_configuration_has_the_tables_of_transformers_or_is_refused() -> None:
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding  # takes a second: only where it is run
+
     choose, same, refused = random.Random(5), 0, 0
     for number in range(400):
         kind = ("qwen2", "qwen3")[number % 2]
