@@ -1,13 +1,9 @@
 """The lease: at most one writer per output. It expires, so a killed run does not lock its output for good.
 
-Leases are numbered by epochs; the highest epoch counts, and each is taken by a put that succeeds only once. Every file
-that a writer puts has its epoch in its name (see :mod:`pipeline.layout`). Epochs are never used twice: a released lease
-stays as a marker. A holder that sleeps through its lease (a stopped process, a lost network) may wake up after another
-run has taken over. The successor knows its epoch and puts fences, so that it can no longer publish (see
-:mod:`pipeline.commit.publish`) or commit (see :mod:`pipeline.commit.ledger`). Exactly-once therefore does not depend on
-clocks; they only decide how long a successor waits.
-
-A lease that cannot be read does not block a new run: its holder died while it wrote the lease, or will renew it soon.
+Leases are numbered by epochs, which never come twice; the highest one counts, and each is taken by a put that succeeds
+only once. A holder that sleeps through its lease may wake up after another run has taken over, which has put fences
+against its publications and commits. So exactly-once does not depend on clocks; they only decide how long a successor
+waits. A lease that cannot be read does not block a new run.
 """
 
 from __future__ import annotations

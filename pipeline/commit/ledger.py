@@ -1,13 +1,8 @@
 """The ledger: the record of committed units, as append-only segments that are each written in one put.
 
-A unit is committed once a segment names it; a segment is written only after the results of its units are staged.
-Committing a unit twice is harmless. If failed rows are generated again, their unit gets another entry with a higher
-attempt, and that one counts. Damaged results are revoked by an entry of their own; the unit is then generated again
-as a further attempt.
-
-A segment's name holds the epoch of its writer's lease and a running number. A writer that takes over a lease that was
-not released puts a fence after the existing segments of that epoch. If the old writer wakes up in the middle of a put,
-its segment is after the fence, or has an epoch from before the run began, and does not count.
+A unit is committed once a segment names it; of several entries of a unit the highest attempt counts. Damaged results
+are revoked by an entry of their own. A segment's name holds the epoch of its writer's lease and a running number; a
+successor puts a fence after the segments of that epoch, so that later ones do not count.
 """
 
 from __future__ import annotations

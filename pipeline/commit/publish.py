@@ -1,24 +1,11 @@
 """Publishes staged units as plain files in input order; all files of a publication become visible at once.
 
-The steps (a kill may interrupt any of them): (1) write the part files, the dead letters and the list of units to a
-hidden folder, and check every staged unit as it is read; (2) put the publication record: from then on the publication
-is *decided* and can only be completed; (3) give the folder its visible name (one rename; on object stores, copies
-inside the store); (4) list the publication in the manifest; (5) remove the staged units. A run that begins calls
-:func:`pipeline.commit.recover.recover` first, which repeats (3) and (4) for a decided publication.
+The steps: (1) write the part files, the dead letters and the list of units aside, and check every staged unit; (2) put
+the publication record, which decides it; (3) give the folder its visible name; (4) list it in the manifest; (5) remove
+the staged units. A kill may interrupt any of them; recovery repeats (3) and (4). A revision
+(:mod:`pipeline.commit.revise`) is a publication whose step (3) first removes the folder of the one before.
 
-A revision (:mod:`pipeline.commit.revise`) replaces a publication some of whose units were generated again. It is a
-publication too; its step (3) begins with removing the folder of the one before. A reader of the folder never sees
-both, but may list the folder in between and see neither.
-
-Visibility: :func:`pipeline.read` follows the manifest, so it always sees all of a publication or nothing of it. A
-plain reader that lists the folder sees the same on a local file system. On an object store, between (2) and the end of
-(3), it sees some parts of the publication: each one complete, none twice, and no other files.
-
-The record's key holds the writer's epoch, and its put succeeds only once. A run that takes over an unreleased lease
-puts a fence under the next key of the former holder: if that holder wakes up, its put fails.
-
-Memory holds the records of a publication's parts (each of a few hundred megabytes), but not its units: they may be many
-millions, and are streamed from the index.
+Memory holds the records of a publication's parts, but not its units, which are streamed from the index.
 """
 
 from __future__ import annotations
@@ -42,7 +29,6 @@ from pipeline.commit.part_files import (
     Rows,
     check_pieces,
     staged_keys,
-    write_part,
     write_rows,
 )
 from pipeline.commit.pieces import Pieces, joined, new_piece, part_jobs
@@ -65,16 +51,13 @@ def publish(
     index: Index,
     *,
     lease: Lease,
-    write_parts: WriteParts | None = None,
+    write_parts: WriteParts,
     write_inputs: WriteInputs | None = None,
 ) -> Manifest:
     """Publish the planned units that are committed and not visible yet, in input order; returns the new manifest.
 
-    If there are none (the first publication of an empty input), one part without rows is published, so that readers
-    find a schema.
-
-    ``write_parts``: None writes them one after the other in this process. ``write_inputs``: None leaves the
-    watermark.
+    If there are none, one part without rows is published, so that readers find a schema. ``write_inputs``: None leaves
+    the watermark as it is.
 
     Raises:
         FoundDamageError: staged units differ from the committed ones; nothing is published.
@@ -95,9 +78,9 @@ def publish_pieces(
     pieces: Pieces,
     *,
     lease: Lease,
+    write_parts: WriteParts,
     before: Publication | None = None,
     failed: Pieces | None = None,
-    write_parts: WriteParts | None = None,
     write_inputs: WriteInputs | None = None,
 ) -> Manifest:
     """Publish units, in the place of the publication ``before`` or as a new one; returns the new manifest.
@@ -109,7 +92,7 @@ def publish_pieces(
     position = manifest.next_position if before is None else before.position
     folder = layout.publishing(number, lease.epoch)
     storage.delete(folder)  # an attempt that found damage may have left parts there
-    parts = written((write_parts or write_parts_here)(part_jobs(output, before, index, pieces, folder)))
+    parts = written(write_parts(part_jobs(output, before, index, pieces, folder)))
     failed = failed or pieces
     dead = write_dead_letters(
         storage, number, lease, output.dead_rows, lambda: joined(p.dead for p in failed() if p.dead is not None)
@@ -128,11 +111,6 @@ def publish_pieces(
         inputs=manifest.inputs if write_inputs is None else write_inputs(number, position),
     )
     return decide(storage, manifest, publication, index, lease)
-
-
-def write_parts_here(jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
-    """Write parts one after the other in this process."""
-    return map(write_part, jobs)
 
 
 def written(results: Iterable[PartRecord | PartDamage]) -> tuple[PartRecord, ...]:

@@ -1,16 +1,11 @@
 """Recovery, when a run begins: completes decided publications and restores lost records.
 
-Which state wins, from the first to the last: the publication records, the manifest (which repeats them in full), the
-published files themselves.
+Publication records count most, then the manifest, which repeats them in full, then the published files themselves.
 
-Also discards an output (``mode="new"``), so that a kill in the middle leaves neither the old run nor a part of it.
-First a mark is put: from then on nothing of the old run counts, and the next run completes the removal. Then the
-published files are removed, then the state, and last the mark. No file is read before it is removed, so damaged files
-are no obstacle.
-
-A writer of the old run, or the process that discards it, may sleep and wake up during the new run. It does no harm.
-Leases stay, so whatever it puts has an epoch from before the new run. If its mark was not put yet, a fence is in its
-place. And it removes nothing of the new run, which numbers its publications from an unused number.
+Also discards an output (``mode="new"``): a mark, from which on nothing of the old run counts, then published files,
+then the state, then the mark. No file is read before it is removed. A writer of the old run that wakes up does no harm:
+leases stay, so its epoch does not count; a fence is in the place of its mark; and it removes nothing of the new run,
+which numbers its publications from an unused number.
 """
 
 from __future__ import annotations

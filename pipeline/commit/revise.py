@@ -52,7 +52,7 @@ def revise(
     index: Index,
     *,
     lease: Lease,
-    write_parts: WriteParts | None = None,
+    write_parts: WriteParts,
 ) -> Manifest:
     """Replace ``publication`` by one that holds the latest attempt of each of its units; returns the new manifest.
 
@@ -72,9 +72,7 @@ def revise(
         for unit, dead in dead_pieces(publication, index.published.units(publication.position)):
             yield _kept(unit, dead) if unit.latest is None else new_piece(unit.latest, output, unit.part)
 
-    return publish_pieces(
-        output, manifest, index, pieces, lease=lease, before=publication, write_parts=write_parts, write_inputs=None
-    )  # fmt: skip
+    return publish_pieces(output, manifest, index, pieces, lease=lease, before=publication, write_parts=write_parts)
 
 
 def replace_files(
@@ -85,7 +83,7 @@ def replace_files(
     *,
     lease: Lease,
     write_inputs: WriteInputs,
-    write_parts: WriteParts | None = None,
+    write_parts: WriteParts,
 ) -> Manifest:
     """Publish a revision without the rows of some files, and with those of new units; returns the new manifest.
 

@@ -1,8 +1,7 @@
-"""Resource use of a run's actors in all of its calls, kept next to the ledger for the calls to come.
+"""Resource use of a run's actors in all of its calls, kept next to the ledger.
 
 The record of a call holds the use of the calls before it, and its own. It is written now and then while units are
-committed, and at the end; of a driver that is killed the last half minute may be missing. As with all state, its name
-holds the epoch of the lease, and the highest one counts.
+committed, and at the end. Its name holds the epoch of the lease, and the highest one counts.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """An Iceberg table as a sink: published files are copied to its data folder, and named by one snapshot.
 
-The files are added as they are, checked against their SHA-256; readers find columns by name mapping, as the files have
-no field ids. Writing the rows again by ``append`` would decode and compress all of them once more, and leave nothing to
-compare with. Names of copies are never used twice, as the file systems of tables cannot create a file whole on local
-disks: a kill or a lost race leaves copies that no snapshot names, which ``remove_orphan_files`` of Iceberg removes.
+The files are added as they are; readers find columns by name mapping, as they have no field ids. Names of copies are
+never used twice: a kill or a lost race leaves copies that no snapshot names, for ``remove_orphan_files`` of Iceberg.
 
-Revisions are one property of the table for each run, a JSON list by position, set in the transaction of the snapshot.
-Unlike a snapshot's summary it outlives expired snapshots. The only module that imports ``pyiceberg``.
+Revisions are one property of the table for each run, a JSON list by position, set in the transaction of the snapshot:
+it outlives expired snapshots. The only module that imports ``pyiceberg``.
 """
 
 from __future__ import annotations

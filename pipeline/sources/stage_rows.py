@@ -45,14 +45,12 @@ class StageRows:
         schema: the columns that a later stage may read, and :data:`STAGE_ID`.
 
     Args:
-        storage: the stage's output.
-        rows: schema of its rows.
-        inputs: number of its columns that are its input's.
-        prefix: prefix of the others.
+        storage, rows: the stage's output, and the schema of its rows.
+        inputs, prefix: number of its columns that are its input's, and prefix of the others.
+        files: those of the chain's input.
         extra: result columns that this stage has of its own.
         several: whether a row may have several samples.
         keep: says of each row whether it is read; None reads all that succeeded.
-        files: those of the chain's input.
     """
 
     def __init__(

@@ -35,18 +35,12 @@ _T = TypeVar("_T")
 def with_retries(
     action: Callable[[], _T],
     what: str,
-    wait: Callable[[float], None] = time.sleep,
     failure: type[PipelineError] = SinkError,
     remedy: str = _DURING_THE_RUN,
 ) -> _T:
     """Call ``action`` up to five times, with growing pauses, as long as it raises an OSError that may pass.
 
-    Args:
-        action: the operation.
-        what: its name in the error message, such as "reading PATH".
-        wait: sleeps for so many seconds.
-        failure: type of the error to raise.
-        remedy: last sentences of the error.
+    ``what``: name of the operation in the message, such as "reading PATH"; ``remedy``: last sentences of it.
 
     Raises:
         PipelineError: of type ``failure``: the last attempt failed too, or the error is a lasting one.
@@ -62,7 +56,7 @@ def with_retries(
                 if isinstance(error, CredentialsError):
                     raise failure(without_credentials(what, error)) from error
                 raise failure(f"{what} failed{times} with {type(error).__name__}: {error}. {remedy}") from error
-            wait(_FIRST_WAIT_SECONDS * 2 ** (attempt - 1))
+            time.sleep(_FIRST_WAIT_SECONDS * 2 ** (attempt - 1))
     raise AssertionError("unreachable")
 
 

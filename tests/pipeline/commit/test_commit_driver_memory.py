@@ -120,6 +120,7 @@ def test_memory_of_the_driver_is_the_same_for_ten_times_as_many_units(
         assert peak < 1.25 * before[what], f"{what}: {peak} bytes for {many} units, {before[what]} for {few}"
 
 
+@pytest.mark.slow(reason="hashes of 160,000 ids under tracemalloc: 3 s")
 def test_ids_are_checked_in_the_same_memory_however_many_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,13 @@ from pipeline.schema import DATA_COLUMNS
 from pipeline.sinks import stored_rows
 from testing.pipeline.exactly_once import FAILING, ROWS, SmallJob, Stopped, StopsAfter
 from testing.pipeline.fakes import FakeEngine
-from testing.pipeline.s3 import S3Server
 
 DATA = ["prompt", "topic", *DATA_COLUMNS]
 
 
 @pytest.fixture
-def job(request: pytest.FixtureRequest, tmp_path: Path, qwen3_folder: Path) -> SmallJob:
-    if getattr(request, "param", "local") == "local":
-        return SmallJob(tmp_path / "job", qwen3_folder)
-    server: S3Server = request.getfixturevalue("s3")
-    bucket = server.bucket(f"b{uuid.uuid4().hex[:12]}")
-    return SmallJob(tmp_path / "job", qwen3_folder, f"{bucket}/out", server.options)
+def job(tmp_path: Path, qwen3_folder: Path) -> SmallJob:
+    return SmallJob(tmp_path / "job", qwen3_folder)
 
 
 def committed(job: SmallJob, table: Any = "rows") -> pa.Table:
@@ -39,7 +33,6 @@ def data(job: SmallJob) -> list[dict[str, Any]]:
     return committed(job).select(DATA).to_pylist()
 
 
-@pytest.mark.parametrize("job", ["local", "s3"], indirect=True)
 def test_an_interrupted_run_gives_its_committed_rows_and_a_finished_one_all(
     job: SmallJob, undisturbed_rows: list[dict[str, Any]]
 ) -> None:
@@ -115,8 +108,3 @@ def test_rows_that_a_run_publishes_meanwhile_are_an_error_that_says_so(
         with pytest.raises(OutputError, match="published rows while they were read"):
             committed(job)
     assert data(job) == job.data()
-
-
-def test_an_output_without_a_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="no run was begun there"):
-        read(tmp_path, committed=True)

@@ -58,12 +58,6 @@ def assert_exact(job: SmallJob) -> None:
     assert total == of_published_rows(job) == gather(job.storage).aggregate
 
 
-def test_after_a_plain_run(make_job_that_ran: MakeJob) -> None:
-    job = make_job_that_ran()
-    assert len(parts(job)) > 1, "several parts are merged"
-    assert_exact(job)
-
-
 @pytest.mark.parametrize("units", [1, 3, 5])
 def test_after_a_run_that_was_stopped_and_continued_by_actors_in_another_order(make_job: MakeJob, units: int) -> None:
     job = make_job()
@@ -81,14 +75,6 @@ def test_after_failed_rows_were_done_again(make_job: MakeJob) -> None:
     assert of_published_rows(job).failed == 2
     assert set(kept(job)) != set(before), "parts of the revision have their own"
     assert set(kept(job)) & set(before), "parts that were copied keep theirs"
-    assert_exact(job)
-
-
-def test_after_a_repair_of_a_damaged_part(make_job_that_ran: MakeJob) -> None:
-    job = make_job_that_ran()
-    (first, *_) = Manifest.load(job.storage).publications[0].part_keys
-    job.storage.put(first, b"damaged")
-    job.run(repair=True)
     assert_exact(job)
 
 

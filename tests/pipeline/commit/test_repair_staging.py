@@ -19,10 +19,9 @@ from pipeline.sinks.staged import load_staged
 from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import RetryingStorage
-from testing.pipeline.damage import FAULTS, make_unreadable, swap
+from testing.pipeline.damage import FAULTS, make_unreadable
 from testing.pipeline.exactly_once import SmallJob, Within
 from testing.pipeline.fakes import FakeEngine, InlineExecutor
-from testing.pipeline.s3 import S3Server
 
 MakeJob = Callable[..., SmallJob]
 LENIENT = partial(FakeEngine, bans=False)
@@ -69,15 +68,6 @@ def test_a_damaged_unit_is_done_again_in_the_run_that_finds_it(
     assert job.storage.keys(layout.STAGED) == job.storage.keys(layout.PUBLISH) == []
 
 
-def test_units_that_changed_places_are_both_done_again(make_job_that_ran: MakeJob, undisturbed_rows: Rows) -> None:
-    job = make_job_that_ran(6)
-    one, other, *_ = job.staged()
-    swap(job.storage, one, other)
-    job.run()
-    assert job.data() == undisturbed_rows
-    assert set(revoked(job.storage)) == {layout.staged_attempt(key)[0] for key in (one, other)}
-
-
 def test_all_damage_of_many_parts_is_found_at_once(make_job_that_ran: MakeJob, undisturbed_rows: Rows) -> None:
     job = make_job_that_ran(6)
     for key, fault in zip(job.staged(), FAULTS, strict=False):
@@ -107,6 +97,7 @@ def test_what_is_damaged_after_it_was_done_again_ends_the_run_and_publishes_noth
     assert job.problems() == ()
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_retry_whose_units_are_damaged_does_all_their_rows_again(
     make_job_that_ran: MakeJob, fault: str, caplog: pytest.LogCaptureFixture
@@ -169,18 +160,6 @@ def test_a_stage_is_named_by_its_content_so_that_no_late_writer_takes_its_place(
     job.run()
     assert revoked(job.storage) == {}
     assert job.storage.keys(layout.STAGED) == []
-
-
-def test_the_same_on_an_object_store(s3: S3Server, tmp_path: Path, qwen3_folder: Path, undisturbed_rows: Rows) -> None:
-    job = SmallJob(tmp_path, qwen3_folder, f"{s3.bucket('damage')}/out", s3.options)
-    job.stop_after(5)
-    for number, fault in enumerate(("a bit is flipped", "zeros", "deleted")):
-        FAULTS[fault](job.storage, job.staged()[number])
-    executor = InlineExecutor()
-    job.run(executor)
-    assert executor.units_done == 1 + 3
-    assert job.data() == undisturbed_rows
-    assert job.problems() == ()
 
 
 def test_a_store_without_an_answer_is_not_taken_for_damage(

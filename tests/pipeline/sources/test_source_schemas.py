@@ -59,12 +59,11 @@ PAIRS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_kinds_that_hold_the_same_values_are_read_as_one(tmp_path: Path, pair: str, suffix: str) -> None:
+def test_kinds_that_hold_the_same_values_are_read_as_one(tmp_path: Path, pair: str) -> None:
     one, other, kind = PAIRS[pair]
     for number, (first, second) in enumerate(((one, other), (other, one))):
-        found = both(tmp_path / str(number), suffix, first, second)
+        found = both(tmp_path / str(number), ".arrow", first, second)
         assert found.to_pylist() == [
             value if not isinstance(value, dict) else {"b": None, **value}
             for value in [*first.to_pylist(), *second.to_pylist()]

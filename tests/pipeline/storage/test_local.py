@@ -64,22 +64,6 @@ def test_a_failed_write_leaves_the_old_object_and_no_other(storage: Storage) -> 
     assert storage.keys(".") == ["a/b"]
 
 
-def test_nothing_is_visible_before_the_write_ends(storage: Storage) -> None:
-    with storage.create("a/b") as file:
-        file.write(b"x")
-        assert not storage.exists("a/b")
-        assert storage.keys("a") == []
-    assert storage.exists("a/b")
-
-
-def test_deleting_takes_folders_and_absent_keys(storage: Storage) -> None:
-    put(storage, "a/b/c", b"1")
-    put(storage, "a/d", b"2")
-    storage.delete("a/b")
-    storage.delete("nowhere")
-    assert storage.keys("a") == ["a/d"]
-
-
 def test_promoting_moves_a_folder_and_is_fine_when_done_before(storage: Storage) -> None:
     put(storage, "aside/x/one", b"1")
     put(storage, "aside/x/two", b"2")
@@ -109,8 +93,3 @@ def test_a_file_system_without_hard_links_puts_a_new_object_once_too(
     assert storage.put_new("a/b", b"one")
     assert not storage.put_new("a/b", b"two")
     assert storage.read("a/b") == b"one"
-
-
-def test_reading_what_is_not_there_says_so(storage: Storage) -> None:
-    with pytest.raises(FileNotFoundError):
-        storage.read("nothing")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -96,16 +95,6 @@ def test_a_walk_that_breaks_off_begins_again(storage: ObjectStorage, monkeypatch
     monkeypatch.setattr(type(storage), "walk", breaks_off)
     assert {key for page in RetryingStorage(storage).walk("a") for key in page} == set(storage.keys("a"))
     assert next(broken, None) is None
-
-
-def test_what_another_process_wrote_is_seen_at_once(storage: ObjectStorage) -> None:
-    other: ObjectStorage = pickle.loads(pickle.dumps(storage))
-    for i in range(3):
-        assert storage.keys("x") == [f"x/{j}" for j in range(i)]
-        other.put(f"x/{i}", b"1")
-        assert storage.exists(f"x/{i}")
-    other.delete("x")
-    assert storage.keys("x") == []
 
 
 @pytest.mark.parametrize("size", [4, 11 * 2**20], ids=["one put", "multipart"])
