@@ -10,6 +10,7 @@ epoch counts. So a writer that slept through its lease only touches names that n
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 STATE = "__wedlm"
 RUN = f"{STATE}/run"
@@ -17,6 +18,7 @@ LEASES = f"{STATE}/lease"
 MANIFEST = f"{STATE}/manifest"
 LEDGER = f"{STATE}/ledger"
 FENCES = f"{STATE}/fences"
+SNAPSHOTS = f"{STATE}/snapshots"
 STAGED = f"{STATE}/staged"
 PUBLISH = f"{STATE}/publish"
 PUBLICATIONS = f"{STATE}/publications"
@@ -91,6 +93,18 @@ def epoch_of(key: str) -> int:
     return -1 if found is None else int(found[0])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """The parsed name of a ledger segment: the epoch of its writer, and its number among that writer's segments.
+
+    ``writer`` is the epoch and the token of the lease.
+    """
+
+    epoch: int
+    number: int
+    writer: str
+
+
 def discard_mark(epoch: int) -> str:
     """Key of the mark that begins the discard of an output by the holder of a lease, or of the fence in its place."""
     return f"{DISCARDED}/{epoch:08d}"
@@ -101,10 +115,12 @@ def segment(epoch: int, number: int, token: str) -> str:
     return f"{LEDGER}/{epoch:08d}-{number:08d}-{token[:8]}.jsonl"
 
 
-def segment_of(key: str) -> tuple[int, int] | None:
-    """Epoch and number of a ledger segment; None for a file that has no such name."""
-    found = re.fullmatch(r"(\d+)-(\d+)-\w*\.jsonl", key.rsplit("/", 1)[-1])
-    return None if found is None else (int(found[1]), int(found[2]))
+def segment_of(key: str) -> Segment | None:
+    """Inverse of :func:`segment`; None for a file that has no such name."""
+    found = re.fullmatch(r"(\d+)-(\d+)-(\w*)\.jsonl", key.rsplit("/", 1)[-1])
+    if found is None:
+        return None
+    return Segment(epoch=int(found[1]), number=int(found[2]), writer=f"{found[1]}-{found[3]}")
 
 
 def fence(epoch: int, segments: int) -> str:
@@ -116,6 +132,24 @@ def fenced(key: str) -> tuple[int, int] | None:
     """Inverse of :func:`fence`; None for other files."""
     found = re.fullmatch(r"(\d+)-(\d+)", key.rsplit("/", 1)[-1])
     return None if found is None else (int(found[1]), int(found[2]))
+
+
+def snapshot(epoch: int, entries: int, since: int, sha256: str) -> str:
+    """Key of the snapshot of a ledger that the holder of a lease made.
+
+    Args:
+        epoch: of the lease.
+        entries: of the ledger that it holds.
+        since: epoch at the begin of the run.
+        sha256: of the snapshot.
+    """
+    return f"{SNAPSHOTS}/{epoch:08d}-{entries:012d}-{since:08d}-{sha256}.sqlite"
+
+
+def snapshot_of(key: str) -> tuple[int, str] | None:
+    """The epoch of its run's begin, and the SHA-256, in the key of a snapshot; None for other files."""
+    found = re.fullmatch(r"\d+-\d+-(\d+)-([0-9a-f]{64})\.sqlite", key.rsplit("/", 1)[-1])
+    return None if found is None else (int(found[1]), found[2])
 
 
 def publishing(number: int, epoch: int) -> str:

@@ -22,7 +22,7 @@ from pipeline.errors import DamagedError, FingerprintError, OutputError, SourceE
 from pipeline.plan.corrections import Corrections, continued
 from pipeline.plan.input_check import check_committed_rows, check_renamed, check_unique_ids, touched
 from pipeline.plan.job import Job, new_run_record, resolve_job
-from pipeline.plan.small_files import SmallFiles, planned_units, recorded_shares
+from pipeline.plan.small_files import SmallFiles, plan_key, planned_units, recorded_shares
 from pipeline.plan.stage_before import StageBefore
 from pipeline.plan.units import check_any_rows
 from pipeline.prompts.model_files import resolved_model
@@ -100,6 +100,7 @@ def begin(
     state = replace(state, units=len(index.units), rows=index.units.rows)
     if state != old:
         state.save(storage, lease.epoch)
+    ledger.keep_snapshot(planned=index.units.loose)
     return Begun(job=job, ledger=ledger, manifest=manifest, scheduled=scheduled, only=only, retries=state.retries)
 
 
@@ -280,6 +281,7 @@ def _plan(
         retry = state.retry_of(new, rows)
     if old is not None and before is None and corrections is None:
         check_renamed(job.source, old.files, job.storage.url)
+    key = None
     if corrections is not None:
         units, small = corrections.units(index, state.units, job.storage.url), SmallFiles(known=state.files)
         small.shares |= state.files
@@ -287,9 +289,13 @@ def _plan(
         job.sliced.begun_with(state.begun_digests)
         known = recorded_shares(index.records, job.source.files) if old is None else old.files
         units, small = planned_units(job.sliced, state, known)
+        key = plan_key(job.source.files, state, known)
     else:
         units, small = before.units(state.fingerprint_hash), SmallFiles(known={})
-    index.units.fill(units)
+    if key is None or not index.units.restore(key):
+        index.units.fill(units)
+        if key is not None and not small.shares:
+            index.units.keep(key)
     if before is None:
         check_any_rows(len(index.units), config.input)
     if old is None and len(index.records):

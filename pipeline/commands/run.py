@@ -199,6 +199,7 @@ def _run_in_session(
         try:
             with RunReport(storage, lease, monitor, config, executor.traced).kept(index):
                 seconds, manifest = _generate_and_publish(executor, begun, index, lease, monitor, usage.tick)
+            begun.ledger.keep_snapshot()
         finally:
             usage.save()
     load = executor.state().load

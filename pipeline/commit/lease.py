@@ -288,7 +288,7 @@ def _holders(storage: Storage) -> list[Holder]:
 
 def _last_epoch(storage: Storage) -> int:
     """The highest epoch in the names of an output whose leases are gone: epochs must not be used twice."""
-    begins = (layout.RUN, layout.MANIFEST, layout.LEDGER, layout.FENCES, layout.DISCARDED)
+    begins = (layout.RUN, layout.MANIFEST, layout.LEDGER, layout.SNAPSHOTS, layout.FENCES, layout.DISCARDED)
     ends = (layout.PUBLICATIONS, layout.UNITS, layout.DEAD_LETTERS, layout.PUBLISH)
     epochs = [layout.epoch_of(key) for kind in begins for key in storage.keys(kind)]
     epochs += [layout.number_of(key)[1] for kind in ends for key in storage.keys(kind)]

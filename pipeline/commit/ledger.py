@@ -3,19 +3,23 @@
 A unit is committed once a segment names it; of several entries of a unit the highest attempt counts. Damaged results
 are revoked by an entry of their own. A segment's name holds the epoch of its writer's lease and a running number; a
 successor puts a fence after the segments of that epoch, so that later ones do not count.
+
+Of a large ledger there are snapshots (:mod:`pipeline.commit.ledger_snapshot`), which are read faster than its segments.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline import layout
 from pipeline.commit.index import CommittedUnits, row_of
 from pipeline.commit.lease import Lease
+from pipeline.commit.ledger_snapshot import Covered, load_snapshot, save_snapshot
 from pipeline.commit.sealed import read_state, seal_lines, unseal_lines
 from pipeline.errors import DamagedError, OutputError, SinkError
 from pipeline.storage.damage import is_unreadable
@@ -26,10 +30,18 @@ _COMPACT_SEGMENTS = 64
 """Segments beyond the number needed for all records; with more, the ledger is compacted."""
 _SEGMENT_RECORDS = 1024
 """Records per segment after compaction."""
+_SPARED_RECORDS = 100
+"""Records per segment at least, of segments that are left as they are while a snapshot covers them."""
 _READINGS = 5
 """How often reading starts again while another process compacts the ledger."""
 _READ_SEGMENTS = 32
 """Segments read at once."""
+_SNAPSHOT_ENTRIES = 65_536
+"""Entries, or planned units, that are worth a snapshot: reading so many takes a second."""
+_SNAPSHOT_SHARE = 0.05
+"""While units are committed there is another snapshot as soon as the last one lacks this share of the entries."""
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -41,16 +53,25 @@ class LedgerReading:
         last: epoch -> number of its last segment.
         damaged: key and fault of each segment that cannot be read; the units that only it names are generated again.
         foreign: keys of segments that writers put after they had lost their lease; they do not count.
+        covered: the segments that count and could be read.
+        loose: entries of these that no snapshot holds.
+        spared: segments that a snapshot covers, as far as listing them costs less than compacting them.
+        notes: a line for each snapshot that could not be loaded.
     """
 
     segments: int = 0
     last: dict[int, int] = field(default_factory=dict)
     damaged: list[tuple[str, str]] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    covered: Covered = field(default_factory=Covered)
+    loose: int = 0
+    spared: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def describe(self, url: str) -> list[str]:
-        """One line for each segment that does not count."""
-        lines = [f"{url}/{key}: {fault}; the units that only this ledger segment names are done again"
+        """One line for each segment that does not count, and for each snapshot that is not used."""
+        lines = [*self.notes]
+        lines += [f"{url}/{key}: {fault}; the units that only this ledger segment names are done again"
                  for key, fault in self.damaged]  # fmt: skip
         lines += [f"{url}/{key}: put by a writer that had lost its lease; it does not count" for key in self.foreign]
         return lines
@@ -69,24 +90,34 @@ def read_ledger(storage: Storage, records: CommittedUnits, since: int = 0) -> Le
     raise OutputError(f"{storage.url}: its ledger is rewritten all the time. Try again.")
 
 
-def _read_once(storage: Storage, records: CommittedUnits, since: int) -> LedgerReading:
+def _read_once(storage: Storage, records: CommittedUnits, since: int, *, loads: bool = True) -> LedgerReading:
     fences = _fences(storage)
     reading = LedgerReading()
+    known = load_snapshot(storage, records, since, reading.notes) if loads else Covered()
+    is_ours = not known.below
+    reading.covered = replace(known, below=dict(known.below))
     for keys in storage.walk(layout.LEDGER):
         ours = []
         for key in keys:
             segment = layout.segment_of(key)
             if segment is None:
                 continue  # not ours
-            epoch, number = segment
-            reading.last[epoch] = max(number, reading.last.get(epoch, -1))
-            if epoch < since or number >= fences.get(epoch, number + 1):
+            reading.last[segment.epoch] = max(segment.number, reading.last.get(segment.epoch, -1))
+            if segment.epoch < since or segment.number >= fences.get(segment.epoch, segment.number + 1):
                 reading.foreign.append(key)
             else:
                 reading.segments += 1
-                ours.append(key)
+                if known.has(segment):
+                    is_ours = True
+                    reading.spared = min(reading.spared + 1, known.entries // _SPARED_RECORDS)
+                else:
+                    ours.append(key)
         for first in range(0, len(ours), _READ_SEGMENTS):
             _enter(storage, ours[first : first + _READ_SEGMENTS], records, reading)
+    if not is_ours:
+        # No segment is there that it covers: it is of another output, or the ledger was compacted since.
+        records.clear()
+        return _read_once(storage, records, since, loads=False)
     return reading
 
 
@@ -103,6 +134,9 @@ def _enter(storage: Storage, keys: Sequence[str], records: CommittedUnits, readi
         except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
             reading.damaged.append((key, str(error)))
             continue
+        reading.loose += len(entries)
+        if (segment := layout.segment_of(key)) is not None:
+            reading.covered.add(segment, len(entries))
         committed += rows
         revoked += taken
     records.enter(committed)
@@ -147,9 +181,8 @@ def fence_ledger(storage: Storage, epochs: Sequence[int]) -> None:
     count = dict.fromkeys(wanted, 0)
     for key in itertools.chain.from_iterable(storage.walk(layout.LEDGER)):
         segment = layout.segment_of(key)
-        if segment is not None and segment[0] in wanted:
-            epoch, number = segment
-            count[epoch] = max(count[epoch], number + 1)
+        if segment is not None and segment.epoch in wanted:
+            count[segment.epoch] = max(count[segment.epoch], segment.number + 1)
     for epoch, segments in count.items():
         storage.put(layout.fence(epoch, segments), b"")
 
@@ -166,6 +199,7 @@ class Ledger:
         self._storage = storage
         self._lease = lease
         self._segments = 0
+        self._since, self._covered, self._loose = 0, Covered(), 0
         self.records = records
 
     @classmethod
@@ -181,7 +215,8 @@ class Ledger:
         reading = read_ledger(storage, records, since)
         ledger = cls(storage, records, lease)
         ledger._segments = 1 + reading.last.get(lease.epoch, -1)  # of an earlier round of this run
-        if reading.segments - len(records) // _SEGMENT_RECORDS > _COMPACT_SEGMENTS:
+        ledger._since, ledger._covered, ledger._loose = since, reading.covered, reading.loose
+        if reading.segments - len(records) // _SEGMENT_RECORDS > _COMPACT_SEGMENTS + reading.spared:
             ledger._compact()
         storage.delete_objects([key for key, _ in reading.damaged] + reading.foreign)
         return ledger, reading.describe(storage.url)
@@ -191,7 +226,26 @@ class Ledger:
         before = [self.records.get(record.unit_id) if record.attempt > 1 else None for record in records]
         self._put([record.to_json() for record in records])
         self.records.add(records)
+        self.keep_snapshot(_SNAPSHOT_SHARE)
         return before
+
+    def keep_snapshot(self, share: float = 0.0, planned: int = 0) -> None:
+        """Make a snapshot if it is worth it. Without one the output is whole, so a fault is no more than a warning.
+
+        Args:
+            share: least share of the entries that the last snapshot lacks.
+            planned: units of a plan that no snapshot holds.
+
+        Raises:
+            LeaseLostError: another run took over.
+        """
+        if self._loose < max(_SNAPSHOT_ENTRIES, share * self._covered.entries) and planned < _SNAPSHOT_ENTRIES:
+            return
+        try:
+            save_snapshot(self._storage, self._lease, self.records, self._covered, self._since)
+        except (OSError, SinkError) as error:
+            _LOG.warning("%s: no snapshot of the ledger could be made (%s)", self._storage.url, error)
+        self._loose = 0
 
     def revoke(self, revocations: Sequence[Revocation]) -> None:
         """Enter that the results of these units no longer count."""
@@ -202,6 +256,9 @@ class Ledger:
         key = layout.segment(self._lease.epoch, self._segments, self._lease.token)
         self._segments += 1
         self._storage.put(key, seal_lines(lines))
+        self._loose += len(lines)
+        if (segment := layout.segment_of(key)) is not None:
+            self._covered.add(segment, len(lines))
 
     def _compact(self) -> None:
         # A kill in here leaves segments that name the same units twice, which changes nothing.
@@ -216,7 +273,7 @@ class Ledger:
 
     def _is_earlier(self, key: str) -> bool:
         segment = layout.segment_of(key)
-        return segment is not None and segment[0] < self._lease.epoch
+        return segment is not None and segment.epoch < self._lease.epoch
 
 
 def _lines(records: Iterable[CommitRecord]) -> Iterator[str]:

@@ -7,7 +7,9 @@ file that an earlier version of this package has read keeps units of its own.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +18,7 @@ from pipeline.commit.run_record import FileIdentity, RunState
 from pipeline.plan.units import plan_units, unit_id_of
 from pipeline.sources.source import SlicedSource
 from pipeline.types import Slice, SourceFile, Stretch, Unit
+from wedlm_base.version import VERSION
 
 _MOST_FILES = 512
 _MOST_BYTES = 64 * 2**20
@@ -141,6 +144,22 @@ def planned_units(
     if limit is None:
         units = small.join(units, source.files, state.unit_rows, state.fingerprint_hash)
     return units, small
+
+
+def plan_key(files: Sequence[SourceFile], state: RunState, known: Mapping[str, FileIdentity]) -> str | None:
+    """Hash everything that the units of a run follow from; None if files share units, as these depend on earlier runs.
+
+    Args:
+        files: of the source; a file with an equal stamp has equal content.
+        state: the run record.
+        known: the files of the run so far.
+    """
+    if any(file.unit is not None for file in known.values()):
+        return None
+    digest = hashlib.sha256(json.dumps([VERSION, state.fingerprint_hash, state.unit_rows]).encode())
+    for file in files:
+        digest.update(json.dumps([file.key, file.identity, file.stamp]).encode())
+    return digest.hexdigest()
 
 
 def _has_room(held: Sequence[Unit], unit: Unit, unit_rows: int) -> bool:

@@ -19,6 +19,7 @@ BOUNDARIES = {
     layout.RUN: "state",
     layout.STAGED: "stage",
     layout.LEDGER: "ledger",
+    layout.SNAPSHOTS: "snapshot",
     layout.FENCES: "fence",
     layout.PUBLISH: "part",
     layout.DEAD_LETTERS: "dead letters",

@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from pipeline.causes import MOST_CAUSES, added_causes
-from pipeline.commit.index.scratch import Scratch
+from pipeline.commit.index.scratch import Scratch, load_snapshot, save_snapshot
 from pipeline.types import GENERATED_COUNTS, PROMPT_COUNTS, RECORD_FIELDS, CommitRecord, Revocation, Stretch, Totals
 
 COLUMNS = RECORD_FIELDS
@@ -68,6 +68,14 @@ class CommittedUnits:
     def enter(self, rows: Iterable[Sequence[Any]]) -> None:
         """:meth:`add` records as tuples of :data:`COLUMNS`, see :func:`row_of`."""
         self._scratch.write(self._insert, rows)
+
+    def save(self, path: str, facts: Mapping[str, object]) -> None:
+        """Write a snapshot of the index; see :func:`pipeline.commit.index.scratch.save_snapshot`."""
+        save_snapshot(self._scratch, path, facts)
+
+    def load(self, path: str) -> dict[str, Any] | None:
+        """Load a snapshot into an empty index; see :func:`pipeline.commit.index.scratch.load_snapshot`."""
+        return load_snapshot(self._scratch, path)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -27,14 +27,35 @@ def _slice(file: int, first_row: int, num_rows: int, group: int, start: int, sto
 
 
 class PlannedUnits:
-    """The table: units by index. The column ``todo`` holds the attempt to make at a unit, or 0 if none is needed."""
+    """The table: units by index. The column ``todo`` holds the attempt to make at a unit, or 0 if none is needed.
+
+    Attributes:
+        loose: units of a plan that the next snapshot will hold, and the last one does not.
+    """
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
+        self.loose = 0
         scratch.run(
             "CREATE TABLE units (idx INTEGER PRIMARY KEY, unit_id TEXT NOT NULL, file INTEGER, first_row INTEGER, "
             "num_rows INTEGER, grp INTEGER, start INTEGER, stop INTEGER, more TEXT, todo INTEGER NOT NULL DEFAULT 0)"
         )
+
+    def restore(self, key: str) -> bool:
+        """Take the plan from the snapshot that was loaded, if that holds the plan of this key."""
+        kept = self._scratch.one("SELECT 1 FROM sqlite_master WHERE name = 'kept_units'")
+        if kept is None or self._scratch.one("SELECT 1 FROM plan WHERE key = ?", (key,)) is None:
+            return False
+        self._scratch.run("DROP TABLE units")
+        self._scratch.run("ALTER TABLE kept_units RENAME TO units")
+        return True
+
+    def keep(self, key: str) -> None:
+        """Let snapshots hold the plan. ``key``: a hash of everything that the plan follows from."""
+        self._scratch.run("DROP TABLE IF EXISTS plan")
+        self._scratch.run("CREATE TABLE plan (key TEXT)")
+        self._scratch.run("INSERT INTO plan VALUES (?)", (key,))
+        self.loose = len(self)
 
     def fill(self, units: Iterable[Unit]) -> None:
         """Enter all units of a plan; to be called once."""

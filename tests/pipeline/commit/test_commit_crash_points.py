@@ -157,6 +157,31 @@ def test_a_compaction_of_the_ledger_that_dies_anywhere_forgets_nothing(
         case.check(expected)
 
 
+@AT_EVERY
+def test_a_run_that_makes_a_snapshot_at_every_commit_and_dies_anywhere_is_completed(
+    make: MakeCase, monkeypatch: pytest.MonkeyPatch, every: bool
+) -> None:
+    undisturbed = make()
+    undisturbed.run()
+    expected = undisturbed.data()
+    monkeypatch.setattr(ledger, "_SNAPSHOT_ENTRIES", 1)
+    monkeypatch.setattr(ledger, "_COMPACT_SEGMENTS", 1)
+
+    def prepare(case: Case) -> None:
+        with pytest.raises(Killed):
+            case.run(storage=FaultyStorage(case.storage, _stop_at("publication record")))
+        expire_leases(case.storage)
+
+    own = {"ledger", "remove ledger", "snapshot", "remove snapshot", "list of units"}
+    seen = set()
+    for prepared in (lambda case: None, prepare):
+        for case, moment in crashes(make, prepared, every=every, only=() if every else own):
+            seen.add(boundary(moment))
+            case.run()
+            case.check(expected)
+    assert seen >= {"snapshot", "remove snapshot"}
+
+
 def _stop_at(name: str) -> Callable[[Moment], None]:
     def inject(moment: Moment) -> None:
         if boundary(moment) == name:
