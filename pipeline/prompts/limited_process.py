@@ -84,9 +84,9 @@ class LimitedProcess:
             message = pickle.dumps(request)
         except Exception as error:
             raise UnsendableError(f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_CHARS]}") from error
-        value, error = self._answer(message)
-        if error is not None:
-            raise error
+        value, fault = self._answer(message)
+        if fault is not None:
+            raise fault
         return value
 
     def _answer(self, message: bytes) -> tuple[Any, Exception | None]:
