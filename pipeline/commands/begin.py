@@ -74,11 +74,11 @@ def begin(
         FingerprintError: it was begun with other settings, or on other input.
     """
     fresh = not lease.predecessors and is_fresh(storage)
-    found = Recovery(manifest=Manifest(first=origin.first))
+    found, ledger = Recovery(manifest=Manifest(first=origin.first)), Ledger(storage, index.records, lease, origin.begun)
     if not fresh:
         found = recover(storage, lease, origin, repair=config.repair)
-    ledger, segment_notes = Ledger.load(storage, index.records, lease, origin.begun)
-    say([*found.notes, *segment_notes])
+        ledger, segment_notes = Ledger.load(storage, index.records, lease, origin.begun)
+        say([*found.notes, *segment_notes])
     lease.forget_predecessors()
     job, corrections = _resolved(config, storage, origin, scheduled, before)
     state, old, small, retry = _plan(job, index, origin, config, scheduled, before, corrections)

@@ -194,7 +194,7 @@ def _run_in_session(
     if (surplus := surplus_actors(config, index.units.work_units)) is not None and index.units.work_units:
         say([surplus])
     seconds, manifest = 0.0, begun.manifest
-    usage = Usage(storage, epoch=lease.epoch, since=origin.begun, used=executor.used)
+    usage = Usage(storage=storage, epoch=lease.epoch, since=origin.begun, used=executor.used)
     if index.units.work_units or not _is_published(begun, index):
         try:
             with RunReport(storage, lease, monitor, config, executor.traced).kept(index):

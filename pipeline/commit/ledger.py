@@ -194,12 +194,12 @@ class Ledger:
         records: table of the index, kept equal to the ledger.
     """
 
-    def __init__(self, storage: Storage, records: CommittedUnits, lease: Lease) -> None:
-        """``records``: table of the index with the ledger's records."""
+    def __init__(self, storage: Storage, records: CommittedUnits, lease: Lease, since: int = 0) -> None:
+        """``records``: table of the index with the ledger's records; ``since``: the epoch of the run's begin."""
         self._storage = storage
         self._lease = lease
         self._segments = 0
-        self._since, self._covered, self._loose = 0, Covered(), 0
+        self._since, self._covered, self._loose = since, Covered(), 0
         self.records = records
 
     @classmethod
@@ -213,9 +213,9 @@ class Ledger:
         """
         fence_ledger(storage, lease.predecessors)
         reading = read_ledger(storage, records, since)
-        ledger = cls(storage, records, lease)
+        ledger = cls(storage, records, lease, since)
         ledger._segments = 1 + reading.last.get(lease.epoch, -1)  # of an earlier round of this run
-        ledger._since, ledger._covered, ledger._loose = since, reading.covered, reading.loose
+        ledger._covered, ledger._loose = reading.covered, reading.loose
         if reading.segments - len(records) // _SEGMENT_RECORDS > _COMPACT_SEGMENTS + reading.spared:
             ledger._compact()
         storage.delete_objects([key for key, _ in reading.damaged] + reading.foreign)

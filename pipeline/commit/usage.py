@@ -6,10 +6,11 @@ committed, and at the end. Its name holds the epoch of the lease, and the highes
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pipeline import layout
@@ -21,44 +22,52 @@ from pipeline.storage.protocol import Storage
 _EVERY_SECONDS = 30.0
 
 
+@dataclass(kw_only=True)
 class Usage:
     """Resource use of earlier calls, and the record of this one.
 
     Attributes:
-        before: use of earlier calls.
-
-    ``since``: epoch at the begin of the run; earlier records do not count. ``used``: use of this call up to now.
+        storage: the output.
+        epoch, since: of this call's lease, and at the begin of the run; earlier records do not count.
+        used: use of this call up to now.
     """
 
-    def __init__(self, storage: Storage, *, epoch: int, since: int, used: Callable[[], ResourceSeconds]) -> None:
-        self._storage, self._epoch, self._used = storage, epoch, used
-        self._next = time.monotonic() + _EVERY_SECONDS
-        found = _latest(storage, since)
-        own = found is not None and layout.epoch_of(found[0]) == epoch  # of an earlier round of this call
-        raw: Mapping[str, Any] = {} if found is None else found[1]
-        self.before = _sum(raw, *(("before",) if own else ("before", "own")))
+    storage: Storage
+    epoch: int
+    since: int
+    used: Callable[[], ResourceSeconds]
+    _saved: float = field(default_factory=time.monotonic)
+
+    @functools.cached_property
+    def before(self) -> ResourceSeconds:
+        """Use of earlier calls."""
+        found = _latest(self.storage, self.since)
+        if found is None:
+            return ResourceSeconds()
+        is_own = layout.epoch_of(found[0]) == self.epoch  # of an earlier round of this call
+        return _sum(found[1], *(("before",) if is_own else ("before", "own")))
 
     @property
     def total(self) -> ResourceSeconds:
         """Of all calls, up to now."""
-        return self.before + self._used()
+        return self.before + self.used()
 
     def tick(self) -> None:
         """Write the record, if that was not done for a while."""
-        if time.monotonic() >= self._next:
+        if time.monotonic() >= self._saved + _EVERY_SECONDS:
             self.save()
 
     def save(self) -> None:
         """Write the record, if this call has used anything. A store that refuses it does not end the run."""
-        self._next = time.monotonic() + _EVERY_SECONDS
-        used = self._used()
+        self._saved = time.monotonic()
+        used = self.used()
         if not used.priced:
             return
         raw = {"before": asdict(self.before), "own": asdict(used)}
         with suppress(SinkError, OSError):
-            self._storage.put(layout.usage(self._epoch), seal(raw))
-            others = self._storage.keys(layout.USAGE)
-            self._storage.delete_objects([key for key in others if layout.epoch_of(key) < self._epoch])
+            self.storage.put(layout.usage(self.epoch), seal(raw))
+            others = self.storage.keys(layout.USAGE)
+            self.storage.delete_objects([key for key in others if layout.epoch_of(key) < self.epoch])
 
 
 def read_usage(storage: Storage, since: int = 0) -> ResourceSeconds:

@@ -20,7 +20,7 @@ from testing.pipeline.scheduled_table import ScheduledTable, prompts
 
 
 def usage(storage: MemoryStorage, epoch: int, used: list[float], **more: Any) -> Usage:
-    return Usage(storage, **{"epoch": epoch, "since": 0, **more},
+    return Usage(storage=storage, **{"epoch": epoch, "since": 0, **more},
                  used=lambda: ResourceSeconds(accelerators=used[0], cpus=2 * used[0]))  # fmt: skip
 
 
