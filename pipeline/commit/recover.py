@@ -2,10 +2,10 @@
 
 Publication records count most, then the manifest, which repeats them in full, then the published files themselves.
 
-Also discards an output (``mode="new"``): a mark, from which on nothing of the old run counts, then published files,
-then the state, then the mark. No file is read before it is removed. A writer of the old run that wakes up does no harm:
-leases stay, so its epoch does not count; a fence is in the place of its mark; and it removes nothing of the new run,
-which numbers its publications from an unused number.
+Also discards an output (``mode="new"``): first a mark is put, after which nothing of the old run counts; then published
+files, the state and the mark are removed. No file is read before it is removed. A writer of the old run that wakes up
+does no harm: leases stay, so its epoch does not count; a fence is in the place of its mark; and it removes nothing of
+the new run, which numbers its publications from an unused number.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def special_token(config: RunConfig, text: str) -> int | None:
 def with_special_tags(config: RunConfig, tags: Sequence[str], text: str, ids: Sequence[int]) -> str:
     """A text with those of ``tags`` that are special tokens of the model, where each came first.
 
-    ``tags``: in the order in which they stand in a text.
+    ``tags``: in their order in a text.
     """
     end = len(ids)
     for tag in reversed(tags):
