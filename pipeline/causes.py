@@ -67,12 +67,7 @@ def example_of(row_id: str, message: str) -> str:
 
 
 def causes_of(counts: Mapping[str, int], examples: Mapping[str, str]) -> list[Cause]:
-    """The causes, the most frequent first.
-
-    Args:
-        counts: cause -> rows that failed for it.
-        examples: cause -> an example from :func:`example_of`; causes without one are counted alone.
-    """
+    """The causes, the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (item[0] == OTHER, -item[1], item[0]))
     return [_cause(cause, rows, examples.get(cause, "")) for cause, rows in ordered]
 

@@ -283,12 +283,7 @@ def foreign_param(name: str, value: Any) -> RequestError:
 
 
 def param_fault(name: str, value: Any) -> str | None:
-    """Why a sampling parameter cannot stand as JSON among values of any kind; None if it comes back as it is.
-
-    Args:
-        name: of the parameter.
-        value: text, which stands there as it is, or another value.
-    """
+    """Why a sampling parameter cannot stand as JSON among values of any kind; None if it comes back as it is."""
     if name in _JSON_OR_TEXT and value != "":
         return None
     value = value.tolist() if hasattr(value, "tolist") else value
@@ -375,15 +370,7 @@ def scored_requests(
 def output_arrays(
     rows: Sequence[RowResult], fields_: Sequence[pa.Field], prefix: str, model: str, retry: int | None = None
 ) -> list[pa.Array]:
-    """One array per output field: a value for each generation of each row, and one for each failed row.
-
-    Args:
-        rows: results, in input order.
-        fields_: output fields, their names prefixed.
-        prefix: the prefix.
-        model: value of the ``model`` column.
-        retry: value of the ``retry`` column.
-    """
+    """One array per output field: a value for each generation of each row, and one for each failed row."""
     owners = [row for row in rows for _ in range(max(1, len(row.generations)))]
     done = [g for row in rows for g in (row.generations or (None,))]
     hashes = {id(row.params): None if row.params is None else params_hash(row.params) for row in owners}

@@ -60,14 +60,8 @@ def begin(
 ) -> Begun:
     """Recover the output, check that this run may continue it, and plan its units.
 
-    Args:
-        config: the run's configuration.
-        storage: the output.
-        lease: the caller's lease on it.
-        index: filled with the planned, committed and published units.
-        origin: of the run that is there or begins now.
-        scheduled: intake of a scheduled run; None for a run over all of the input.
-        before: the stage before, if this is a later stage of a chain: its rows are the input, and not there yet.
+    ``scheduled``: the intake of a scheduled run, in place of all of the input. ``before``: the stage before, for a
+    later stage of a chain, whose input is its rows.
 
     Raises:
         DamagedError: published files or the record of the run are lost.
@@ -165,13 +159,7 @@ def _index(
 ) -> Manifest:  # fmt: skip
     """Enter the visible publications in the index; returns the manifest without those that had to be given up.
 
-    Args:
-        job: the resolved run.
-        found: the visible publications, and published folders without a record.
-        index: planned and committed units.
-        lease: the caller's lease.
-        known: whether the run record is there, so that the settings of the published rows are known.
-        scheduled: whether scheduled runs keep the output.
+    ``known``: whether the run record is there, so that the settings of the published rows are known.
 
     Raises:
         DamagedError: a list of units is lost; or the run record is lost and a published unit is not planned by this
@@ -368,12 +356,6 @@ def _check_ledger_agrees(job: Job, index: Index, lost: DamagedError | None) -> N
 
 def prepare_output(config: RunConfig, storage: Storage, lease: Lease, keep: Sequence[str] = ()) -> Origin:
     """Apply ``mode``, and refuse a folder with tables of others, which readers would mix with ours.
-
-    Args:
-        config: the configuration.
-        storage: the output.
-        lease: the caller's lease on it.
-        keep: see :func:`~pipeline.commit.recover.discard`.
 
     Returns:
         The origin of the run that is there or begins now.

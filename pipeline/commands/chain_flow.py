@@ -111,12 +111,7 @@ class Flow:
 
 
 def merged(streams: Sequence[Callable[[], Iterator[_T]]], end: Callable[[], None]) -> Iterator[_T]:
-    """The items of several streams, as they come; see :func:`drain`. A single one runs in this thread.
-
-    Args:
-        streams: begin them.
-        end: ends streams that wait for items of the others.
-    """
+    """The items of several streams, as they come; see :func:`drain`. A single one runs in this thread."""
     if len(streams) == 1:
         yield from streams[0]()
         return

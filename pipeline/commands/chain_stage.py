@@ -232,11 +232,6 @@ def check_before_discarding(config: ChainConfig, storages: Sequence[Storage]) ->
 def check_later_stages(config: ChainConfig, first: Job, storages: Sequence[Storage]) -> None:
     """Check prompts, columns and conditions of the later stages, and the filters at the end. Reads no rows.
 
-    Args:
-        config: the chain.
-        first: the job of its first stage.
-        storages: of the stages that generate.
-
     Raises:
         ConfigError, SourceError: a column is not there, or an expression is none; names the stage.
         ResourceError: a library that an expression needs is not installed.

@@ -43,12 +43,7 @@ class ChainSummary:
     def table(
         self, of_stages: Mapping[str, tuple[Fact, ...]] | None = None, commands: tuple[Fact, ...] = ()
     ) -> SummaryTable:  # fmt: skip
-        """The text at the end: about the chain, then about each stage.
-
-        Args:
-            of_stages: name of a stage -> commands about its output that may be typed next.
-            commands: those about the chain.
-        """
+        """The text at the end: about the chain, then about each stage."""
         facts = {"Output": f"{redact(self.output)}, a folder for each stage", "This run": "nothing was left to do"}
         if any(own.session.units for own in self.stages.values()):
             tokens = sum(own.session.completion_tokens for own in self.stages.values())

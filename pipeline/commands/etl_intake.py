@@ -202,12 +202,6 @@ def repair_records(storage: Storage, lease: Lease, origin: Origin, is_there: Cal
 
     The files of a publication that is withdrawn are in no watermark any more, so they are processed again.
 
-    Args:
-        storage: the output.
-        lease: the caller's lease.
-        origin: of the run that is there.
-        is_there: whether the input has a file of this key.
-
     Raises:
         DamagedError: a publication that has to be withdrawn may hold rows of a file that is gone; or the run's record
             is damaged.

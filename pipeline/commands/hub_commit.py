@@ -69,13 +69,6 @@ class Pushed:
 def commit_to_hub(api: HfApi, found: HubContent, repo: str, *, private: bool, revision: str | None) -> Pushed:
     """Compare with the repository, upload missing files, and commit on top of the revision that was compared.
 
-    Args:
-        api: the hub's client.
-        found: the wanted files of the repository.
-        repo: ``user/name``; it is made if it is not there.
-        private: whether it has to be private.
-        revision: branch; None is ``main``.
-
     Raises:
         ConfigError: the repository is public, and was to be private.
         DamagedError: a published file is missing or not as it was published.

@@ -145,10 +145,6 @@ def _first_line(error: BaseException) -> str:
 def statistics_of(tables: Iterable[pa.Table], prefix: str = "") -> RowStatistics:
     """The sums over published rows.
 
-    Args:
-        tables: the output rows.
-        prefix: prefix of the result columns.
-
     Raises:
         DamagedError: a file is missing or not as it was published.
     """

@@ -229,11 +229,7 @@ class DrawnRow:
 
 
 class Drawn:
-    """Input rows that are drawn by their places in the order of the output, and collected as it is read.
-
-    Args:
-        places: of the rows, from 0.
-    """
+    """Input rows that are drawn by their places in the order of the output, and collected as it is read."""
 
     def __init__(self, places: Collection[int]) -> None:
         self.rows: list[DrawnRow] = []

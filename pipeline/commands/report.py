@@ -203,15 +203,6 @@ def trace_output(
 ) -> Traced:
     """Decode the first rows of an output once more, step by step, in this process.
 
-    Args:
-        storage: the output.
-        state: its run record.
-        tables: its rows.
-        model: the model that made them, wherever it is now.
-        most: rows to trace.
-        storage_options: keyword arguments of the model's file system.
-        load: makes the engine.
-
     Raises:
         ConfigError: the model or its smoothing cannot be found, or another one made the output.
     """

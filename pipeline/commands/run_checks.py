@@ -59,12 +59,6 @@ def prepared_sample(job: Job, units: PlannedUnits, rows: int, spread: int | None
 
     If the template exceeds its limits for all of the first rows, only those are the sample: every other row would take
     as long.
-
-    Args:
-        job: the resolved run.
-        units: all units of its input; one at least.
-        rows: number of rows at most.
-        spread: rows are taken from at most so many units.
     """
     sample = sample_units(units, rows, spread)
     first = sample[0].rows

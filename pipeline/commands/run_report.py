@@ -44,15 +44,7 @@ _UNDER_WAY = "under way, or killed"
 
 
 class RunReport:
-    """Keeps the time line of a run, and writes the page.
-
-    Args:
-        storage: the output.
-        lease: the caller's.
-        monitor: of the run.
-        config: says whether a report is wanted.
-        traced: gives the rows that were decoded once more, see :meth:`pipeline.cluster.executor.Executor.traced`.
-    """
+    """Keeps the time line of a run, and writes the page."""
 
     def __init__(
         self,
@@ -129,14 +121,7 @@ class RunReport:
 def put_page(
     storage: Storage, lease: Lease, index: Index, before: Callable[[Storage], None] = lambda storage: None
 ) -> None:
-    """Write the page of an output whose lease the caller holds; an error is a warning.
-
-    Args:
-        storage: the output.
-        lease: on it.
-        index: its committed units.
-        before: adds the other parts of the page.
-    """
+    """Write the page of an output whose lease the caller holds; an error is a warning."""
     try:
         lease.check()
         state = RunState.load(storage)

@@ -17,13 +17,7 @@ _ROWS_AT_ONCE = 1024
 
 
 def check_filtered(output: PublishedOutput, source: PublishedOutput | None, found: Findings) -> None:
-    """Check the published files; with the source also that each of its rows is kept, unchanged, or dropped, in order.
-
-    Args:
-        output: the filter's output.
-        source: the output that it read; None if not given.
-        found: takes counts and problems.
-    """
+    """Check the published files; with the source, that each row there is kept, unchanged, or dropped, in order."""
     whole = _check_files(output, found)
     rows = output.state.rows
     kept, dropped = found.counts["output_rows"], _dropped_rows(output)

@@ -68,14 +68,7 @@ def _are_kept(table: pa.Table, record: CommitRecord, digests: bytes, prefix: str
 def correction_faults(
     table: pa.Table, corrected: Mapping[int, tuple[pa.Table, Mapping[str, int]]], columns: Sequence[str], prefix: str
 ) -> list[str]:
-    """The faults of output rows that are of corrected rows; at most one of each kind.
-
-    Args:
-        table: a unit's output rows.
-        corrected: number of each retry that had corrected rows -> these, and the place of each row id among them.
-        columns: names of the passed-through columns.
-        prefix: of the result columns.
-    """
+    """The faults of output rows that are of corrected rows; at most one of each kind."""
     faults = []
     for number, (rows, places) in corrected.items():
         own = table.filter(pc.fill_null(pc.equal(table[f"{prefix}retry"], number), False))

@@ -8,16 +8,16 @@ again and their checksums compared; a difference ends the run before anything of
 from __future__ import annotations
 
 import hashlib
-import tempfile
+import itertools
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.commit.index import Index, PlannedUnits
+from pipeline.commit.index.scratch import Scratch
 from pipeline.commit.run_record import FileIdentity
 from pipeline.errors import FingerprintError, SourceError
 from pipeline.plan.job import Job
@@ -41,11 +41,6 @@ def touched(source: Source, known: Mapping[str, FileIdentity]) -> list[int]:
 
 def check_renamed(source: Source, known: Mapping[str, FileIdentity], url: str) -> None:
     """Refuse a file that the run has read under another name, which is gone: its rows would be in the output twice.
-
-    Args:
-        source: the input.
-        known: the files that the run has read.
-        url: of the output.
 
     Raises:
         FingerprintError: names both.
@@ -139,49 +134,28 @@ def _committed(index: Index, files: frozenset[int]) -> Iterator[Unit]:
     return (unit for unit in index.committed_units() if any(piece.file in files for piece in unit.slices))
 
 
-_PART_ROWS = 2**19
-"""Number of hashes that are sorted at once, and that are buffered before they are written."""
-_ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
-
-
 def check_unique_ids(source: Source, units: PlannedUnits, column: str, *, derives: bool = False) -> None:
     """Check that no id is null or empty and no id occurs twice; a row that could not be read needs none.
 
-    Writes 24 bytes per row to the folder for temporary files.
-
-    Args:
-        source: the input.
-        units: all of its units.
-        column: the column of ids.
-        derives: a row may lack its id.
+    Writes about 30 bytes per row to a temporary database. ``derives``: a row may lack its id.
 
     Raises:
         SourceError: a null, empty or repeated id, with the row it is in.
     """
-    bits = max(0, (units.rows - 1) // _PART_ROWS).bit_length()
-    with tempfile.TemporaryDirectory(prefix="wedlm-ids-") as folder:
-        held: list[np.ndarray] = []
-        rows = 0
-        for entries in _entries(source, units, column, derives):
-            held.append(entries)
-            rows += len(entries)
-            if rows >= _PART_ROWS:
-                _spread(Path(folder), np.concatenate(held), bits)
-                held, rows = [], 0
-        if held:
-            _spread(Path(folder), np.concatenate(held), bits)
-        for part in sorted(Path(folder).iterdir()):
-            same = _equal(np.fromfile(part, _ENTRY))
-            if same is not None:
-                raise SourceError(
-                    f"id_column={column!r}: input rows {same[0]} and {same[1]} (counted from 0 over all files) have "
-                    "the same id. Make ids unique, or leave id_column out."
-                )
+    with closing(Scratch()) as scratch:
+        scratch.run("CREATE TABLE ids (hash BLOB, row INTEGER)")
+        hashes = itertools.chain.from_iterable(_hashes(source, units, column, derives))
+        scratch.write("INSERT INTO ids VALUES (?, ?)", ((own, row) for row, own in enumerate(hashes)))
+        same = scratch.one("SELECT min(row), max(row) FROM ids GROUP BY hash HAVING count(*) > 1 ORDER BY 1 LIMIT 1")
+    if same is not None:
+        raise SourceError(
+            f"id_column={column!r}: input rows {same[0]} and {same[1]} (counted from 0 over all files) have "
+            "the same id. Make ids unique, or leave id_column out."
+        )
 
 
-def _entries(source: Source, units: PlannedUnits, column: str, derives: bool) -> Iterator[np.ndarray]:
-    """Hashes of the ids of each unit, with their rows' numbers over all files."""
-    row = 0
+def _hashes(source: Source, units: PlannedUnits, column: str, derives: bool) -> Iterator[Iterator[bytes]]:
+    """A 128-bit hash of the id of each row; accidental collisions are negligible at any input size."""
     for task in read_tasks(units):
         for unit, table in zip(task.units, read_units(source, task.units), strict=True):
             ids = table[column].to_pylist()
@@ -191,16 +165,11 @@ def _entries(source: Source, units: PlannedUnits, column: str, derives: bool) ->
                 own if value in (None, "") and (derives or fault is not None) else value
                 for value, own, fault in zip(ids, derived, faults, strict=True)
             ]
-            hashes = _hashed(ids, source, unit, column)
-            entries = np.empty(len(hashes), _ENTRY)
-            entries["high"], entries["low"] = hashes[:, 0], hashes[:, 1]
-            entries["row"] = np.arange(row, row + len(hashes))
-            row += len(hashes)
-            yield entries
+            _check_ids(ids, source, unit, column)
+            yield (hashlib.blake2b(str(value).encode(), digest_size=16).digest() for value in ids)
 
 
-def _hashed(ids: list[object], source: Source, unit: Unit, column: str) -> np.ndarray:
-    """A 128-bit hash of each id as two numbers; accidental collisions are negligible at any input size."""
+def _check_ids(ids: list[object], source: Source, unit: Unit, column: str) -> None:
     for offset, value in enumerate(ids):
         if value in (None, "") or isinstance(value, (list, dict, float)):
             places = [(piece.file, piece.first_row + i) for piece in unit.slices for i in range(piece.num_rows)]
@@ -209,27 +178,3 @@ def _hashed(ids: list[object], source: Source, unit: Unit, column: str) -> np.nd
                 f"id_column={column!r}: {value!r} in row {row} of {source.files[file].path} is not an id. "
                 "Ids are text or integers, never null or empty."
             )
-    digests = (hashlib.blake2b(str(value).encode(), digest_size=16).digest() for value in ids)
-    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
-
-
-def _spread(folder: Path, entries: np.ndarray, bits: int) -> None:
-    """Append entries to the files of their first ``bits`` bits."""
-    parts = (entries["high"] >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(entries), np.int64)
-    order = np.argsort(parts, kind="stable")
-    ends = np.searchsorted(parts[order], np.arange(2**bits), side="right")
-    for number, group in enumerate(np.split(entries[order], ends[:-1])):
-        if len(group):
-            with (folder / f"{number:08d}").open("ab") as file:
-                group.tofile(file)
-
-
-def _equal(entries: np.ndarray) -> tuple[int, int] | None:
-    """The row numbers of two entries with the same hash, the first such pair in the input; None if there is none."""
-    ordered = entries[np.lexsort((entries["row"], entries["low"], entries["high"]))]
-    same = (ordered["high"][1:] == ordered["high"][:-1]) & (ordered["low"][1:] == ordered["low"][:-1])
-    places = np.flatnonzero(same)
-    if not len(places):
-        return None
-    place = places[np.argmin(ordered["row"][places])]
-    return int(ordered["row"][place]), int(ordered["row"][place + 1])

@@ -110,15 +110,7 @@ def merge_retried(before: pa.Table, retried: pa.Table, prefix: str, rows: Sequen
 
 
 def merge_letters(before: pa.Table, retried: pa.Table, dead: pa.Table, out: pa.Table, prefix: str) -> pa.Table:
-    """A unit's dead letters: those of failed rows that were not done again, and ``dead``, in the order of ``out``.
-
-    Args:
-        before: dead letters of the attempt before.
-        retried: output rows of the new attempt.
-        dead: dead letters of the new attempt.
-        out: all output rows of the unit.
-        prefix: prefix of the result columns.
-    """
+    """A unit's dead letters: those of failed rows that were not done again, and ``dead``, in the order of ``out``."""
     name = f"{prefix}row_id"
     left = before.filter(pc.invert(pc.is_in(before[name], retried[name].combine_chunks())))
     both = pa.concat_tables([left, dead])

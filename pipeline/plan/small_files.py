@@ -129,14 +129,7 @@ def planned_units(
     known: Mapping[str, FileIdentity],
     group: Callable[[SourceFile], Hashable] | None = None,
 ) -> tuple[Iterator[Unit], SmallFiles]:  # fmt: skip
-    """The units of a run, in input order; and the groups of small files once all units are drawn.
-
-    Args:
-        source: the input.
-        state: the run record.
-        known: the files of the run so far.
-        group: see :class:`SmallFiles`.
-    """
+    """The units of a run, in input order; and the groups of small files once all units are drawn."""
     small = SmallFiles(known=known, group=group)
     limit = state.fingerprint["limit"]
     units = plan_units(source, state.unit_rows, state.fingerprint_hash, limit)

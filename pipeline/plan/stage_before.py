@@ -25,12 +25,7 @@ from pipeline.types import CommitRecord, Place, Unit
 
 
 def stage_unit_id(fingerprint: str, unit_id: str) -> str:
-    """The id of a unit of a later stage.
-
-    Args:
-        fingerprint: hash of the settings that change the stage's output.
-        unit_id: of the unit that it is made of.
-    """
+    """The id of a unit of a later stage."""
     return hashlib.blake2b(f"{fingerprint}\x1f{unit_id}".encode(), digest_size=10).hexdigest()
 
 
@@ -135,12 +130,7 @@ class StageBefore:
         return record is not None and own is not None and record.made_of != own.data_sha256
 
     def made_ready(self, unit: Unit, stage: int) -> Unit:
-        """A unit of the next stage with the place and number of its rows, which are committed.
-
-        Args:
-            unit: as it is planned.
-            stage: see :attr:`~pipeline.types.Unit.stage`.
-        """
+        """A unit of the next stage with the place and number of its rows, which are committed."""
         own = self.record(unit.index)
         assert own is not None, "its source is committed"
         return replace(unit, rows=replace(unit.rows, num_rows=own.samples), stage=stage, place=self._place(own))
@@ -152,10 +142,6 @@ class StageBefore:
 
     def check_all_planned(self, fingerprint: str, after: Index) -> None:
         """Check that units whose input files are gone are done in the next stage, too.
-
-        Args:
-            fingerprint: of the next stage.
-            after: its index.
 
         Raises:
             SourceError: one is not, and so would be left out.

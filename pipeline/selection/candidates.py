@@ -171,12 +171,7 @@ class Candidates:
         )
 
     def keep_best(self, keep: Keep, reason: Reason) -> None:
-        """Rank the remaining rows within groups, and drop those that are not among the best.
-
-        Args:
-            keep: how many are kept.
-            reason: of those that are dropped.
-        """
+        """Rank the remaining rows within groups, and drop those that are not among the best."""
         scratch = self.scratch
         scratch.run("DROP TABLE IF EXISTS ranked")
         scratch.run(

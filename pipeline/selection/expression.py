@@ -35,11 +35,6 @@ def _names(field: pa.Field, name: str) -> Iterator[str]:
 def find_column(schema: pa.Schema, path: Sequence[str], setting: str) -> tuple[str, ...]:
     """The names in ``path`` as they are spelled in the schema; upper and lower case are the same, as in SQL.
 
-    Args:
-        schema: of the table.
-        path: a column, and fields of structs inside it.
-        setting: name of its setting, for the message.
-
     Raises:
         ConfigError: there is none; the message has the names most like it.
     """
@@ -102,11 +97,6 @@ class Expression:
 
     def __init__(self, text: str, schema: pa.Schema, setting: str) -> None:
         """Parse and check it.
-
-        Args:
-            text: the expression, in DuckDB's SQL.
-            schema: of the tables that it is evaluated on.
-            setting: name of its setting, for messages.
 
         Raises:
             ConfigError: it is no expression over one row of these columns.

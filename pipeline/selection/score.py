@@ -35,11 +35,6 @@ class Score:
     def __init__(self, text: str, schema: pa.Schema, prefix: str) -> None:
         """Find its columns.
 
-        Args:
-            text: a name of :data:`SCORES`, or an expression.
-            schema: of the tables.
-            prefix: of the result columns.
-
         Raises:
             ConfigError: the expression gives no number.
             ResourceError: DuckDB is not installed, and it is an expression.

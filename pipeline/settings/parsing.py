@@ -282,12 +282,7 @@ def parsed_columns(
 
 
 def describe_unparsed(unparsed: Mapping[str, int], samples: int) -> str:
-    """Counts by ``column:reason``, in words.
-
-    Args:
-        unparsed: see :attr:`pipeline.types.CommitRecord.unparsed`.
-        samples: generations in all.
-    """
+    """Counts by ``column:reason``, in words."""
     columns: dict[str, list[str]] = {}
     for key, count in sorted(unparsed.items()):
         column, _, reason = key.rpartition(":")

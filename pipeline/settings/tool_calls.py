@@ -167,10 +167,6 @@ def content_of(text: str, calls: Sequence[Mapping[str, str]]) -> str | None:
 def tool_choice_of(name: str, given: Any) -> str | Mapping[str, str]:
     """A choice of tools: "auto", "none", "required", or ``{"name": ...}``.
 
-    Args:
-        name: of the setting, for the message.
-        given: one of these, or OpenAI's ``{"type": "function", "function": {"name": ...}}``.
-
     Raises:
         RequestError: it is another value.
     """
@@ -187,10 +183,6 @@ def tool_choice_of(name: str, given: Any) -> str | Mapping[str, str]:
 
 def functions_of(name: str, tools: Any) -> dict[str, Mapping[str, Any]]:
     """Name of each tool -> its description.
-
-    Args:
-        name: of the setting, for the message.
-        tools: mappings, each with ``name`` and ``parameters``, or with these under ``function`` as OpenAI has them.
 
     Raises:
         RequestError: one has no name, another one's, or parameters that are no schema of an object.

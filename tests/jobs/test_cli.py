@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from jobs import cli, estimate, preview, status
+from jobs import cli, status
 from jobs.command import Parser
 from jobs.config_options import OPTIONS, add_config_options
 from jobs.generate import main
@@ -90,14 +85,6 @@ def test_the_options_of_their_own_reach_the_configuration() -> None:
     assert parsed("--input", "i", "--output", "o").retry_failed is False
 
 
-def test_sampling_parameters_with_options_of_their_own_join_those_of_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text("input: i\noutput: o\nsampling: {max_tokens: 10, temperature: 0.1, top_k: 5}\n")
-    config = parsed("--config", str(file), "--max-tokens", "20", "--messages-column", "talk")
-    assert (config.sampling.max_tokens, config.sampling.temperature, config.sampling.top_k) == (20, 0.1, 5)
-    assert config.messages_column == "talk"
-
-
 def test_each_decoding_option_is_a_short_form_of_its_field(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text('{"type": "integer"}')
     short = ["--strategy", "autoregressive", "--seed", "7", "--n", "2", "--temperature", "0.5", "--top-p", "0.9"]
@@ -140,46 +127,6 @@ def test_every_option_names_a_field() -> None:
     listed = [option for group in OPTIONS.values() for option in group]
     assert {option.path.partition(".")[0] for option in listed} <= known
     assert len({option.path for option in listed}) == len(listed)
-
-
-plain = st.recursive(st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3))
-mappings = st.dictionaries(st.sampled_from("abc"), plain, max_size=3)
-
-
-@given(base=mappings, over=mappings)
-def test_merging_keeps_what_is_not_overridden_and_changes_neither(base: dict[str, Any], over: dict[str, Any]) -> None:
-    before = json.dumps([base, over])
-    merged = cli.merge(base, over)
-    assert json.dumps([base, over]) == before
-    assert set(merged) == set(base) | set(over)
-    for name, value in merged.items():
-        if name in over and not (isinstance(over[name], dict) and isinstance(base.get(name), dict)):
-            assert value == over[name]
-        elif name not in over:
-            assert value == base[name]
-    assert cli.merge(merged, over) == merged
-
-
-def test_preview_prints_rows_of_the_real_model(
-    qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(pa.table({"prompt": ["one", "", "two"], "k": [1, 2, 3]}), tmp_path / "in.parquet")
-    argv = ["--input", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "o"), "--model", str(qwen3_folder)]
-    assert main([*argv, "--preview", "2", "--set", "sampling.max_tokens=3"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(r["k"], r["finish_reason"]) for r in rows] == [(1, rows[0]["finish_reason"]), (2, "error")]
-    assert 0 < len(rows[0]["token_ids"]) <= 3
-    assert not (tmp_path / "o").exists()
-
-
-@pytest.mark.parametrize("command", [preview, estimate])
-def test_an_input_in_the_folder_of_the_command_is_previewed(
-    qwen3_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: ModuleType
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"prompt": "one"}\n')
-    monkeypatch.chdir(tmp_path)
-    argv = ["--input", "in.jsonl", "--model", str(qwen3_folder), "--rows", "1", "--set", "sampling.max_tokens=3"]
-    assert command.main(argv) == 0
 
 
 def test_a_printed_configuration_is_given_again_and_is_equal(

@@ -147,15 +147,6 @@ def test_a_finished_run_in_a_terminal_ends_with_its_table_alone(
         assert not re.search(rb"\x1b\[[\d;]*3\dm", terminal.raw), "NO_COLOR"
 
 
-def test_a_terminal_that_cannot_redraw_gets_lines(piped: subprocess.CompletedProcess[bytes], folder: Path) -> None:
-    dumb = {"columns": 80, "lines": 30, "environment": environment(TERM="dumb"), "cwd": folder}
-    with Terminal(command(folder), **dumb) as terminal:  # type: ignore[arg-type]
-        assert terminal.wait(30) == 0
-        assert b"progress stage=done" in terminal.raw
-        assert b"\x1b[2K" not in terminal.raw
-        assert b"\x1b[1A" not in terminal.raw
-
-
 def test_quiet_prints_the_summary_alone(piped: subprocess.CompletedProcess[bytes], folder: Path) -> None:
     done = subprocess.run(command(folder, "--quiet"), capture_output=True, text=True, env=environment(), cwd=folder,
                           timeout=60, check=True)  # fmt: skip

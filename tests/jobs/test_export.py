@@ -44,15 +44,3 @@ def test_a_delta_table(output: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "broken" / "_delta_log" / "00000000000000000000.json").write_text("no json")
     assert main([output, "--to", str(tmp_path / "broken"), "--format", "delta"]) == 2
     assert "the Delta table cannot be read" in capsys.readouterr().err
-
-
-def test_an_iceberg_table(output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
-    options = f"{{uri: 'sqlite:///{tmp_path}/catalog.db', warehouse: '{tmp_path}'}}"
-    command = [output, "--to", "lake.rows", "--format", "iceberg", "--table-options", options]
-    assert main(command) == 0
-    assert capsys.readouterr().out.startswith("lake.rows: committed data-000000, 4 rows; version ")
-    assert main(command) == 0
-    assert capsys.readouterr().out.startswith("lake.rows: had everything already; version ")
-    assert main([output, "--to", "lake.rows", "--format", "iceberg", "--table-options", "{uri: nothing}"]) == 2
-    assert "the catalog does not open" in capsys.readouterr().err

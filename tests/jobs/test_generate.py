@@ -67,14 +67,6 @@ def test_a_run_in_which_a_row_succeeded_is_done_and_shows_one_example_of_each_re
     assert "at most 512 tokens together, the model's length. Shorten the prompt, lower max_tokens" in out
 
 
-def test_the_help_names_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        generate.main(["--help"])
-    listed = capsys.readouterr().out.partition("Exit status:")[2]
-    for code in ("0 ", "1 ", "2 ", "3 ", "130, 143"):
-        assert f"\n  {code}" in listed
-
-
 def test_a_terminated_command_says_that_it_continues_and_ends_with_143(
     qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,7 @@ def _run(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
 
 
+@pytest.mark.slow
 def test_two_processes_that_share_a_model_equal_one_that_accumulates(tmp_path: Path, start: Path) -> None:
     place, settings = (
         rows(tmp_path),

@@ -11,14 +11,6 @@ import pytest
 from pipeline.commands.chain_flow import merged
 
 
-def test_one_stream_runs_in_the_callers_thread_and_others_in_their_own() -> None:
-    def where() -> Iterator[str]:
-        yield threading.current_thread().name
-
-    assert list(merged([where], lambda: None)) == [threading.current_thread().name]
-    assert list(merged([where, where], lambda: None)) == ["drain", "drain"]
-
-
 def test_a_stream_may_wait_for_what_the_consumer_makes_of_another() -> None:
     due: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 

@@ -71,11 +71,6 @@ def test_with_nothing_new_nothing_is_started_or_written(table: ScheduledTable) -
     assert table.storage.sizes(".") == before, "not even a lease"
 
 
-def test_a_touched_file_is_the_same_file(table: ScheduledTable) -> None:
-    os.utime(f"{table.root}/in/dt=2026-11-21/a.parquet", (1, 1))
-    assert table.run(NoWork()).outcome == "nothing new"
-
-
 @pytest.mark.parametrize("fault", ["changed", "gone"])
 def test_a_changed_or_vanished_file_is_an_error_that_names_it(table: ScheduledTable, fault: str) -> None:
     if fault == "changed":
@@ -114,19 +109,6 @@ def test_a_changed_file_is_replaced_and_a_vanished_one_removed(table: ScheduledT
     assert result.summary.total.rows == 6 + 9 + 5, "the rows of the old content do not count any more"
     table.check(tmp_path)
     assert table.run(NoWork()).outcome == "nothing new"
-
-
-def test_a_file_that_goes_back_and_forth_has_the_rows_of_its_content_each_time(
-    table: ScheduledTable, tmp_path: Path
-) -> None:
-    first, second = prompts(20, 6), prompts(70, 3)
-    for number, content in enumerate([second, first, None, first, second, first]):
-        if content is None:
-            table.remove("dt=2026-11-21/a.parquet")
-        else:
-            table.put("dt=2026-11-21/a.parquet", content)
-        assert table.run(on_changed="reprocess").outcome == "done"
-        table.check(tmp_path / str(number))
 
 
 def test_all_rows_of_a_publication_may_go(table: ScheduledTable, tmp_path: Path) -> None:
@@ -266,14 +248,6 @@ def test_changes_outside_of_the_range_are_left_alone(table: ScheduledTable, tmp_
     assert len([row for row in table.rows() if row["dt"] == "2026-11-21"]) == 12
     table.run(on_changed="reprocess")
     table.check(tmp_path)
-
-
-def test_another_partition_key_with_numbers(make: MakeTable) -> None:
-    table = make()
-    for hour in (7, 8, 10):
-        table.put(f"dt=1/hour={hour}/a.parquet", prompts(hour * 10, 2))
-    result = table.run(partition_key="hour", since="8", until="10")
-    assert {*result.intake.new} == {"dt=1/hour=8/a.parquet", "dt=1/hour=10/a.parquet"}
 
 
 def test_young_and_empty_files_wait_for_a_later_run(table: ScheduledTable, tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def schedule(table: ScheduledTable, folder: Path) -> None:
     assert len(table.rows()) == 2 * (5 * 7 + 2 * 3 + 3 * 2)
 
 
+@pytest.mark.slow
 def test_a_schedule_with_late_files_kills_and_a_new_column(tmp_path: Path, qwen3_folder: Path) -> None:
     schedule(ScheduledTable(str(tmp_path / "table"), qwen3_folder), tmp_path)
 

@@ -140,17 +140,6 @@ def test_an_export_that_dies_anywhere_is_completed_by_the_next(two: Path, lake: 
         check(own, two)
 
 
-def test_exports_that_die_one_after_the_other_end_in_the_same_rows(two: Path, lake: Lake) -> None:
-    for at in range(40):
-        try:
-            lake.export_with(two, CrashAt(at % 4 + 2))
-        except Killed:
-            continue
-        break
-    lake.export(two)
-    check(lake, two)
-
-
 def test_processes_killed_by_signal_9_and_two_at_once_commit_each_publication_once(two: Path, tmp_path: Path) -> None:
     killed = [
         (Lake(kind, tmp_path / f"{kind}{at}"), str(at))
@@ -233,13 +222,6 @@ def test_a_revision_takes_the_place_of_the_rows_before_whatever_dies(
         assert lake.committed()[-1] == "data-000000-r001"
 
 
-def test_a_revision_of_rows_that_were_never_exported(make_job_that_ran: Callable[[], SmallJob], lake: Lake) -> None:
-    job = make_job_that_ran()
-    job.retry()
-    assert lake.export(job.config.output).committed == ("data-000000-r001",)
-    assert lake.rows() == lake.of(published(job.config.output))
-
-
 def test_a_discarded_run_is_another_output(make_job_that_ran: Callable[[], SmallJob], lake: Lake) -> None:
     job = make_job_that_ran()
     lake.export(job.config.output)
@@ -248,12 +230,6 @@ def test_a_discarded_run_is_another_output(make_job_that_ran: Callable[[], Small
         lake.export(job.config.output)
     lake.export(job.config.output, append=True)
     assert lake.rows() == lake.of(sorted_rows(pa.Table.from_pylist(published(job.config.output) * 2)))
-
-
-def test_a_moved_output_goes_on(two: Path, tmp_path: Path, lake: Lake) -> None:
-    lake.export(two)
-    shutil.copytree(two, tmp_path / "moved")
-    assert lake.export(tmp_path / "moved").committed == ()
 
 
 def test_damaged_files_are_not_taken(two: Path, tmp_path: Path, lake: Lake) -> None:

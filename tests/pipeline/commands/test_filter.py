@@ -32,7 +32,6 @@ from testing.pipeline.faults import (
     last_of_each_boundary,
 )
 from testing.pipeline.leases import expire_leases
-from testing.pipeline.s3 import S3Server
 from testing.sweeps import AT_EVERY
 
 KEEP = "best 50%"
@@ -175,20 +174,6 @@ def test_verify_proves_it_against_its_source_and_finds_what_is_changed(
     assert "missing" in pipeline.verify(after).problems[0]
 
 
-def test_verify_finds_rows_that_are_not_the_sources(source: Path, tmp_path: Path) -> None:
-    """Intact files of a filter that broke its own rules."""
-    pipeline.filter(source, to=tmp_path / "to", keep=KEEP)
-    other = Path(shutil.copytree(source, tmp_path / "other"))
-    part = next(iter(sorted(other.glob("data-*/*"))))
-    table = pq.read_table(part)
-    pq.write_table(table.set_column(0, "prompt", pa.array(["changed"] * table.num_rows)), part)
-    assert "SHA-256" in str(pipeline.verify(tmp_path / "to", input=other).problems)
-    pipeline.filter(source, to=tmp_path / "to2", keep="best 30%")
-    assert "not those that the filter has read" in str(
-        pipeline.verify(tmp_path / "to2", input=tmp_path / "to").problems
-    )
-
-
 @pytest.mark.parametrize("what", ["changed", "swapped", "lost", "doubled"])
 def test_verify_finds_what_a_wrong_filter_would_do(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -236,24 +221,6 @@ def test_of_a_damaged_output_the_next_filter_says_so_or_corrects_it(source: Path
     assert done.added is (what != "manifest")
     assert data(to) == expected
     assert pipeline.verify(to, input=source).ok
-
-
-def test_on_an_object_store_it_is_the_same(job: SmallJob, s3: S3Server, qwen3_folder: Path, tmp_path: Path) -> None:
-    bucket = s3.bucket("filter")
-    SmallJob(tmp_path / "in", qwen3_folder, f"{bucket}/out", s3.options, like=job)
-    here = pipeline.filter(job.config.output, to=tmp_path / "here", keep="best 1 per row", dedup=True)
-    for _ in range(2):
-        there = pipeline.filter(
-            f"{bucket}/out", to=f"{bucket}/best", keep="best 1 per row", dedup=True, storage_options=s3.options
-        )
-        assert there.to_arrow().select(["row_id", "text", "selection"]) == here.to_arrow().select(
-            ["row_id", "text", "selection"]
-        )
-        assert there.dropped == here.dropped
-    found = pipeline.verify(f"{bucket}/best", input=f"{bucket}/out", storage_options=s3.options)
-    assert found.ok, found.problems
-    inside = LocalStorage(tmp_path / "here", layout.SCRATCH)
-    assert [key for key in inside.keys(layout.STATE) if "publish/" in key] == []
 
 
 def test_outputs_are_not_mixed(source: Path, job: SmallJob, tmp_path: Path) -> None:

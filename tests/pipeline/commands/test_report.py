@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html.parser
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -257,13 +256,6 @@ def test_the_charts_of_the_page_have_tables_with_the_numbers_of_the_rows(make_jo
     rows = re.findall(r"<tr><td>(\d+) to \d+</td><td>(\d+) \(", figure)
     assert {int(size): int(own) for size, own in rows} == lengths.value_counts().to_dict()
     assert pd.Series(lengths).max() <= 16, "each length has a bin of its own"
-
-
-def test_the_session_record_is_plain_json(make_job: MakeJob) -> None:
-    job = make_job()
-    job.run()
-    (key,) = job.storage.keys(f"{layout.REPORT}/sessions")
-    assert json.loads(job.storage.read(key))["outcome"] == "done"
 
 
 def test_values_that_repeat_are_counted_as_labels_and_others_are_not(make_job: MakeJob) -> None:

@@ -67,6 +67,7 @@ def ids(*keys: str) -> list[str]:
 PATTERNS = ["in/dt=*/a.jsonl", "in/**/*.jsonl", "in"]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("place", "pattern", "id_column"),
     [*(("local", pattern, name) for pattern in PATTERNS for name in (None, "id")), ("s3", "in/**/*.jsonl", None),

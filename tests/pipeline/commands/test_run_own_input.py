@@ -55,6 +55,7 @@ INSIDE = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("given", INSIDE)
 @pytest.mark.parametrize("mode", ["new", "resume"])
 def test_an_input_in_the_output_is_refused_and_stays(tmp_path: Path, done: RunConfig, given: str, mode: Any) -> None:

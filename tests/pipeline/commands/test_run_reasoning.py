@@ -58,15 +58,6 @@ def test_each_text_is_one_of_two_columns_and_parsers_read_the_answer(tmp_path: P
     assert run(settings(tmp_path / "out")).total.unparsed == summary.total.unparsed, "continued, all is done"
 
 
-def test_without_token_ids_the_columns_are_the_same(tmp_path: Path) -> None:
-    run(settings(tmp_path / "ids"))
-    run(settings(tmp_path / "none", include_token_ids=False, column_prefix="gen_"))
-    one = pipeline.read(str(tmp_path / "ids")).to_arrow()
-    other = pipeline.read(str(tmp_path / "none")).to_arrow()
-    for name in ("text", "reasoning", "value"):
-        assert one[name].to_pylist() == other[f"gen_{name}"].to_pylist()
-
-
 def test_a_batch_has_the_reasoning_beside_the_content(tmp_path: Path) -> None:
     form = {"structured_outputs": {"choice": [TEXTS[0]]}, "logprobs": True, "max_tokens": 64}
     lines = [chat_line("a", "hi", **form), chat_line("b", "hi", structured_outputs={"choice": ["plain"]})]

@@ -17,9 +17,7 @@ from pipeline.commands import run
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, ResourceError, SourceError
 from pipeline.prompts.tokenize import CONTINUATIONS, FAILURE, PARAMS, PROMPT_IDS
-from testing.pages.blocks import blocks_of
 from testing.pipeline.fakes import RealExecutor
-from testing.repository import ROOT
 
 SAMPLING = {"max_tokens": 8, "temperature": 0.8, "window_size": 4}
 ROWS = [{"key": f"k{i}", "number": i} for i in range(24)]
@@ -86,14 +84,6 @@ def test_without_ids_the_noise_follows_from_the_prompt_not_from_batch_or_place(q
     texts = {(row["prompt"], row["sample_index"], row["text"]) for row in found}
     assert len(texts) == 10, "a prompt has one text for each sample, wherever it stands"
     assert len({text for *_, text in texts}) > 5, "samples of one prompt differ"
-
-
-@pytest.mark.slow
-def test_the_example_of_the_page_runs(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Takes 8 s: an actor loads the shipped model. The other tests have the same pipeline with a smaller one."""
-    (code,) = (own.code for own in blocks_of(ROOT / "docs" / "guides" / "stages.md") if "wb.stage(" in own.code)
-    exec(code, {})
-    assert "Answer: 51" in capsys.readouterr().out
 
 
 def test_ids_follow_from_tokens_and_parameters_and_rows_without_a_prompt_have_one() -> None:

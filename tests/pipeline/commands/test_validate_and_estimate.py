@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipeline
-from jobs.generate import main
 from pipeline.codec import SamplingParams
 from pipeline.commands.estimate import Spread
 from pipeline.commands.run_checks import sample_units
@@ -104,18 +103,6 @@ def test_an_empty_input_and_no_rows_are_errors(qwen3_folder: Path, tmp_path: Pat
         pipeline.estimate(config)
     with pytest.raises(pipeline.ConfigError, match="at least 1"):
         pipeline.estimate(config, 0)
-
-
-def test_the_command_estimates_with_the_real_model_and_writes_nothing(
-    qwen3_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv = ["--input", str(write(tmp_path / "in.parquet", 40)), "--output", str(tmp_path / "o"),
-            "--model", str(qwen3_folder), "--set", "sampling.max_tokens=3", "--estimate", "5"]  # fmt: skip
-    assert main(argv) == 0
-    printed = capsys.readouterr().out
-    assert "ESTIMATE from 5 of 40 rows" in printed
-    assert "The sample filled 5 of the engine's 64 slots" in printed
-    assert not (tmp_path / "o").exists()
 
 
 def test_validating_leaves_no_folder_behind(qwen3_folder: Path, tmp_path: Path) -> None:
