@@ -79,8 +79,6 @@ def described(causes: Sequence[Cause]) -> str:
 
 def added_causes(counts: Mapping[str, int], more: Mapping[str, int], most: int = MOST_CAUSES) -> Mapping[str, int]:
     """The sums of both; causes beyond the ``most`` that are known first count as :data:`OTHER`."""
-    if not more:
-        return counts
     sums = dict(counts)
     for cause, rows in more.items():
         name = cause if cause in sums or len(sums) < most else OTHER

@@ -429,7 +429,8 @@ class Totals:
     def merged_with(self, other: Totals) -> Totals:
         """The sums of both."""
         both = ((name, getattr(self, name), getattr(other, name)) for name in _TOTALS)
-        return Totals(**{name: _SUMS.get(name, operator.add)(own, more) for name, own, more in both})
+        sums = {name: _SUMS.get(name, operator.add)(own, more) if more else own for name, own, more in both}
+        return Totals(**sums)
 
     @property
     def drafts(self) -> dict[str, int]:
@@ -464,11 +465,11 @@ class Totals:
 
 def _examples(own: Mapping[str, str], more: Mapping[str, str]) -> Mapping[str, str]:
     """One example of each cause, of the first ones."""
-    return {**more, **own} if more and len(own) < MOST_CAUSES else own
+    return {**more, **own} if len(own) < MOST_CAUSES else own
 
 
 def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
-    return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}} if more else counts
+    return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}}
 
 
 _TOTALS = tuple(field.name for field in fields(Totals))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from testing.repository import ROOT
 
-MOST_FILES = 70
-MOST_MOVES = 1_050
+MOST_FILES = 69
+MOST_MOVES = 950
 MOST_FILES_OF_DATASET = 20
 
 
