@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu.jobs [--shape 8b | --model FOLDER] [--numbers bfloat16 int8 int8+kv8]
         [--lengths 128/1024 1000/1000 2048/2048] [--at-once 1 32 64 128 256 512]
-        [--decodings autoregressive low medium high] [--vllm PYTHON] [--output FOLDER]
+        [--decodings autoregressive low medium high] [--vllm PYTHON] [--transformers PYTHON] [--output FOLDER]
     python -m benchmarks.gpu.jobs --device cpu --shape tiny --lengths 20/12 --at-once 1 4      # runs the code
 
 All rows of a job have the same numbers of prompt and output tokens. A job has four rows for each sequence that runs

@@ -39,6 +39,9 @@ class Scale:
         probes: runs to find the temperature of a regime.
         copy_bytes: size of the copied tensor.
         gemm: edge of the square matrices.
+        product_rows: rows of the products of a layer.
+        attention: ``(sequences, rows each, context)`` of the shapes for timing backends, and of some the rows of a
+            prompt's chunk after them.
     """
 
     name: str
@@ -57,6 +60,8 @@ class Scale:
     probes: int
     copy_bytes: int
     gemm: int
+    product_rows: Sequence[int]
+    attention: Sequence[tuple[int, ...]]
 
 
 FULL = Scale(
@@ -76,7 +81,10 @@ FULL = Scale(
     probes=7,
     copy_bytes=4 << 30,
     gemm=8192,
-)
+    product_rows=(1, 16, 64, 128, 136, 192, 288, 384, 512, 576, 1024),
+    attention=((1, 1, 4096), *((64, rows, 1024) for rows in (1, 8, 15, 16, 17, 31, 33)), (64, 1, 4096), (64, 17, 4096),
+               (256, 1, 1024), (256, 1, 1024, 512), (1, 2048, 2048)),
+)  # fmt: skip
 TOY = Scale(
     name="a toy that only exercises the code",
     config=ModelConfig(
@@ -104,6 +112,8 @@ TOY = Scale(
     probes=2,
     copy_bytes=1 << 20,
     gemm=64,
+    product_rows=(1, 17),
+    attention=((2, 3, 64), (2, 1, 64, 20)),
 )
 
 
@@ -203,6 +213,31 @@ def synchronise(device: torch.device) -> None:
     """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def replayed(work: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """On CUDA, a function that replays ``work`` as a CUDA graph, without the host's launches; elsewhere ``work``.
+
+    Raises:
+        RuntimeError: the work cannot be captured.
+    """
+    if device.type != "cuda":
+        return work
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):  # warm up: a capture must neither compile kernels nor allocate workspaces
+        work()
+    torch.cuda.current_stream(device).wait_stream(side)
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        result = work()
+
+    def replay() -> object:
+        graph.replay()
+        return work, result  # the graph reads these: keep them alive
+
+    return replay
 
 
 def device_seconds(work: Callable[[], object], device: torch.device, *, repeats: int = 20, warm: int = 3) -> Spread:

@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import positive, table, write_result
+from benchmarks.quality.spelling import ORDER, OTHER, in_order, reason_of_refusal, takes, without_siblings
 from wedlm_core.errors import RequestError
 from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.model.sources import resolve
@@ -28,7 +29,7 @@ from wedlm_core.structured_outputs import StructuredOutputs
 from wedlm_core.tokenizer import Tokenizer
 
 _MOST_NAMES = 20
-ORDER, OTHER = "order of fields", "other"
+_OLD = re.compile(r"draft-0[467]")  # drafts that ignore keywords next to $ref
 _WHOLE = re.compile(r"structured_outputs\.json#[^=]*?/([^/=]+)=", re.DOTALL)
 
 
@@ -92,44 +93,27 @@ def judge(case: Case) -> Outcome:
         taken = takes(grammar.matcher, tokenizer.encode, value)
         allowed += taken and not valid
         if valid and not taken:
-            ordered = takes(grammar.matcher, tokenizer.encode, in_order(value, case.schema))
-            refused[ORDER if ordered else OTHER] += 1
+            refused[_reason(case.schema, grammar.matcher, value)] += 1
     count = sum(valid for valid, _ in case.instances)
     return Outcome(name=case.name, refusal=None, seconds=seconds, valid=count, invalid=len(case.instances) - count,
                    refused=dict(refused), allowed=allowed)  # fmt: skip
 
 
-def takes(matcher: Any, encode: Callable[[str], Sequence[int]], value: Any) -> bool:
-    """Whether the value, spelled as ``json.dumps`` does, is an output."""
-    own = matcher.deep_copy()
-    return bool(own.consume_tokens(encode(json.dumps(value, ensure_ascii=False))) and own.is_accepting())
-
-
-def in_order(value: Any, schema: Any) -> Any:
-    """The value with the fields of each object in the order of those ``properties`` that name most of them."""
-    return _in_order(value, [list(part["properties"]) for part in _parts(schema) if _names_properties(part)])
-
-
-def _in_order(value: Any, orders: Sequence[list[str]]) -> Any:
-    if isinstance(value, list):
-        return [_in_order(inner, orders) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    best = max(orders, key=lambda names: (len(value.keys() & set(names)), -len(names)), default=[])
-    place = {name: number for number, name in enumerate(best)}
-    return {name: _in_order(value[name], orders) for name in sorted(value, key=lambda name: place.get(name, len(best)))}
-
-
-def _names_properties(part: dict[str, Any]) -> bool:
-    return isinstance(part.get("properties"), dict)
-
-
-def _parts(schema: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(schema, dict):
-        yield schema
-        schema = list(schema.values())
-    for inner in schema if isinstance(schema, list) else ():
-        yield from _parts(inner)
+def _reason(schema: Any, matcher: Any, value: Any) -> str:
+    """Why a valid value is no output; ``other`` if nothing was found."""
+    tokenizer, compiler = _tools()
+    if takes(matcher, tokenizer.encode, in_order(value, schema)):
+        return ORDER
+    reason = reason_of_refusal(matcher, tokenizer.encode, value)
+    if reason != OTHER or not _OLD.search(str(schema.get("$schema", "") if isinstance(schema, dict) else "")):
+        return reason
+    bare = without_siblings(schema)
+    try:
+        wider = compiler.compile(StructuredOutputs(json=bare)).matcher
+    except RequestError:
+        return OTHER
+    taken = takes(wider, tokenizer.encode, value) or _reason(bare, wider, value) != OTHER if bare != schema else False
+    return "keywords next to $ref" if taken else OTHER
 
 
 def _class(message: str) -> str:
@@ -161,12 +145,14 @@ def report(outcomes: Sequence[Outcome]) -> str:
     ]
     refusals = Counter(outcome.refusal for outcome in outcomes if outcome.refusal is not None)
     wrong = [outcome.name for outcome in compiled if outcome.allowed]
+    other = [outcome.name for outcome in compiled if OTHER in outcome.refused]
     return "\n\n".join(
         (
             table(("", "count"), rows),
             "Schemas refused, by reason:",
             table(("reason", "schemas"), refusals.most_common(60)),
             f"Schemas that allow an invalid instance: {_named(wrong)}.",
+            f"Schemas that refuse a valid instance for another reason: {_named(other)}.",
         )
     )
 
@@ -176,14 +162,18 @@ def _named(names: Sequence[str]) -> str:
     return (", ".join(names[:_MOST_NAMES]) or "none") + more
 
 
+def _judged(found: Iterable[Case], processes: int) -> list[Outcome]:
+    with ProcessPoolExecutor(processes) as pool:
+        return list(pool.map(judge, found, chunksize=16))
+
+
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="JSON files with schemas and instances")
     parser.add_argument("--name", required=True, help="of the suite, for the name of the results file")
     parser.add_argument("--processes", type=positive, default=1)
     given = parser.parse_args()
-    with ProcessPoolExecutor(given.processes) as pool:
-        body = report(list(pool.map(judge, cases(given.folder), chunksize=16)))
+    body = report(_judged(cases(given.folder), given.processes))
     command = f"python -m benchmarks.quality.real_schemas FOLDER --name {given.name}"
     write_result(f"schemas-{given.name}", f"Real schemas: {given.name}", command, body)
 

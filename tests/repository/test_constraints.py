@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
+import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -24,10 +28,28 @@ def test_the_pinned_triton_is_the_one_that_the_pinned_torch_requires_for_cuda() 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
 def test_kernels_are_tested_with_the_triton_of_the_installed_torch() -> None:
     torch, triton = importlib.metadata.version("torch"), importlib.metadata.version("triton")
-    named = re.findall(
-        r"^triton\s*\(?==\s*([\w.]+)", "\n".join(importlib.metadata.requires("torch") or ()), re.MULTILINE
-    )
-    assert triton == (named[0] if named else TRITON_OF_TORCH[torch.partition("+")[0]])
+    required = triton_required(importlib.metadata.requires("torch") or ())
+    assert triton == (required or TRITON_OF_TORCH[torch.partition("+")[0]])
+
+
+@pytest.mark.slow(reason="asks the package index for the metadata of torch's CUDA build; nothing is installed")
+def test_the_metadata_of_the_pinned_torch_requires_the_pinned_triton(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    # "===" compares the text: builds with a local part, such as +cpu, are not taken.
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet",
+               "--only-binary=:all:", "--report", str(report), f"torch==={PINNED['torch']}"]  # fmt: skip
+    try:
+        subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the package index gave no metadata: {error}")
+    (found,) = json.loads(report.read_text(encoding="utf-8"))["install"]
+    assert triton_required(found["metadata"].get("requires_dist", ())) in (PINNED["triton"], None)
+
+
+def triton_required(requirements: Iterable[str]) -> str | None:
+    """The version in a line such as ``triton==3.7.1; platform_system == "Linux"``; None if there is none."""
+    named = re.findall(r"^triton\s*\(?==\s*([\w.]+)", "\n".join(requirements), re.MULTILINE)
+    return named[0] if named else None
 
 
 def test_the_supported_range_of_ray_ends_with_the_versions_that_ci_runs() -> None:

@@ -171,6 +171,11 @@ def test_commands_name_jobs_and_options_that_are_there(path: Path) -> None:
         assert not absent, f"{module} has no {absent}"
 
 
+def test_commands_are_found_in_manifests() -> None:
+    found = [command for path in TEXTS for command in job_commands(path.read_text(encoding="utf-8"))]
+    assert ("jobs.generate", ["--config"]) in found
+
+
 @over_overlays
 def test_nodes_are_started_with_options_that_ray_has(folder: Path) -> None:
     options = ray_options("start")

@@ -142,7 +142,6 @@ def test_every_sub_command_is_found_beside_the_users_modules(installed: Environm
         assert str(project / "pipeline.py") in done.stderr, "modules with our name are named"
 
 
-@pytest.mark.slow(reason="a job; tests/jobs runs its commands, and a test below runs the Python blocks with a job")
 def test_the_commands_of_the_readme_run(installed: Environment, tmp_path: Path) -> None:
     project = make_folder(tmp_path / "project", *MODULES)
     script = [line for block in blocks("bash") for line in block.splitlines()]

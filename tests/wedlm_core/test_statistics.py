@@ -141,6 +141,24 @@ def test_totals_are_those_of_a_loop_over_forwards(seed: int, forwards: int) -> N
     assert found.max_window == max(windows, default=0)
 
 
+@pytest.mark.parametrize(("logprob", "surprise"), [(math.nan, math.nan), (-math.inf, math.inf)])
+def test_a_value_that_is_no_number_stays_in_the_totals_of_its_slot_alone(logprob: float, surprise: float) -> None:
+    table, slots_D, rows_D = table_of(2), np.arange(2), np.ones(2, dtype=np.int64)
+    outcome = outcome_of(np.random.default_rng(0), 2)
+    outcome.logprob_DC[0, 0] = logprob
+    outcome.entropy_DC[0, 0] = math.nan
+    for first, emitted in ((True, 2), (False, 1)):
+        outcome = outcome if first else outcome_of(np.random.default_rng(1), 2)
+        table.keep(slots_D, rows_D, outcome, np.full(2, emitted))
+    for name in ("entropy", "largest_entropy", "logprob", "largest_surprise"):
+        assert np.isfinite(table.totals[name][1]), name
+    assert math.isnan(table.totals["entropy"][0])
+    assert math.isnan(table.totals["largest_entropy"][0])
+    np.testing.assert_equal(table.totals["logprob"][0], logprob)
+    np.testing.assert_equal(table.totals["largest_surprise"][0], surprise)
+    assert table.generated.tolist() == [3, 3]
+
+
 def test_a_strategy_without_log_probabilities_has_no_mean_of_them() -> None:
     table = table_of(1)
     outcome = outcome_of(np.random.default_rng(0), 1)

@@ -16,7 +16,8 @@ from typing import Any
 
 from wedlm_core import ModelConfig
 
-PROGRAMS = {"vllm": ("vllm_peer.py", ("bfloat16", "fp8"))}
+PROGRAMS = {"vllm": ("vllm_peer.py", ("bfloat16", "fp8")),
+            "transformers": ("transformers_peer.py", ("continuous batching", "static cache, compiled"))}  # fmt: skip
 """Option that names the interpreter -> file of the program, and its ways."""
 _OWN_FIELDS = ("qk_norm", "mask_token_id")
 

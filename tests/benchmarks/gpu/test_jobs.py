@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from benchmarks.decode.random_model import SHAPES
 from benchmarks.gpu import jobs, peers
+from benchmarks.gpu.section import TOY
 from testing.engine.models import random_decoder
 from wedlm_core import EngineConfig, SamplingParams
 from wedlm_core.config import ModelConfig
@@ -50,6 +52,17 @@ def test_jobs_run_on_a_cpu_and_say_why_other_engines_do_not(tmp_path: Path) -> N
     others = [line for line in lines if line["engine"] != "ours"]
     assert {line["engine"] for line in others} == set(peers.PROGRAMS)
     assert all(line["note"].startswith("not run: ") for line in others)
+
+
+@pytest.mark.slow  # transformers is imported, and its continuous batching is slow without a GPU
+@pytest.mark.parametrize("way", peers.PROGRAMS["transformers"][1])
+def test_transformers_decodes_a_job(way: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    peers.write_folder(TOY.config, tmp_path, None)
+    task = replace(TASK, way=way, rows=3, at_once=2, new=2)
+    found = peers.measure(sys.executable, "transformers_peer.py", tmp_path, task, 200)
+    assert found["tokens"] == 6
+    assert found["seconds"] > 0
 
 
 def test_a_job_counts_its_tokens_steps_and_rows() -> None:

@@ -32,7 +32,16 @@ def test_each_instance_counts_once_and_says_why_it_is_no_output() -> None:
              (False, {"c": 1}), (False, {"a": 10}))  # fmt: skip
     found = judge(Case(name="n", schema=PAIR, instances=tried))
     assert (found.refusal, found.valid, found.invalid, found.allowed) == (None, 4, 2, 0)
-    assert found.refused == {"order of fields": 1, "other": 2}
+    assert found.refused == {"order of fields": 1, "spelling of a number": 1, "control character": 1}
+
+
+def test_keywords_next_to_a_reference_are_named_in_drafts_that_ignore_them() -> None:
+    parts = {"whole": {"type": "integer"}}
+    schema = {"$ref": "#/definitions/whole", "maximum": 3, "definitions": parts}
+    for draft, reason in (("draft-07", "keywords next to $ref"), ("draft/2020-12", "other")):
+        named = schema | {"$schema": f"http://json-schema.org/{draft}/schema#"}
+        found = judge(Case(name="n", schema=named, instances=((True, 5), (True, 2))))
+        assert (found.refusal, found.refused) == (None, {reason: 1})
 
 
 def test_many_fields_in_another_order_are_found_by_the_schema() -> None:
@@ -48,6 +57,7 @@ def test_a_suite_that_is_wrong_is_noticed() -> None:
     assert (found.allowed, found.refused) == (1, {"other": 1})
     text = report([found])
     assert "allow an invalid instance: n." in text
+    assert "for another reason: n." in text
 
 
 def test_refusals_are_counted_by_reason() -> None:
