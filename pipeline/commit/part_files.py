@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pipeline.sinks.formats import HashedFile, PartFormat
 from pipeline.sinks.stored_rows import PlaceReader, check_object
 from pipeline.storage.damage import Damage, FoundDamageError
 from pipeline.storage.protocol import Storage
-from pipeline.storage.retry import with_retries
+from pipeline.storage.retry import map_ahead, with_retries
 from pipeline.types import CommitRecord, Place
 
 
@@ -199,7 +199,6 @@ def _write(storage: Storage, rows: Rows, key: str, pieces: Iterable[Place]) -> P
 
 
 _LOG = logging.getLogger(__name__)
-_READ_AT_ONCE = 32
 
 
 class PartAggregator:
@@ -229,35 +228,18 @@ class PartAggregator:
         log_failure(_LOG, "a part's rows could not be aggregated; reports will read the part", error)
 
 
-def load_aggregates(storage: Storage, parts: Sequence[tuple[str, int]]) -> Iterator[Aggregate | None]:
-    """For each part, given by checksum and rows, its aggregate; None if there is none that this version can use.
+def load_aggregates(storage: Storage, parts: Iterable[tuple[str, int]]) -> Iterator[Aggregate | None]:
+    """For each part, given by checksum and rows, its aggregate; None if there is none that this version can use."""
 
-    A bounded number is in memory at a time.
-    """
-    for first in range(0, len(parts), _READ_AT_ONCE):
-        some = parts[first : first + _READ_AT_ONCE]
-        keys = [layout.part_aggregate(sha256) for sha256, _ in some]
+    def load(part: tuple[str, int]) -> Aggregate | None:
+        sha256, rows = part
         try:
-            found: Sequence[bytes | None] = storage.read_many(keys)
-        except (OSError, SinkError):  # one of them is missing, or cannot be read: find out which
-            found = [_read(storage, key) for key in keys]
-        for data, (_, rows) in zip(found, some, strict=True):
-            yield _parsed(data, rows)
+            aggregate = Aggregate.from_dict(unseal(storage.read(layout.part_aggregate(sha256))))
+        except (OSError, SinkError, DamagedError, LookupError, TypeError, ValueError, AttributeError):
+            return None
+        return aggregate if aggregate.rows == rows else None
 
-
-def _read(storage: Storage, key: str) -> bytes | None:
-    try:
-        return storage.read(key)
-    except (OSError, SinkError):
-        return None
-
-
-def _parsed(data: bytes | None, rows: int) -> Aggregate | None:
-    try:
-        aggregate = None if data is None else Aggregate.from_dict(unseal(data))
-    except (DamagedError, LookupError, TypeError, ValueError, AttributeError):
-        return None
-    return aggregate if aggregate is not None and aggregate.rows == rows else None
+    return map_ahead(load, parts)
 
 
 def sweep_aggregates(storage: Storage, published: Iterable[str]) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import jobs.generate
 import pipeline
 from pipeline import layout
 from pipeline.commit import lease
@@ -271,18 +270,6 @@ def test_a_segment_that_comes_late_is_named_and_removed(
     assert pipeline.verify(job.config.output, input=job.config.input).notes == ()
 
 
-def test_a_retry_that_wakes_up_behind_another_retry_changes_nothing(job: SmallJob, frozen: Freeze) -> None:
-    job.run()
-    sleeper, writer = frozen(layout.LEDGER, 0, retry_failed=True)
-    job.retry()
-    finished = job.data()
-    woken(sleeper, writer)
-    job.run(executor := InlineExecutor())
-    assert executor.units_done == 0
-    assert job.data() == finished
-    assert job.problems() == ()
-
-
 @pytest.mark.parametrize("skip", [0, 1], ids=["before the merged segment is put", "before the first is removed"])
 def test_a_compaction_that_wakes_up_removes_no_segment_of_its_successor(
     job: SmallJob, frozen: Freeze, monkeypatch: pytest.MonkeyPatch, skip: int
@@ -301,22 +288,6 @@ def test_a_compaction_that_wakes_up_removes_no_segment_of_its_successor(
         assert segments <= left, "the lease was looked at before anything was removed"
     job.run()
     assert job.problems() == ()
-
-
-def test_a_lost_lease_is_status_1_and_a_held_one_2(
-    job: SmallJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv = ["--input", job.config.input, "--output", job.config.output, "--model", job.config.model]
-    with lease.hold_lease(job.storage):
-        assert jobs.generate.main(argv) == 2
-    assert "is writing there" in capsys.readouterr().err
-
-    def lost(*given: Any, **named: Any) -> None:
-        raise LeaseLostError("another run took over this output")
-
-    monkeypatch.setattr(pipeline, "run", lost)
-    assert jobs.generate.main(argv) == 1
-    assert "took over" in capsys.readouterr().err
 
 
 def test_epochs_of_one_output_never_come_again(tmp_path: Path) -> None:

@@ -49,12 +49,6 @@ def test_a_pool_that_holds_few_sequences_is_said(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_wide_keys_and_values_take_twice_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = of_8b(monkeypatch, 64, weight_dtype="int8", max_model_len=4096, kv_cache_dtype="float32")
-    assert "288.0 KiB a token, 72.0 GiB for 64 sequences of 4096 tokens" in found.lines[1]
-    assert "the default pool here holds 12 of them at once" in found.lines[1]
-
-
 def test_of_other_machines_nothing_is_said_but_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     config = RunConfig(input="x.jsonl", output="out", model="m", device="cuda")
     found = model_memory(config, WEDLM_8B, on_cpu=False)

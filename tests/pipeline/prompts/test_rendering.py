@@ -24,7 +24,6 @@ from pipeline.prompts.rendering import render_chat, render_prompt
 from pipeline.settings.template import NullCellError, PromptTemplate, check_template
 from wedlm_core.templating import MOST_CHARS, ChatTemplate, chat_variables
 
-DOUBLED = "{% set ns = namespace(v=['x']) %}{% for i in range(60) %}{% set ns.v = [ns.v, ns.v] %}{% endfor %}"
 TIME, MEMORY, TEXT, RANGE = (
     "takes more than 1 s",
     "takes more than 64 MiB of memory",
@@ -36,7 +35,6 @@ HOSTILE = {
     "one operation": ("{{ (9**999999) ** 99 }}", TIME),
     "text times a number": ("{{ ('x' * 10**9) | length }}", MEMORY),
     "filter": ("{{ 'a' | center(10**9) }}", MEMORY),
-    "lists of lists shown": (DOUBLED + "{{ ns.v }}", "takes more than"),
     "much text": ("{% for i in range(99999) %}" + "y" * 1000 + "{% endfor %}", TEXT),
     "a long range": ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
     "recursion": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),

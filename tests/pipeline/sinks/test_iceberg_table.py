@@ -229,19 +229,6 @@ def test_a_catalog_that_does_not_open_is_named_without_credentials(tmp_path: Pat
         sink_of(properties).look()
 
 
-class QuickerOther(SqlCatalog):
-    """Another process makes each namespace first."""
-
-    def create_namespace(self, namespace: Any, properties: Any = EMPTY_DICT) -> None:
-        super().create_namespace(namespace, properties)
-        raise OSError("UNIQUE constraint failed")
-
-
-def test_a_namespace_that_another_process_makes_first_is_taken(properties: dict[str, str]) -> None:
-    commit_to(sink_of({**properties, "py-catalog-impl": f"{__name__}.QuickerOther"}), change_of(ROWS))
-    assert len(rows_of(properties)) == 2
-
-
 def test_a_warehouse_on_a_store(properties: dict[str, str], s3: S3Server) -> None:
     properties |= {
         "warehouse": s3.bucket(f"b{uuid.uuid4().hex[:12]}"), "s3.endpoint": s3.endpoint, "s3.region": "us-east-1",

@@ -27,7 +27,7 @@ from pipeline.plan.job import resolve_job
 from pipeline.prompts import rendering
 from pipeline.prompts.tokenize import FAILURE_CLASS
 from pipeline.sinks import FORMATS, check_format
-from pipeline.sources import BAD, HIDDEN, RAW, source_of
+from pipeline.sources import BAD, HIDDEN, RAW, inflating, source_of
 from pipeline.sources.limits import MAX_DEPTH, MAX_ROW_BYTES
 from pipeline.sources.tabulate import infer_columns, tabulate
 from pipeline.storage.local import LocalStorage
@@ -104,12 +104,13 @@ def test_a_line_of_a_small_compressed_file_that_is_larger_than_memory_should_hol
 
 @pytest.mark.parametrize("line", [b"a" * 15, b'{"prompt": "a"}\n'], ids=["one line", "rows"])
 def test_a_file_that_decompresses_to_far_more_than_data_does_is_an_error_that_says_so(
-    tmp_path: Path, line: bytes
+    tmp_path: Path, line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(inflating, "FREE_BYTES", 2**23)
     path = tmp_path / "bomb.jsonl.zst"
     with pa.CompressedOutputStream(str(path), "zstd") as file:
         file.write(b'{"prompt": "a"}\n')
-        for _ in range(100):
+        for _ in range(60):
             file.write(line * 70_000)
     assert path.stat().st_size < 2**16
     before, begin = peak_megabytes(), time.process_time()

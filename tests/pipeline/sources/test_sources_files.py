@@ -21,24 +21,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import layout
 from pipeline.errors import SourceError
-from pipeline.plan.units import plan_units, read_tasks, read_units
-from pipeline.sources import BAD, HIDDEN, RAW, Source, check_apart, open_source, text
-from pipeline.storage.local import LocalStorage
+from pipeline.plan.units import plan_units
+from pipeline.sources import BAD, HIDDEN, RAW, check_apart, text
 from testing.pipeline.s3 import S3Server
+from testing.pipeline.source_rows import all_rows, opened
 from testing.repository import ROOT
 
 CODECS = {"": lambda data: data, ".gz": gzip.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
-
-
-def opened(data: Any, folder: Path, **options: Any) -> Source:
-    return open_source(data, LocalStorage(folder / "out", layout.SCRATCH), **options)
-
-
-def all_rows(source: Source, rows: int) -> pa.Table:
-    tables = [table for task in read_tasks(plan_units(source, rows, "f")) for table in read_units(source, task.units)]
-    return pa.concat_tables([source.schema.empty_table(), *tables], promote_options="default")
 
 
 def visible(table: pa.Table) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def write(table: pa.Table, folder: Path, kind: str) -> Any:
     sink=st.sampled_from(sorted(FORMATS)),
     unit_rows=st.integers(1, 5),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_columns_come_out_as_they_went_in(
     tmp_path_factory: pytest.TempPathFactory,
     qwen3_folder: Path,

@@ -81,13 +81,3 @@ def test_a_store_that_answers_is_asked_once_even_if_it_refuses(s3: S3Server, mon
     assert find_files("s3://no-such-bucket-1/x/*", s3.options).files == []
     assert find_files("s3://no-such-bucket-2/x/*", s3.options).files == []
     assert asked == ["no-such-bucket-1"]
-
-
-def test_later_requests_keep_the_clients_own_patience(s3: S3Server) -> None:
-    from pipeline.storage.urls import open_filesystem
-
-    s3.bucket("patience")
-    find_files("s3://patience/x", s3.options)
-    fs, _ = open_filesystem("s3://patience/x", s3.options)
-    assert fs.s3.meta.config.retries is None or fs.s3.meta.config.retries.get("max_attempts", 5) >= 4
-    assert fs.retries >= 5

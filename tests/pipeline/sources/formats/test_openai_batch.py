@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,6 @@ def test_lines_are_rows_of_text_with_their_bodies_as_json(tmp_path: Path) -> Non
     assert [row["custom_id"] for row in found] == ["a", "b", "ü"]
     assert [json.loads(row["body"]) for row in found] == [line["body"] for line in lines]
     assert [row[BAD] for row in found] == [None] * 3
-
-
-def test_compressed_files_too(tmp_path: Path) -> None:
-    plain = write_batch(tmp_path / "b.jsonl", [chat_line("a")])
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
-    assert [row["custom_id"] for row in rows(opened(tmp_path / "in"))] == ["a"]
 
 
 @pytest.mark.parametrize(
