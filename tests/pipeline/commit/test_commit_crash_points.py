@@ -100,7 +100,7 @@ def test_a_first_run_that_dies_anywhere_is_completed_by_the_next(make: MakeCase,
         published = sorted(Path(case.config.output).glob("data-*/*"))
         assert not published or sum(pq.read_metadata(p).num_rows for p in published) == len(expected), "all or nothing"
         case.run(executor := InlineExecutor(), target_part_bytes=2**30)
-        assert boundary(moment) not in PUBLISHING or executor.units_done == 0, "what is committed is not done again"
+        assert boundary(moment) not in PUBLISHING or executor.units_done == 0, "committed units are not done again"
         case.check(expected)
     assert seen >= {"lease", "state", "stage", "ledger", "part", "dead letters", "list of units",
                     "publication record", "promote", "manifest", "remove stage", "sweep"

@@ -1,4 +1,4 @@
-"""A folder as storage; what all storages have in common is tested in ``test_object_store.py``."""
+"""A folder as storage: file systems without links. ``test_object_store.py`` tests the contract of all storages."""
 
 from __future__ import annotations
 
