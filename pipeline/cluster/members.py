@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from pipeline import stages
@@ -51,25 +51,6 @@ class Actors(Protocol):
         ...
 
 
-@dataclass(kw_only=True)
-class _State:
-    """An actor that was asked for and has not ended.
-
-    Attributes:
-        asked: when it was asked for.
-        ready: whether it has loaded its model.
-        busy: when it became ready, was last given a unit or last did one.
-        node: where its process runs; None: not known yet.
-        until: when it has to go at the latest; None if it stays.
-    """
-
-    asked: float
-    ready: bool = False
-    busy: float = 0.0
-    node: str | None = None
-    until: float | None = None
-
-
 class Members:
     """Who is asked for, who is ready, who is idle, who has to go. ``now`` is in seconds of the dispatcher's clock.
 
@@ -97,7 +78,7 @@ class Members:
         self._held = held
         self._watch = watch
         self._scaler = Scaler()
-        self._states: dict[int, _State] = {}
+        self._states: dict[int, Member] = {}
         self._refit = refit
         self._drain_seconds = drain_seconds
         self._nodes = NodeTable(alive=frozenset())
@@ -134,7 +115,7 @@ class Members:
     def join(self, actor: int, taken: Mapping[str, float], now: float) -> None:
         """Take an actor that has loaded its model. ``taken``: the seconds of each stage of its start."""
         state = self._states[actor]
-        state.ready, state.busy = True, now
+        state.ready, state.since = True, now
         self._dispatcher.join(actor, now, self._held[self._pool.names[actor]])
         self.starts.append(dict(taken))
         self._scaler.record_start(sum(seconds for name, seconds in taken.items() if name != "scheduled"))
@@ -143,7 +124,7 @@ class Members:
     def touch(self, actor: int, now: float) -> None:
         """Note that an actor was given a unit, or has done one."""
         if actor in self._states:
-            self._states[actor].busy = now
+            self._states[actor].since = now
 
     def is_ready(self, actor: int) -> bool:
         """Whether an actor has joined."""
@@ -161,7 +142,7 @@ class Members:
         return back
 
     def _asked(self, actor: int, now: float) -> None:
-        self._states[actor] = _State(asked=now)
+        self._states[actor] = Member(actor=actor, pool=self._pool.names[actor], since=now)
         self._watch(actor)
 
     # --- actors that have to go -------------------------------------------------------------------------
@@ -244,8 +225,9 @@ class Members:
             return
         self._next = now + _EVERY_SECONDS
         for actor, state in self._states.items():
-            if self.held(actor):
-                state.busy = now
+            state.held = self.held(actor)
+            if state.held:
+                state.since = now
         if self._refit is not None and now >= self._next_fit:
             self._next_fit = now + _FIT_SECONDS
             for name, most in self._refit().items():
@@ -257,7 +239,13 @@ class Members:
             running=dispatcher.running,
             unit_seconds=dispatcher.unit_seconds,
         )
-        change = self._scaler.decide(load, self._limits(), self._members(), now)
+        limits = [
+            PoolLimits(name=name, least=own.least, most=own.actors, held=self._held[name],
+                       idle_seconds=own.idle_seconds)
+            for name, own in self._pool.resources.items()
+        ]  # fmt: skip
+        staying = [state for state in self._states.values() if state.until is None]
+        change = self._scaler.decide(load, limits, staying, now)
         for actor in change.end:
             self.end(actor)
         for name, count in change.start.items():
@@ -267,20 +255,6 @@ class Members:
             _LOG.info("%d actors asked for, %d ended; %d now", sum(change.start.values()), len(change.end),
                       len(self._states))  # fmt: skip
         self._tell(now)
-
-    def _limits(self) -> list[PoolLimits]:
-        return [
-            PoolLimits(name=name, least=own.least, most=own.actors, held=self._held[name],
-                       idle_seconds=own.idle_seconds)
-            for name, own in self._pool.resources.items()
-        ]  # fmt: skip
-
-    def _members(self) -> list[Member]:
-        return [
-            Member(actor=actor, pool=self._pool.names[actor], ready=state.ready, held=self.held(actor),
-                   since=state.busy if state.ready else state.asked)
-            for actor, state in self._states.items() if state.until is None
-        ]  # fmt: skip
 
     def _tell(self, now: float) -> None:
         """Report in one line the reason of a long wait."""

@@ -33,22 +33,26 @@ class PoolLimits:
     idle_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Member:
     """An actor that was asked for and has not ended.
 
     Attributes:
         actor, pool: which one.
-        ready: whether it takes units; if not, it is pending or starts.
+        ready: whether it has loaded its model; if not, it is pending or starts.
         held: units that it holds.
         since: when it was asked for; of one that is ready, when it last held a unit or became ready.
+        node: where its process runs; None: not known yet.
+        until: when it has to go at the latest; None if it stays.
     """
 
     actor: int
     pool: str
-    ready: bool
-    held: int
+    ready: bool = False
+    held: int = 0
     since: float
+    node: str | None = None
+    until: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
