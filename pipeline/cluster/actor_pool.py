@@ -100,10 +100,8 @@ class ActorPool:
     """The generate actors of all pools, numbered in the order of their requests.
 
     Attributes:
-        resources: resources of an actor of each pool.
         bisection: records the units of each process, and its deaths; it is ended with the actors.
         seconds: how long the actors live.
-        metrics: of the driver; it is told the dispatcher.
         state: how the actors do, for those who watch the run.
         closed: whether all actors were ended, and none is started any more.
     """

@@ -77,13 +77,8 @@ class Sign:
 class GenerateActor:
     """The class of the pool's Ray actors; :meth:`run` is called from several threads at once.
 
-    Args:
-        shared: the pickled pair (reference to the job, crash bisection).
-        pool: the name of its pool.
-        name: its own name, which stays the same when its process dies and Ray starts another.
-        asked: when it was asked for, seconds since 1970.
-        num_threads: of the engine.
-        load: makes the engine.
+    ``shared`` is the pickled pair (reference to the job, crash bisection). ``name`` stays the same when its process
+    dies and Ray starts another. ``asked``: seconds since 1970.
 
     Raises:
         EngineDiedError: this actor's processes died more often in a row than allowed, without finishing a unit.
@@ -130,12 +125,9 @@ class GenerateActor:
         return Sign(process=self._process, node=own_node(), taken=taken, notice=notice)
 
     def run(self, label: str, execution: int, block: pa.Table) -> Answer | None:
-        """Run a unit; None if it was declined or dropped.
+        """Run a unit, given as JSON, from its envelope; None if it was declined or dropped.
 
-        Args:
-            label: the unit, as JSON.
-            execution: 0, or 1 for a speculative backup. A backup of a unit that may have killed a process is declined.
-            block: the unit's envelope.
+        A speculative backup (``execution`` 1) of a unit that may have killed a process is declined.
         """
         unit = Unit.from_json(label)
         if execution and self._bisection.is_suspect(unit.unit_id):

@@ -35,15 +35,12 @@ _PREFIX = "wedlm_"
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One metric.
+    """One metric; its name is without the prefix.
 
     Attributes:
-        name: without the prefix.
         kind: ``counter`` (only grows), ``gauge`` (a level), ``ratio`` (growth of ``source`` over growth of ``over``,
             since the last sample), ``rate`` (growth of ``source`` per second) or ``histogram`` (of single values, which
             are reported when they occur; no source).
-        unit: of the value.
-        help: one sentence.
         source: where the value is read; of a ``ratio`` or ``rate`` it is the source of a counter too.
         over: of a ``ratio``: source of the counter below the line.
         label: a further label; the source is then a mapping from its values.
@@ -162,11 +159,7 @@ METRICS: tuple[Metric, ...] = (
 class ActorSource:
     """Values of ``actor.*`` in the table of metrics at one moment, of one actor's process.
 
-    Attributes:
-        starts: 1.
-        deaths: 1 if this process replaces one that died, else 0.
-        queue_depth: requests of the actor's units that do not run yet.
-        accelerator_seconds, cpu_seconds: age of this process times the GPUs and the CPUs that the actor reserves.
+    ``deaths`` is 1 if this process replaces one that died; seconds are its age times the GPUs and CPUs of the actor.
     """
 
     starts: int = 1
@@ -187,11 +180,7 @@ def engine_load(snapshot: Any, process: str) -> dict[str, Any] | None:
 class DriverSource:
     """Values of ``driver.*`` in the table of metrics, of one run.
 
-    Attributes:
-        tokens, rows: of the committed units.
-        failures: failed rows by error class.
-        dispatcher: knows which units run, once it is there.
-        members: knows which actors are ready, once it is there.
+    ``dispatcher`` and ``members`` are set once they are there.
     """
 
     def __init__(self, units: int = 0) -> None:

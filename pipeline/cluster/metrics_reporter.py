@@ -66,11 +66,9 @@ class Reporter:
         self._last: float | None = None
 
     def sample(self, sources: Mapping[str, Any], seconds: float) -> None:
-        """Report every metric whose source is among ``sources``.
+        """Report every metric whose source is among ``sources`` (first name of ``Metric.source`` -> source).
 
-        Args:
-            sources: first name of ``Metric.source`` -> source.
-            seconds: since the last sample; 0 for the first one, which gives neither ratios nor rates.
+        ``seconds``: since the last sample; 0 for the first one, which gives neither ratios nor rates.
         """
         with self._lock:
             grown: dict[str, float] = {}

@@ -116,11 +116,8 @@ class Silence:
 class NodeWatch:
     """Reads the node table every few seconds in a thread. It begins with :meth:`start`.
 
-    Args:
-        address: of the head, for messages.
-        read: asks the head; may block for as long as it does not answer.
-        poll_seconds: between two questions.
-        limit: the head is taken for lost after so many seconds without an answer. None: half of Ray's own limit.
+    ``read`` may block for as long as the head does not answer. After ``limit`` seconds without an answer the head is
+    lost; None: half of Ray's own limit.
     """
 
     def __init__(

@@ -66,13 +66,7 @@ class EngineLoads:
 
 
 class PoolState:
-    """Reads how a pool does.
-
-    Args:
-        source: has the members, once they are there.
-        bisection: has the stages of starting processes.
-        clock: seconds.
-    """
+    """Reads how a pool does."""
 
     def __init__(
         self, source: DriverSource, bisection: RemoteBisection, clock: Callable[[], float] = time.monotonic
@@ -87,9 +81,7 @@ class PoolState:
     def read(self, asked: int, most: int) -> ExecutorState:
         """The state as far as it is known. To be called a few times a second, from any thread.
 
-        Args:
-            asked: actors that were asked for and have not ended.
-            most: actors that there may be.
+        ``asked``: actors that were asked for and have not ended; ``most``: that there may be.
         """
         with self._lock:
             members = self._source.members

@@ -32,10 +32,6 @@ def prefix_histogram(prompts: Iterable[Sequence[int]], page: int) -> Mapping[int
 
     Prefixes of 1, 2, 4, ... pages are counted. An entry counts the tokens beyond the next shorter prefix, once for each
     prompt that has the prefix.
-
-    Args:
-        prompts: token ids of each prompt.
-        page: tokens per page of the KV cache.
     """
     tokens: Counter[int] = Counter()
     for ids in prompts:

@@ -180,12 +180,7 @@ def private_folder() -> str:
 
 
 def end_of_logs(folder: str, lines: int = 5) -> str:
-    """The last lines of each of the three logs below a folder that processes of Ray wrote last; the folder goes away.
-
-    Args:
-        folder: :func:`private_folder`.
-        lines: of each log.
-    """
+    """The last lines of each of the three logs below :func:`private_folder` that processes of Ray wrote last."""
     ends = list[str]()
     for pattern in ("*.err", "*.out"):  # errors first: a process may write to the other file after the cause of its end
         logs = [path for path in Path(folder).glob(f"session_latest/logs/{pattern}") if path.stat().st_size]

@@ -92,13 +92,10 @@ class Scaler:
         self._start_seconds = seconds
 
     def decide(self, load: Load, pools: Sequence[PoolLimits], members: Iterable[Member], now: float) -> Change:
-        """How many actors to start, and which to end, at this moment.
+        """How many actors to start, and which to end, at this moment; the first pool is asked first.
 
-        Args:
-            load: the remaining work; with nothing left, nothing changes, as the caller ends them all.
-            pools: the first is asked first.
-            members: every actor that was asked for and has not ended.
-            now: seconds of any monotonic clock, that of :attr:`Member.since`.
+        With nothing left to do nothing changes, as the caller ends them all. ``now`` is on the clock of
+        :attr:`Member.since`.
         """
         left = load.waiting + load.running
         members = list(members)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 
@@ -80,19 +78,14 @@ class Tracing:
             self._thread.join(_END_SECONDS)
 
     def _run(self, pool: ActorPool, actor: int, rows: pa.Table) -> None:
+        """Keep the answer, or why there is none: whatever goes wrong, the run is done."""
+        import ray
+
         try:
-            self._found = _asked(lambda: pool.trace(actor, rows))
+            self._found = Traced.from_json(ray.get(pool.trace(actor, rows), timeout=_SECONDS))
+        except Exception as error:
+            _LOG.debug("rows were not traced", exc_info=True)
+            reason = " ".join(redact(str(error)).split())[:_REASON_CHARACTERS]
+            self._found = Traced(reasons=(f"{type(error).__name__}: {reason}",))
         finally:
             pool.close()
-
-
-def _asked(call: Callable[[], Any]) -> Traced:
-    """The answer, or why there is none: whatever goes wrong, the run is done."""
-    import ray
-
-    try:
-        return Traced.from_json(ray.get(call(), timeout=_SECONDS))
-    except Exception as error:
-        _LOG.debug("rows were not traced", exc_info=True)
-        reason = " ".join(redact(str(error)).split())[:_REASON_CHARACTERS]
-        return Traced(reasons=(f"{type(error).__name__}: {reason}",))

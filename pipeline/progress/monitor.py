@@ -95,12 +95,8 @@ class Monitor:
     ) -> None:  # fmt: skip
         """Generating begins, or begins again.
 
-        Args:
-            total_rows: input rows of the run.
-            done: totals over the units that need not be done.
-            units: to be done now.
-            stage: of a chain.
-            estimated: ``total_rows`` is an upper bound; the number itself follows from the units so far.
+        ``done``: totals over the units that need not be done; ``units`` are to be done now. ``estimated``:
+        ``total_rows`` is an upper bound, and the number itself follows from the units so far.
         """
         with self._lock:
             self._counts[stage].plan(total_rows, done, units, estimated=estimated)

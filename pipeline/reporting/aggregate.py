@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.codec import FinishReason, redact
-from pipeline.reporting.histogram import SCALES, Histogram, Labels, counts_of, labels_of, merged
+from pipeline.reporting.histogram import Histogram, Labels, counts_of, labels_of, merged
 
 VERSION = 6
 """Of the stored form. Another one is made again from its rows."""
@@ -33,11 +33,7 @@ counts for no value."""
 class UncertainRow(NamedTuple):
     """A generation with a high mean entropy. As JSON it is a list, in the order of the attributes.
 
-    Attributes:
-        entropy: mean of the distributions that its tokens were taken from, in nats.
-        row_id, sample_index: of the row.
-        tokens: generated tokens.
-        text: the beginning of the generated text.
+    ``entropy``: mean of the distributions that its tokens were taken from, in nats; ``text``: its beginning.
     """
 
     entropy: float
@@ -62,7 +58,7 @@ class Aggregate:
     rows: int = 0
     finish_reasons: Mapping[str, int] = field(default_factory=dict)
     histograms: Mapping[str, Histogram] = field(
-        default_factory=lambda: {name: Histogram.empty(SCALES[scale]) for name, (_, scale) in MEASURES.items()}
+        default_factory=lambda: {name: Histogram.empty(scale) for name, (_, scale) in MEASURES.items()}
     )
     labels: Labels = field(default_factory=dict)
     uncertain: tuple[UncertainRow, ...] = ()
@@ -85,8 +81,7 @@ class Aggregate:
             rows=table.num_rows,
             finish_reasons=counts_of(table[f"{prefix}finish_reason"]),
             histograms={
-                name: Histogram.of(SCALES[scale], _numbers(table, prefix, path))
-                for name, (path, scale) in MEASURES.items()
+                name: Histogram.of(scale, _numbers(table, prefix, path)) for name, (path, scale) in MEASURES.items()
             },
             labels=labels_of(table.filter(succeeded), prefix),
             uncertain=_uncertain(table, prefix),

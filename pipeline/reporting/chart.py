@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.reporting.histogram import Histogram
+from pipeline.reporting.histogram import SCALES, Histogram
 
 NOTHING = "\N{EN DASH}"
 """Where there is no number."""
@@ -57,13 +57,9 @@ _LEAST_HEIGHT = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One bar.
+    """One bar, whose ``label`` names its values and whose length is ``shown`` as text.
 
-    Attributes:
-        label: the values that it stands for.
-        value: its length.
-        shown: its value as text.
-        tick: label on the axis, at its left edge; empty for no label.
+    ``tick``: label on the axis, at its left edge; empty for no label.
     """
 
     label: str
@@ -78,10 +74,8 @@ class Chart:
 
     Attributes:
         name: unique on the page.
-        title: of the chart.
         about: a sentence for readers who look at it, and for those who cannot.
         x, y: quantities of the axes, with units.
-        bars: from the left to the right.
         note: a line above the bars, for example their mean.
     """
 
@@ -127,7 +121,7 @@ def histogram_chart(name: str, title: str, about: str, x: str, found: Histogram)
     each = max(1, math.ceil((last - first) / _MOST_BARS))
     starts = range(first, last, each)
     every = math.ceil(len(starts) / _LABELS)
-    edges = (-math.inf, *found.scale.edges, math.inf)
+    edges = (-math.inf, *SCALES[found.scale], math.inf)
     bars = []
     for number, start in enumerate(starts):
         stop = min(start + each, last)

@@ -29,11 +29,8 @@ class Line(NamedTuple):
 class Comparison:
     """Two outputs side by side.
 
-    Attributes:
-        outputs: their names.
-        settings: those that differ, of the settings that change rows.
-        speed: figures of the last runs and of all forwards.
-        quality: rows, failures, lengths, certainty, how rows ended, and shares of labels.
+    ``settings`` are those that differ, ``speed`` has figures of the last runs and of all forwards, ``quality`` rows,
+    failures, lengths, certainty, how rows ended, and shares of labels.
     """
 
     outputs: tuple[str, str]

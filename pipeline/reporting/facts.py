@@ -28,13 +28,8 @@ class Moment(NamedTuple):
 class TimeLine:
     """Keeps moments, evenly spread over the run: when there are too many, every second one goes.
 
-    An observer of a run (:class:`pipeline.progress.views.Observer`). One thread at a time calls it.
-
-    Args:
-        keep: called now and then with the time line so far, and at its end.
-        before: moments to go on from.
-        most: moments at most; even.
-        every: seconds between two calls of ``keep``.
+    An observer of a run (:class:`pipeline.progress.views.Observer`). ``keep`` is called every so many seconds with the
+    time line so far, and at its end. ``before``: moments to go on from. ``most``: moments at most; even.
     """
 
     def __init__(
@@ -93,14 +88,11 @@ class Session:
     Attributes:
         epoch: of its lease; sessions of an output are in this order.
         began: seconds since 1970.
-        seconds: how long it went on.
         outcome: "done", or why it ended before.
         generating_seconds: from its first engine's readiness to the last commit.
         rows, failed, tokens: committed by it.
-        used: by its actors.
         price_per_hour: of one accelerator or CPU, if it was given.
         gain: over autoregressive decoding; None if unknown.
-        moments: its time line.
         version: of the package.
     """
 
@@ -140,18 +132,14 @@ class Facts:
 
     Attributes:
         output: its name, without credentials.
-        model: the name of the model.
         made: when the report was made, seconds since 1970.
         version: of the package that made it.
         state: in a few words: "complete", "30 of 100 rows committed" ...
         complete: whether every planned row is published.
-        planned_rows: input rows.
         totals: sums over the committed units, by the ledger.
-        aggregate: of the rows that the charts are about.
         settings: name -> value, of those that change the output.
         sessions: the runs that wrote it, the oldest first.
-        traces: rows that were decoded once more, step by step.
-        trace_note: why there are none of these, or fewer than asked for.
+        trace_note: why there are no traces, or fewer than asked for.
         notes: sentences that a reader needs for these numbers.
         dropped: rows that a filter dropped; None of an output that a run generated.
         scheduled: whether scheduled runs keep the output.

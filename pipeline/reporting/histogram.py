@@ -17,27 +17,15 @@ _MOST = 2.0**40
 """Larger values count as this one in a sum."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The edges of bins. Bin i has the values from edge i - 1 on that are below edge i; the first and last are open.
-
-    Attributes:
-        name: of the variable, in histograms.
-        edges: ascending.
-    """
-
-    name: str
-    edges: tuple[float, ...]
-
-
-SCALES: Mapping[str, Scale] = {
-    scale.name: scale
-    for scale in (
-        Scale(name="tokens", edges=tuple(np.unique(np.geomspace(1, 2**20, 161).round()).tolist())),
-        Scale(name="nats", edges=(0.0, *np.geomspace(0.001, 100, 31).tolist())),
-        Scale(name="rate", edges=(*(0.5 * i for i in range(33)), *range(17, 65))),
-    )
+SCALES: Mapping[str, tuple[float, ...]] = {
+    "tokens": tuple(np.unique(np.geomspace(1, 2**20, 161).round()).tolist()),
+    "nats": (0.0, *np.geomspace(0.001, 100, 31).tolist()),
+    "rate": (*(0.5 * i for i in range(33)), *range(17, 65)),
 }
+"""Name of a variable -> edges of bins, ascending.
+
+Bin i has the values from edge i - 1 on that are below edge i; the first and last are open.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,25 +33,26 @@ class Histogram:
     """Counts of values by bin.
 
     Attributes:
-        scale: the bins.
-        bins: one count for each of ``len(scale.edges) + 1`` bins.
+        scale: the name of its edges in :data:`SCALES`.
+        bins: one count for each bin, one more than edges.
         total: sum of the values, in units of 2**-20.
     """
 
-    scale: Scale
+    scale: str
     bins: tuple[int, ...]
     total: int = 0
 
     @classmethod
-    def empty(cls, scale: Scale) -> Histogram:
+    def empty(cls, scale: str) -> Histogram:
         """Of no values."""
-        return cls(scale=scale, bins=(0,) * (len(scale.edges) + 1))
+        return cls(scale=scale, bins=(0,) * (len(SCALES[scale]) + 1))
 
     @classmethod
-    def of(cls, scale: Scale, values: np.ndarray) -> Histogram:
+    def of(cls, scale: str, values: np.ndarray) -> Histogram:
         """Count float64 values; those that are no finite numbers are left out."""
         values = values[np.isfinite(values)]
-        bins = np.bincount(np.searchsorted(scale.edges, values, side="right"), minlength=len(scale.edges) + 1)
+        edges = SCALES[scale]
+        bins = np.bincount(np.searchsorted(edges, values, side="right"), minlength=len(edges) + 1)
         total = np.rint(np.clip(values, -_MOST, _MOST) * _UNIT).astype(np.int64)
         # By Python: an int64 would hold the sum of a few of the largest values only.
         return cls(scale=scale, bins=tuple(bins.tolist()), total=sum(total.tolist()))
@@ -86,13 +75,13 @@ class Histogram:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; bins without values are left out."""
         bins = {str(i): own for i, own in enumerate(self.bins) if own}
-        return {"scale": self.scale.name, "bins": bins, "total": self.total}
+        return {"scale": self.scale, "bins": bins, "total": self.total}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Histogram:
         """Inverse of :meth:`to_dict`."""
-        scale = SCALES[raw["scale"]]
-        bins = [0] * (len(scale.edges) + 1)
+        scale = raw["scale"]
+        bins = [0] * (len(SCALES[scale]) + 1)
         for i, own in raw["bins"].items():
             bins[int(i)] = own
         return cls(scale=scale, bins=tuple(bins), total=raw["total"])

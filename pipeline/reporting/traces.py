@@ -58,17 +58,14 @@ class RowTrace:
     """A row decoded once more, step by step, with its strategy and autoregressively.
 
     Attributes:
-        row_id, sample_index, strategy: of the row.
         prompt: its end, as text.
         window: masks of a forward, at most.
         tokens: that the row has in the output.
-        pieces: text added by each token that is traced.
-        token_ids: these tokens.
+        pieces: text added by each token that is traced (``token_ids``).
         whole: whether they are all of the row's.
         same: whether they are those that the output has; None where it does not hold them.
         forwards: by the row's strategy.
-        plain_ids: tokens of autoregressive decoding, one a forward.
-        plain_pieces: text added by each of these.
+        plain_ids: tokens of autoregressive decoding, one a forward; ``plain_pieces``: text added by each of these.
         vocabulary: token id -> its text by itself.
     """
 
@@ -107,10 +104,8 @@ class RowTrace:
 def pieces_of(token_ids: Sequence[int], push: Callable[[Sequence[int]], str], text: str | None) -> tuple[str, ...]:
     """The piece of text that each token adds.
 
-    Args:
-        token_ids: the tokens.
-        push: an incremental detokeniser: gives the characters that are whole with these tokens.
-        text: where the text ends; None: with the last token. Text that a stop string cut off is in no piece.
+    ``push`` is an incremental detokeniser: it gives the characters that are whole with these tokens. ``text``: where
+    the text ends; None: with the last token. Text that a stop string cut off is in no piece.
     """
     pieces, left = [], text
     for token in token_ids:

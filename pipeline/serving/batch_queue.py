@@ -44,11 +44,7 @@ class _Child:
 class Runner:
     """Works through the queue in a thread.
 
-    Args:
-        store: has the queue.
-        config: of runs; its output is the store.
-        runs: batches that run at once on this machine.
-        max_requests: of a batch.
+    ``runs``: batches that run at once on this machine; ``max_requests``: of a batch.
     """
 
     def __init__(self, store: Store, config: RunConfig, *, runs: int, max_requests: int) -> None:

@@ -116,12 +116,8 @@ class CrashBisection:
         :meth:`begin_step` on. A step in a child process is no business of ``process``: it ends with
         :meth:`finish_step` or :meth:`lose_step`.
 
-        Args:
-            unit_id: the unit.
-            rows: of the unit.
-            process: its unique name.
-            alone: the process runs one unit at a time, so its first death already concerns this unit.
-            forks: the process can run rows in child processes.
+        ``alone``: the process runs one unit at a time, so its first death already concerns this unit. ``forks``: the
+        process can run rows in child processes.
         """
         trial = self._trial(unit_id, rows, alone=alone)
         if trial.process is not None and trial.process != process:

@@ -48,9 +48,8 @@ _END_SECONDS = 5.0
 class Forks:
     """The children of this process, one at a time. Thread-safe.
 
-    Args:
-        task: makes the pickled pair (job, engine loader) that the server loads its engine with.
-        note: called with the error of an engine that raised in a child.
+    ``task`` makes the pickled pair (job, engine loader) that the server loads its engine with. ``note`` is called with
+    the error of an engine that raised in a child.
     """
 
     def __init__(self, task: Callable[[], bytes], note: Callable[[str], None] = lambda error: None) -> None:

@@ -42,10 +42,7 @@ class Kind(NamedTuple):
 def kind_of(opening: Sequence[int], length: int, params: SamplingParams) -> Kind:
     """The kind of a row: by form and limit of its output, then by the length of its prompt, then by its template.
 
-    Args:
-        opening: the first :data:`OPENING` token ids of its prompt.
-        length: tokens of its prompt.
-        params: its sampling parameters.
+    ``opening``: the first :data:`OPENING` token ids of its prompt, which has ``length`` tokens.
     """
     form = hash((_form(params), params.max_tokens.bit_length()))
     ends_early = not params.ignore_eos or params.stop or params.stop_token_ids

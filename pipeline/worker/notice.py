@@ -62,12 +62,7 @@ def _fault(place: str) -> str | None:
 
 
 class Notice:
-    """Waits for a notice; the first one counts.
-
-    Args:
-        place: for :func:`spot_notice`; None does not look.
-        poll_seconds: between two looks at it.
-    """
+    """Waits for a notice; the first one counts. ``place``: for :func:`spot_notice`; None does not look."""
 
     def __init__(self, place: str | None = None, poll_seconds: float = POLL_SECONDS) -> None:
         self._place = place

@@ -91,8 +91,8 @@ class RowIsolation:
             rows: its number of rows.
             do: runs the rows of these numbers and returns their results in order; may kill the process.
             quarantine: the result of a quarantined row, from its number and its deaths.
-            in_child: ``do`` in a child process; raises :class:`ChildDiedError` where that dies, and
-                :class:`NoChildrenError` where there is none. None: this process has no children.
+            in_child: ``do`` in a child process; may raise :class:`ChildDiedError` or :class:`NoChildrenError`.
+                None: this process has no children.
 
         Raises:
             EngineDiedError: more child processes died in a row than may, without any row being done.

@@ -96,12 +96,8 @@ class Runs:
 class UnitWorker:
     """Generates and stages units with one engine. Thread-safe.
 
-    Args:
-        job: the resolved run.
-        engine: the thread that owns the engine.
-        bisection: the session's crash bisection; None uses one for this process only.
-        process: the bisection's name for this process; None makes one.
-        forks: runs rows in child processes, where rows have killed processes; None: no children.
+    Without a ``bisection`` it uses one for this process only. ``process`` is the bisection's name for this process.
+    ``forks`` runs rows in child processes, where rows have killed processes; None: no children.
     """
 
     def __init__(

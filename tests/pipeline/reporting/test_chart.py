@@ -17,7 +17,7 @@ def drawn(found: Histogram) -> Chart:
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(SCALES)), st.lists(st.floats(0, 1e7), min_size=1, max_size=50))
 def test_the_bars_of_a_histogram_count_each_value_once_and_stay_in_the_drawing(name: str, values: list[float]) -> None:
-    chart = drawn(Histogram.of(SCALES[name], np.array(values)))
+    chart = drawn(Histogram.of(name, np.array(values)))
     assert sum(bar.value for bar in chart.bars) == len(values)
     assert [int(bar.shown.split(" ")[0].replace(",", "")) for bar in chart.bars] == [bar.value for bar in chart.bars]
     assert len(chart.bars) <= 48
@@ -30,13 +30,13 @@ def test_the_bars_of_a_histogram_count_each_value_once_and_stay_in_the_drawing(n
 
 
 def test_ranges_name_the_values_of_their_bins() -> None:
-    lengths = drawn(Histogram.of(SCALES["tokens"], np.array([0.0, 3.0, 2.0**21])))
+    lengths = drawn(Histogram.of("tokens", np.array([0.0, 3.0, 2.0**21])))
     labels = [bar.label for bar in lengths.bars if bar.value]
     assert labels[0].startswith("\N{EN DASH} to ")
     assert labels[-1].endswith("k to \N{EN DASH}")
-    assert [bar.label for bar in drawn(Histogram.of(SCALES["tokens"], np.array([3.0]))).bars] == ["3 to 4"]
-    assert [bar.label for bar in drawn(Histogram.of(SCALES["rate"], np.array([1.2]))).bars] == ["1 to 1.5"]
+    assert [bar.label for bar in drawn(Histogram.of("tokens", np.array([3.0]))).bars] == ["3 to 4"]
+    assert [bar.label for bar in drawn(Histogram.of("rate", np.array([1.2]))).bars] == ["1 to 1.5"]
 
 
 def test_no_values_give_no_bars() -> None:
-    assert not drawn(Histogram.empty(SCALES["nats"])).bars
+    assert not drawn(Histogram.empty("nats")).bars
