@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pipeline import layout
 from pipeline.cluster.actor_pool import ActorPool, ActorSeconds, start_pool
-from pipeline.cluster.feeding import generate
+from pipeline.cluster.feeding import Feeding
 from pipeline.cluster.metrics_reporter import report_run
 from pipeline.cluster.node_watch import NodeWatch
 from pipeline.cluster.prefetch import TASK_CPUS, prefetch_later, prefetch_units
@@ -159,11 +159,9 @@ class RayExecutor:
         try:
             with ExitStack() as stack:
                 stack.callback(pool.close)
+                feeding = Feeding(pool, held, work.units, self._stop, refit, job.config.drain_seconds)
                 with self._stop.draining():
-                    for record in generate(
-                        pool, units, held, work.units, self._stop, starts=self._starts, refit=refit, nodes=watch,
-                        drain_seconds=job.config.drain_seconds, end=work.end,
-                    ):  # fmt: skip
+                    for record in feeding.run(units, watch, self._starts, work.end):
                         first.add(record)
                         yield record
                 if not self._stop.asked and self._begin_tracing(first, pool):

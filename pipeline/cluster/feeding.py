@@ -49,58 +49,13 @@ def prefetched(units: int) -> int:
     return max(_MIN_PREFETCHED, _PREFETCHED * units)
 
 
-def generate(
-    pool: ActorPool,
-    units: Sequence[Generator[PreparedUnit, None, None]],
-    held: Mapping[str, int],
-    count: int,
-    stop: Stop,
-    *,
-    end: Callable[[], None] = lambda: None,
-    starts: list[Mapping[str, float]] | None = None,
-    refit: Callable[[], Mapping[str, int]] | None = None,
-    nodes: NodeWatch | None = None,
-    drain_seconds: float = 0.0,
-) -> Iterator[CommitRecord]:
-    """Run units on the actors; yields the commit record of each unit once, as units finish.
+class Feeding:
+    """Feeds the units of a run to its actors; :class:`Members` decides when to start or end further actors.
 
-    It begins once the first actor is ready. :class:`Members` decides when to start or end further actors.
-
-    Args:
-        pool: the actors.
-        units: streams; a thread reads each, and a bounded number of its units waits.
-        held: units that each actor of a pool works on at once.
-        count: how many units there are.
-        stop: once asked, no unit is given out; units in flight may finish within the time that it allows.
-        end: ends streams that wait for results of other units.
-        starts: filled with the seconds of each stage of the start of every actor.
-        refit: see :class:`Members`.
-        drain_seconds: see :class:`Members`.
-        nodes: reports the nodes that go; None if none ever does.
+    ``held``: units that each actor of a pool works on at once; ``count``: how many units there are. Once ``stop`` is
+    asked, no unit is given out; units in flight may finish within the time that it allows. ``refit`` and
+    ``drain_seconds`` are those of :class:`Members`.
     """
-    loop = _Loop(pool, held, count, stop, refit, drain_seconds)
-    unlisten = nodes.listen(loop.see) if nodes is not None else lambda: None
-    loop.begin_reading(units)
-    try:
-        while not loop.is_over:
-            try:
-                records = loop.take_event()
-            except BaseException:
-                if pool.closed or stop.asked:
-                    break  # the next run meets it again, if it lasts
-                raise
-            yield from records
-            if not pool.closed:
-                loop.go_on()
-    finally:
-        if starts is not None:
-            starts += loop.members.starts
-        unlisten()
-        loop.end_reading(end)
-
-
-class _Loop:
-    """The units that were read, the actors (``members``), and the units of each actor."""
 
     def __init__(
         self,
@@ -130,12 +85,42 @@ class _Loop:
         )
         self._quarantined, self._announced = 0, 1
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all is done, or the run has stopped.
+    def run(
+        self,
+        units: Sequence[Generator[PreparedUnit, None, None]],
+        nodes: NodeWatch,
+        starts: list[Mapping[str, float]],
+        end: Callable[[], None],
+    ) -> Iterator[CommitRecord]:
+        """Yield the commit record of each unit once, as units finish. It begins once the first actor is ready.
 
-        A run that was asked to stop is over once no unit is in flight, or the time for these units is over.
+        Args:
+            units: streams; a thread reads each, and a bounded number of its units waits.
+            nodes: reports the nodes that go.
+            starts: filled with the seconds of each stage of the start of every actor.
+            end: ends streams that wait for results of other units.
         """
+        unlisten = nodes.listen(lambda table: self._events.put(partial(self._see, table)))
+        self._begin_reading(units)
+        try:
+            while not self._is_over:
+                try:
+                    records = self.take_event()
+                except BaseException:
+                    if self._pool.closed or self._stop.asked:
+                        break  # the next run meets it again, if it lasts
+                    raise
+                yield from records
+                if not self._pool.closed:
+                    self._go_on()
+        finally:
+            starts += self.members.starts
+            unlisten()
+            self._end_reading(end)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether all is done, or the run has stopped: no unit is in flight, or the time for these units is over."""
         if self._dispatcher.finished or self._pool.closed:
             return True
         return self._stop.asked and (not self._dispatcher.running or self._stop.overdue)
@@ -152,15 +137,11 @@ class _Loop:
             return []
         return event(time.monotonic())
 
-    def see(self, nodes: NodeTable) -> None:
-        """Queue a report of the nodes."""
-        self._events.put(partial(self._take_nodes, nodes))
-
-    def _take_nodes(self, nodes: NodeTable, now: float) -> list[CommitRecord]:
+    def _see(self, nodes: NodeTable, now: float) -> list[CommitRecord]:
         self.members.see(nodes, now)
         return []
 
-    def go_on(self) -> None:
+    def _go_on(self) -> None:
         """End actors that have to go, give units out, ask for actors."""
         now = time.monotonic()
         self.members.settle(now)
@@ -171,7 +152,7 @@ class _Loop:
 
     # --- units in ---------------------------------------------------------------------------------------
 
-    def begin_reading(self, streams: Sequence[Generator[PreparedUnit, None, None]]) -> None:
+    def _begin_reading(self, streams: Sequence[Generator[PreparedUnit, None, None]]) -> None:
         """Draw from each stream in a thread of its own."""
 
         def put(reader: UnitReader, found: PreparedUnit | BaseException | None) -> None:
@@ -181,8 +162,8 @@ class _Loop:
         self._readers = [UnitReader(units, put) for units in streams]
         self._allow_reading()
 
-    def end_reading(self, end: Callable[[], None]) -> None:
-        """End the threads. ``end``: see :func:`generate`."""
+    def _end_reading(self, end: Callable[[], None]) -> None:
+        """End the threads. ``end``: see :meth:`run`."""
         for reader in self._readers:
             reader.end()
         end()

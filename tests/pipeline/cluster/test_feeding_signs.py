@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from pipeline.cluster.feeding import _Loop
+from pipeline.cluster.feeding import Feeding
 from pipeline.cluster.generate_actor import Sign
 from pipeline.cluster.metrics import DriverSource
 from pipeline.cluster.resources import ActorResources
@@ -42,11 +42,11 @@ class Pool:
         self.ended.append(actor)
 
 
-def loop_of(pool: Pool) -> _Loop:
-    return _Loop(pool, {"": 4}, 10, Stop(), None, 20.0)  # type: ignore[arg-type]
+def loop_of(pool: Pool) -> Feeding:
+    return Feeding(pool, {"": 4}, 10, Stop(), None, 20.0)  # type: ignore[arg-type]
 
 
-def answer(loop: _Loop, pool: Pool, process: str, notice: str | None = None) -> None:
+def answer(loop: Feeding, pool: Pool, process: str, notice: str | None = None) -> None:
     pool.questions[-1][1].set_result(Sign(process=process, node="n", taken={"loaded": 2.0}, notice=notice))
     assert not loop.take_event()
 
