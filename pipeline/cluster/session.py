@@ -285,16 +285,15 @@ class Background:
         self._session: Future[bool] | None = None
         self._watch: NodeWatch | None = None
 
-    def start(self) -> None:
-        """Begin to start the session, unless that was done."""
-        if self._thread is None:
+    def wait(self) -> None:
+        """Start the session unless that was done, and return once it has started.
+
+        Raises:
+            Exception: it could not be started.
+        """
+        if self._session is None:
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="session")
             self._session = self._thread.submit(self._start)
-
-    def wait(self) -> None:
-        """Return once the session has started; raises the error of one that could not be started."""
-        self.start()
-        assert self._session is not None
         self._session.result()
 
     def watch(self) -> NodeWatch:
@@ -305,9 +304,8 @@ class Background:
 
     def close(self) -> None:
         """End the session if it is ours."""
-        if self._thread is None:
+        if self._thread is None or self._session is None:
             return
-        assert self._session is not None
         if self._watch is not None:
             self._watch.close()
         if self._session.exception() is None and self._session.result():
@@ -316,7 +314,7 @@ class Background:
             with stages.stage("Ray ended"):
                 ray.shutdown()
         self._thread.shutdown()
-        self._thread = None
+        self._thread = self._session = None
 
     def _start(self) -> bool:
         with stages.stage("Ray started"):
