@@ -1,10 +1,9 @@
-"""The waiting unit that an actor gets: the best of the first ones, within the limits on overtaking."""
+"""The waiting unit that an actor gets: the best of few, or one with the same prefix of many."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,10 +61,21 @@ def test_while_few_wait_it_decides_as_if_all_were_compared(data: st.DataObject, 
             taken[str(number)] = histogram
         else:
             actor = data.draw(st.integers(0, 2))
-            got = fast.take(partial(_fit, actor=actor, owners=owners))
+            got = fast.take(actor, lambda histogram, name: _fit(histogram, name, owners))
             assert got == slow.take(actor, owners)
             owners.update(dict.fromkeys(taken[got], actor))
         assert len(fast) == len(slow.units)
+
+
+@given(back=st.lists(st.integers(0, 9), unique=True, max_size=5))
+def test_what_is_put_first_goes_first_in_that_order(back: list[int]) -> None:
+    queue = WaitingUnits(4)
+    for number in range(10, 20):
+        queue.put(str(number), {1: 5})
+    for number in reversed(back):
+        queue.put_first(str(number), {2: 5})
+    order = [queue.take(0, lambda histogram, actor: 9 * (1 in histogram)) for _ in range(len(queue))]
+    assert order == [*map(str, back), *map(str, range(10, 20))]
 
 
 @given(data=st.data(), sizes=st.lists(st.integers(0, 4), max_size=40), limit=st.integers(1, 6))
@@ -82,7 +92,7 @@ def test_units_with_long_rows_go_first_and_none_is_overtaken_for_ever(
             queue.put(str(number), {}, size)
             held.add(number)
             continue
-        own = int(queue.take(lambda histogram: 0))
+        own = int(queue.take(0, lambda histogram, actor: 0))
         held.remove(own)
         order.append(own)
         overtaken.update(other for other in held if other < own)
@@ -96,4 +106,27 @@ def test_new_sizes_renew_the_order_and_units_that_were_put_first_stay_there() ->
         queue.put(str(number), {number: 5})
     queue.put_first("back", {})
     queue.sort(lambda unit_id: {"3": 2, "1": 1}.get(unit_id, 0))
-    assert [queue.take(lambda histogram: 0) for _ in range(6)] == ["back", "3", "1", "0", "2", "4"]
+    assert [queue.take(0, lambda histogram, actor: 0) for _ in range(6)] == ["back", "3", "1", "0", "2", "4"]
+
+
+def test_a_unit_that_begins_alike_is_found_behind_any_number_of_others() -> None:
+    queue, owners = WaitingUnits(100_000), {7: 3}
+    queue.put("begin", {7: 100})
+    assert queue.take(3, lambda histogram, actor: _fit(histogram, actor, owners)) == "begin"
+    for number in range(5_000):
+        queue.put(str(number), {100 + number: 50})
+    queue.put("alike", {7: 100})
+    assert queue.take(3, lambda histogram, actor: _fit(histogram, actor, owners)) == "alike"
+    queue.forget(3)
+    queue.put("too late", {7: 100})
+    assert queue.take(3, lambda histogram, actor: _fit(histogram, actor, owners)) == "0"
+
+
+def test_a_unit_that_is_taken_out_is_not_found_again() -> None:
+    queue = WaitingUnits(4)
+    for name in ("a", "b"):
+        queue.put(name, {1: 5})
+    queue.remove("a")
+    queue.remove("never here")
+    assert queue.take(0, lambda histogram, actor: 0) == "b"
+    assert not len(queue)
