@@ -22,10 +22,10 @@ from wedlm_core.decoding.filters import FILTERS
 from wedlm_core.decoding.sampling import Choice, SamplingRows
 from wedlm_core.decoding.sampling_gpu import choose_gpu
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
-from wedlm_core.engine.forward.bounds import WideRun
 from wedlm_core.engine.forward.cuda_graphs import StaticInputs
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.graph_policy import GraphKey
+from wedlm_core.engine.forward.groups import WideRun
 from wedlm_core.engine.forward.pack_gpu import Shape
 from wedlm_core.engine.forward.windows_by_kernels import WindowsByKernels, advance
 from wedlm_core.kernels.rounding import RoundedRows

@@ -12,7 +12,6 @@ from torch import Tensor
 from wedlm_core.attention import PackedRows
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.groups import Group
-from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray
@@ -74,8 +73,8 @@ def pack(plan: ForwardPlan, groups: Sequence[Group], state: DeviceState, page_si
     id_T = state.tokens_SL[put(plan.slots_S[seq_T]), position_T]
     row_D, flat_D = put(decode_row), put(flat)
     if groups:
-        position_T[row_D] = put(context_S[seq_D]) + join_tensors([g.layout.offset_SR.flatten() for g in groups])[flat_D]
-        id_T[row_D] = join_tensors([g.layout.id_SR.flatten() for g in groups])[flat_D]
+        position_T[row_D] = put(context_S[seq_D]) + torch.cat([g.layout.offset_SR.flatten() for g in groups])[flat_D]
+        id_T[row_D] = torch.cat([g.layout.id_SR.flatten() for g in groups])[flat_D]
     return Batch(
         id_T=id_T,
         position_T=position_T,
@@ -92,8 +91,8 @@ def pack(plan: ForwardPlan, groups: Sequence[Group], state: DeviceState, page_si
 def pick(groups: Sequence[Group], batch: Batch) -> Picks:
     """The rows of the forward that need logits, in their order."""
     wanted = [g.decoding.wanted(g.window, g.layout) for g in groups]
-    next_F = join_tensors([w.next_SR.flatten() for w in wanted])
-    self_F = join_tensors([w.self_SR.flatten() for w in wanted])
+    next_F = torch.cat([w.next_SR.flatten() for w in wanted])
+    self_F = torch.cat([w.self_SR.flatten() for w in wanted])
     picked_R = torch.nonzero((next_F | self_F)[batch.flat_D]).squeeze(1)
     flat_R, row_R = batch.flat_D[picked_R], batch.row_D[picked_R]
     return Picks(

@@ -107,7 +107,7 @@ def adjusted_row(logits_V: Tensor, tables: AdjustmentTables, slot: int, position
     """Logits of a row that chooses the token at a position, after the adjustments of its slot."""
 
     def listed(name: str) -> list[Any]:
-        return tables.lists[name][tables.list_S[name][slot]].tolist()
+        return tables.lists[name][slot].tolist()
 
     def ids(name: str) -> list[int]:
         return [token for token in listed(name) if 0 <= token < len(logits_V)]

@@ -27,9 +27,8 @@ class AdjustmentTables:
 
     Attributes:
         columns: numbers by slot, ``[S]``, under the fields' names.
-        lists: distinct lists that requests bring, ``[U, ...]``, under the names of :data:`LISTS`: of token ids, -1
-            after the last (``bad_words``: before the first of each word), or of values.
-        list_S: int64 ``[S]`` each, the row of a slot's list.
+        lists: lists by slot, ``[S, ...]``, under the names of :data:`LISTS`: of token ids, -1 after the last
+            (``bad_words``: before the first of each word), or of values.
         uses_S: bool, slots with any adjustment.
         prompt_S: int64, tokens of the prompt.
         known_S: int64, tokens of the sequence that are known: prompt, committed, and this forward's drafts.
@@ -38,7 +37,6 @@ class AdjustmentTables:
 
     columns: Mapping[str, Tensor]
     lists: Mapping[str, Tensor]
-    list_S: Mapping[str, Tensor]
     uses_S: Tensor
     prompt_S: Tensor
     known_S: Tensor
@@ -52,17 +50,16 @@ def adjustments_record(tables: AdjustmentTables) -> np.ndarray:
         "uses": tables.uses_S, "repetition": columns["repetition_penalty"], "frequency": columns["frequency_penalty"],
         "presence": columns["presence_penalty"], "min_tokens": columns["min_tokens"], "prompt": tables.prompt_S,
         "known": tables.known_S, "tokens": tables.tokens_SL, "stop_ids": lists["stop_ids"],
-        "stop_row": tables.list_S["stop_ids"], "banned": lists["suppressed"],
-        "banned_row": tables.list_S["suppressed"], "bias_ids": lists["bias_ids"], "bias_values": lists["bias_values"],
-        "bias_row": tables.list_S["bias_ids"], "words": lists["bad_words"], "words_row": tables.list_S["bad_words"],
+        "banned": lists["suppressed"], "bias_ids": lists["bias_ids"], "bias_values": lists["bias_values"],
+        "words": lists["bad_words"],
     }  # fmt: skip
     for name, tensor in addresses.items():
         record[name] = tensor.data_ptr()
     record["slots"], record["positions"] = tables.tokens_SL.shape
-    record["stop_lists"], record["stop_width"] = lists["stop_ids"].shape
-    record["banned_lists"], record["banned_width"] = lists["suppressed"].shape
-    record["bias_lists"], record["bias_width"] = lists["bias_ids"].shape
-    record["words_lists"], record["words_count"], record["words_width"] = lists["bad_words"].shape
+    record["stop_width"] = lists["stop_ids"].shape[1]
+    record["banned_width"] = lists["suppressed"].shape[1]
+    record["bias_width"] = lists["bias_ids"].shape[1]
+    record["words_count"], record["words_width"] = lists["bad_words"].shape[1:]
     return record
 
 

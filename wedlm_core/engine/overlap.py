@@ -30,7 +30,6 @@ from wedlm_core.config import EngineConfig
 from wedlm_core.engine.forward.async_launch import AsyncLaunch, InFlightForward
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs, StaticInputs
 from wedlm_core.engine.forward.graph_policy import GraphBook
-from wedlm_core.engine.forward.joining import join_arrays
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import take
 from wedlm_core.engine.forward.runner import Runner
@@ -244,7 +243,7 @@ class OverlapLoop:
         if (rows_D > plan.decode_S[:decoding]).any():
             raise IntegrityError(f"decode rows {rows_D} ran in room for {plan.decode_S[:decoding]}")
         cached_S = np.where(plan.prefill_S > 0, plan.cached_S, table.cached[plan.slots_S])
-        decode_S = join_arrays([rows_D, plan.decode_S[decoding:]], np.int64)
+        decode_S = np.concatenate((rows_D, plan.decode_S[decoding:]))
         launched.plan = replace(plan, cached_S=cached_S, decode_S=decode_S)
         after_S = cached_S + plan.prefill_S + decode_S
         table.cached[plan.slots_S] = after_S

@@ -11,18 +11,16 @@ import torch
 from torch import Tensor
 
 from wedlm_core.attention import DeviceRows, PackedRows
-from wedlm_core.engine.forward.bounds import RowBounds, WideRun
 from wedlm_core.engine.forward.cuda_graphs import DecoderGraphs
+from wedlm_core.engine.forward.groups import RowBounds, WideRun
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import join, outcome_of
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape, plan_facts
 from wedlm_core.engine.forward.runner import Runner, StepDetail
-from wedlm_core.engine.forward.step_graphs import StepGraphs
-from wedlm_core.engine.forward.step_work import StepKind, StepWork
+from wedlm_core.engine.forward.step_graphs import StepGraphs, StepKind, StepWork
 from wedlm_core.engine.forward.tops import TopWords
 from wedlm_core.engine.forward.transfer import AsyncCopy, to_device
-from wedlm_core.engine.forward.window_work import WindowWork
-from wedlm_core.engine.forward.windows_by_groups import WindowsByGroups
+from wedlm_core.engine.forward.window_work import WindowsByGroups, WindowWork
 from wedlm_core.engine.forward.windows_by_kernels import WindowsByKernels
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable, StepOutcome

@@ -18,9 +18,9 @@ from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.decoding.parameters import LIST_FIELDS, OPTIONAL, PARAMETERS
 from wedlm_core.decoding.strategies import Decoding
 from wedlm_core.decoding.window_state import empty_windows
-from wedlm_core.engine.forward.first_windows import FirstWindows, Places, window_params
-from wedlm_core.engine.forward.shared_lists import SharedLists
-from wedlm_core.engine.forward.transfer import get, put, to_device
+from wedlm_core.engine.forward.first_windows import FirstWindows, window_params
+from wedlm_core.engine.forward.slot_lists import SlotLists
+from wedlm_core.engine.forward.transfer import get, put, put_line, to_device
 from wedlm_core.engine.scheduling.slots import BoolArray, IntArray, SlotTable
 from wedlm_core.kernels.cpu.draft_kernels import Windows
 from wedlm_core.model.draw import SlotColumns
@@ -111,12 +111,11 @@ class DeviceState:
             tops_S=self.tops_S,
         )
         self._lists = {
-            name: SharedLists(slots, {part: LISTS[part] for part in parts}, device) for name, parts in _PARTS.items()
+            name: SlotLists(slots, {part: LISTS[part] for part in parts}, device) for name, parts in _PARTS.items()
         }
         self.adjustments = AdjustmentTables(
             columns=self.columns,
-            lists=ChainMap(*(shared.parts for shared in self._lists.values())),
-            list_S={part: self._lists[name].row_S for name, parts in _PARTS.items() for part in parts},
+            lists=ChainMap(*(lists.parts for lists in self._lists.values())),
             uses_S=torch.zeros(slots, dtype=torch.bool, device=device),
             prompt_S=torch.zeros(slots, dtype=torch.int64, device=device),
             known_S=torch.zeros(slots, dtype=torch.int64, device=device),
@@ -126,15 +125,7 @@ class DeviceState:
         self.adjustments_N = to_device(self._host_record.copy(), device)
         stops_SK = torch.full((slots, _STOP_IDS), -1, dtype=torch.int64, device=device)
         self.params = window_params(self._windows_3S, self.columns, stops_SK)
-        places = Places(
-            windows=self.windows,
-            context_S=self.context_S,
-            seed_S=self.columns["seed"],
-            suppress_S=self.suppress_S,
-            suppresses=self.suppresses,
-            tokens_SL=self.tokens_SL,
-        )
-        self._first_windows = FirstWindows(decodings, mask_token_id, self._host_windows_3S, self.columns, places)
+        self._first_windows = FirstWindows(decodings, mask_token_id, 2 * config.max_window)
 
     def set_pages(self, slot: int, pages: Seq[int]) -> None:
         """Write a slot's page table (called when its pages change).
@@ -262,7 +253,31 @@ class DeviceState:
             self._set_adjustments(changed_requests, changed_slots, ids, changed_words)
             for request, slot, own_ids, _ in changed:
                 self._set[slot] = _Set(request.params, _WRITTEN(request.params), own_ids)
-        return self._first_windows.open(requests, slots, groups)
+        return self._open_windows(requests, slots, groups)
+
+    def _open_windows(self, requests: Seq[Request], slots: Seq[int], groups: Seq[int]) -> IntArray:
+        """Write the first windows, the prompts and each request's own parameter; the rows of each."""
+        planned_S = self._host_windows_3S[:, slots].T.tolist()
+        lines, windows, slots_S = [], self.windows, np.array(slots, dtype=np.int64)
+        for request, slot, number, planned in zip(requests, slots, groups, planned_S, strict=True):
+            prompt, decoding = request.prompt_token_ids, self.decodings[number]
+            length, lead = self._first_windows.size(number, planned, request)
+            head = prompt[-1] if decoding.head else -1
+            context = len(prompt) - decoding.head
+            lines.append((length, lead, head, context, request.seed, decoding.suppresses, length + decoding.head))
+            put_line(self.tokens_SL, slot, np.array(prompt, dtype=np.int64))
+        *columns_7S, suppresses_S, rows_S = np.array(lines, dtype=np.int64).T
+        self.suppresses[slots_S] = suppresses_S
+        own = windows.length_S, windows.lead_S, windows.head_S, self.context_S, self.columns["seed"]
+        for column, values_S in zip(own, columns_7S, strict=True):
+            put(column, slots_S, values_S)
+        put(self.suppress_S, slots_S, suppresses_S != 0)
+        for column, value in (
+            (windows.token_SL, self.mask_token_id), (windows.filled_SL, False), (windows.entropy_SL, 0.0),
+            (windows.early_SL, False), (windows.emitted_S, 0), (windows.valid_S, True),
+        ):  # fmt: skip
+            put(column, slots_S, value)
+        return rows_S
 
     def _is_set(self, request: Request, slot: int, stop_ids: Seq[int]) -> bool:
         """Whether the parameters of a slot's new sequence are written already, as that before it had them.

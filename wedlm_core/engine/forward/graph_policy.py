@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections import Counter
 from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
 
 _SMALL = (1, 2, 4, 8)
 _STEPS = ((128, 8), (512, 32), (1024, 64))  # (most rows, distance of sizes up to there)
@@ -56,29 +51,6 @@ class GraphKey:
             and self.sequences >= other.sequences
             and self.max_rows >= other.max_rows
         )
-
-
-class Recent(Generic[Key, Value]):
-    """A cache that keeps the most recently used keys."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._values = most, OrderedDict[Key, Value]()
-
-    def get(self, key: Key) -> Value | None:
-        """The value of a key, which becomes the most recently used one; None if it is not kept."""
-        if key in self._values:
-            self._values.move_to_end(key)
-        return self._values.get(key)
-
-    def put(self, key: Key, value: Value) -> None:
-        """Set a value. If there are too many keys, drop the least recently used one."""
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > self._most:
-            self._values.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 class GraphBook:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.strategies import Commit
-from wedlm_core.engine.forward.joining import join_arrays, join_tensors
 from wedlm_core.errors import IntegrityError
 from wedlm_core.statistics import OUTCOME_KINDS, BoolArray, StepOutcome, TopTokens
 
@@ -33,12 +32,12 @@ def words_of(commit: Commit, next_rows_S: Tensor) -> Tensor:
         return next_rows_S if name == "next_rows_D" else getattr(commit, name.replace("_D", "_S"))
 
     counts_SN = torch.stack([column(name).to(torch.int64) for name in _COUNTS], dim=1)
-    whole = join_tensors([counts_SN, *(column(name) for name in _WHOLE)], dim=1).to(torch.int32)
+    whole = torch.cat([counts_SN, *(column(name) for name in _WHOLE)], dim=1).to(torch.int32)
     rest = [
         _bits(column(name)) if OUTCOME_KINDS[name] == np.float32 else column(name).to(torch.int32)
         for name in _PLACES[len(_WHOLE) :]
     ]
-    return join_tensors([whole, *rest], dim=1)
+    return torch.cat([whole, *rest], dim=1)
 
 
 def _bits(value: Tensor) -> Tensor:
@@ -83,7 +82,15 @@ def join(parts: list[StepOutcome], tops: TopTokens | None = None) -> StepOutcome
         return parts[0] if tops is None else replace(parts[0], tops=tops)
     places = max((part.token_DC.shape[1] for part in parts), default=1)
     columns = {
-        name: join_arrays([getattr(part, name) for part in parts], kind, places if name.endswith("_DC") else 0)
+        name: _joined([getattr(part, name) for part in parts], kind, places if name.endswith("_DC") else None)
         for name, kind in OUTCOME_KINDS.items()
     }
     return StepOutcome(**columns, tops=tops)
+
+
+def _joined(parts: list[np.ndarray], kind: np.dtype[Any], places: int | None) -> np.ndarray:
+    """One part below the other; with ``places`` they are widened to so many by zeros."""
+    if places is None:
+        return np.concatenate([np.zeros(0, dtype=kind), *parts])
+    widened = [np.pad(part, ((0, 0), (0, places - part.shape[1]))) for part in parts]
+    return np.concatenate([np.zeros((0, places), dtype=kind), *widened])

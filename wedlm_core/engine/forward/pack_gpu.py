@@ -17,10 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wedlm_core.attention import DeviceRows
-from wedlm_core.decoding.compact import compact_indices
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.groups import FlatLayout, Group
-from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.forward.logits import Picks
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.engine.scheduling.slots import IntArray
@@ -137,9 +135,9 @@ def pack_on_device(
 def pick_on_device(groups: list[Group], layout: FlatLayout, batch: DeviceBatch, first_S: Tensor, shape: Shape) -> Picks:
     """The rows that need logits, padded to the bound. Padding repeats row 0, and its results are dropped."""
     places = layout.next_F.shape[0]
-    row_F = join_tensors([(first_S[g.start : g.stop, None] + _places(g)).flatten() for g in groups])
-    slot_F = join_tensors([g.slots_S[:, None].expand(g.layout.id_SR.shape).flatten() for g in groups])
-    flat_R, _ = compact_indices(layout.next_F | layout.self_F, shape.wanted, fill=places)
+    row_F = torch.cat([(first_S[g.start : g.stop, None] + _places(g)).flatten() for g in groups])
+    slot_F = torch.cat([g.slots_S[:, None].expand(g.layout.id_SR.shape).flatten() for g in groups])
+    flat_R = _set_flags(layout.next_F | layout.self_F, shape.wanted, fill=places)
     known_R = flat_R.clamp(max=places - 1)
     row_R = torch.where(flat_R < places, row_F[known_R], 0)
     return Picks(
@@ -153,3 +151,12 @@ def pick_on_device(groups: list[Group], layout: FlatLayout, batch: DeviceBatch, 
 
 def _places(group: Group) -> Tensor:
     return torch.arange(group.layout.id_SR.shape[1], device=group.layout.id_SR.device)
+
+
+def _set_flags(flag_F: Tensor, bound: int, *, fill: int) -> Tensor:
+    """``torch.nonzero`` into a buffer of ``bound`` places, ``fill`` after the last: the host needs no count of them."""
+    # Unset flags are written to one place after the buffer, which is cut off.
+    place_F = torch.where(flag_F, flag_F.cumsum(dim=0) - 1, bound)
+    index_B = torch.full((bound + 1,), fill, dtype=torch.int64, device=flag_F.device)
+    index_B.scatter_(0, place_F, torch.arange(flag_F.shape[0], device=flag_F.device))
+    return index_B[:bound]

@@ -22,9 +22,8 @@ from wedlm_core.decoding.sampling import Choice
 from wedlm_core.decoding.strategies import Commit, Decoding, RowChoices
 from wedlm_core.decoding.tops import Tops
 from wedlm_core.decoding.window_state import RowLayout, Window
-from wedlm_core.engine.forward.bounds import RowBounds
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.groups import Group, gather_groups
+from wedlm_core.engine.forward.groups import Group, RowBounds, gather_groups
 from wedlm_core.engine.forward.logits import AnyPicks, Chooser
 from wedlm_core.engine.forward.model_runner import ModelRunner
 from wedlm_core.engine.forward.outcome import fetch, join

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -24,9 +25,9 @@ from wedlm_core.decoding.allowed_tokens import AllowedTokens
 from wedlm_core.devices import forget_recording
 from wedlm_core.engine.forward.cuda_graphs import Record, record_work
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.graph_policy import GraphBook, Recent
-from wedlm_core.engine.forward.pack_gpu import facts_at_places
-from wedlm_core.engine.forward.step_work import StepKind, StepWork
+from wedlm_core.engine.forward.graph_policy import GraphBook
+from wedlm_core.engine.forward.groups import WideRun
+from wedlm_core.engine.forward.pack_gpu import Shape, facts_at_places
 from wedlm_core.engine.forward.transfer import to_device
 from wedlm_core.engine.scheduling.slots import IntArray
 
@@ -36,7 +37,55 @@ Result = TypeVar("Result")
 
 _USES = 4  # a kind is recorded at its fourth use, as recording takes as long as several eager forwards
 _MOST_BITS = 64 << 20  # most bytes of the buffer for allowed tokens
-_MOST, _MOST_COUNTED = 256, 4096  # kinds of one state: with records, and with counted uses
+_MOST, _MOST_COUNTED = 256, 4096  # kinds: with records, and with counted uses
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepKind:
+    """The host's part of the work around a forward: its fixed values. The others are read on the device.
+
+    Attributes:
+        sequences: of the forward.
+        runs: its decoding sequences, and how wide their windows are.
+        shape: bounds of its rows.
+        uses: stages of sampling that any row needs (``DeviceState.uses``).
+        most: likely tokens that any sequence reports.
+        constrained: whether any sequence has a grammar.
+    """
+
+    sequences: int
+    runs: tuple[WideRun, ...]
+    shape: Shape
+    uses: tuple[bool, ...] = ()
+    most: int = 0
+    constrained: bool = False
+
+
+class StepWork:
+    """The work around one forward, before the decoder and after it, done operation by operation.
+
+    Attributes:
+        runs, shape: bounds that the work is to be done with.
+    """
+
+    def __init__(self, kind: StepKind, device: torch.device) -> None:
+        self.runs, self.shape, self._device = kind.runs, kind.shape, device
+
+    def facts(self, facts_3S: IntArray, decoding: int) -> Tensor:
+        """A plan's facts where the work reads them; its first sequences decode, so many."""
+        return to_device(facts_3S, self._device)
+
+    def before(self, work: Callable[[], Result]) -> Result:
+        """Do the work before the decoder."""
+        return work()
+
+    def hidden(self, hidden_TD: Tensor) -> Tensor:
+        """Hidden states where the work reads them."""
+        return hidden_TD
+
+    def after(self, state: DeviceState, work: Callable[[], Result]) -> Result:
+        """Do the work after the decoder; the tokens that grammars allow are known then, or waited for."""
+        return work()
 
 
 class _RecordedStep(StepWork):
@@ -67,14 +116,6 @@ class _RecordedStep(StepWork):
             return work()
         self._after = self._after or self._graphs.record(work)
         return self._graphs.replay(self._after, work)
-
-
-class _Kinds:
-    """Kinds of forwards on one state: their recorded work, and the uses of kinds without it."""
-
-    def __init__(self) -> None:
-        self.records: Recent[StepKind, StepWork] = Recent(_MOST)
-        self.uses: Recent[StepKind, int] = Recent(_MOST_COUNTED)
 
 
 class AllowedBuffers:
@@ -130,7 +171,8 @@ class StepGraphs:
         self._hidden_TD = torch.zeros(rows, hidden_size, dtype=dtype, device=device)
         self._allowed: AllowedBuffers | None = None
         self._states = 2 * sequences * (window + 1)  # of grammars that are walked, and of grammars with matchers
-        self._kinds: WeakKeyDictionary[DeviceState, _Kinds] = WeakKeyDictionary()
+        self._records: WeakKeyDictionary[DeviceState, dict[StepKind, StepWork]] = WeakKeyDictionary()
+        self._counted: WeakKeyDictionary[DeviceState, Counter[StepKind]] = WeakKeyDictionary()
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
         self._uses, self._stale = _USES, False
@@ -160,16 +202,17 @@ class StepGraphs:
         rounded = self._rounded(kind, state, slots_S, padded=padded)
         if rounded is None:
             return None
-        kinds = self._kinds.setdefault(state, _Kinds())
-        found = kinds.records.get(rounded)
-        if found is not None or self._stale or self._book.exhausted:
+        records = self._records.setdefault(state, {})
+        found = records.get(rounded)
+        if found is not None or self._stale or self._book.exhausted or len(records) >= _MOST:
             return found
-        uses = (kinds.uses.get(rounded) or 0) + 1
-        kinds.uses.put(rounded, uses)
-        if uses < self._uses:
+        counted = self._counted.setdefault(state, Counter())
+        if len(counted) >= _MOST_COUNTED:
+            counted.clear()
+        counted[rounded] += 1
+        if counted[rounded] < self._uses:
             return None
-        fresh = _RecordedStep(rounded, self)
-        kinds.records.put(rounded, fresh)
+        records[rounded] = fresh = _RecordedStep(rounded, self)
         return fresh
 
     def _rounded(self, kind: StepKind, state: DeviceState, slots_S: IntArray, *, padded: bool) -> StepKind | None:
@@ -232,7 +275,7 @@ class StepGraphs:
         except Exception:
             logger.warning("the work around a forward cannot be captured: it runs eagerly", exc_info=True)
             self._stale = True
-            self._kinds.clear()
+            self._records.clear()
             forget_recording(self.device)
             return None
         left, _ = torch.cuda.mem_get_info(self.device)

@@ -16,7 +16,6 @@ from torch import Tensor
 from wedlm_core.decoding.tops import Tops
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.groups import Group
-from wedlm_core.engine.forward.joining import join_tensors
 from wedlm_core.engine.scheduling.slots import IntArray
 from wedlm_core.statistics import TopTokens
 
@@ -29,7 +28,7 @@ def rows_of(groups: Sequence[Group]) -> Tensor:
         device = group.layout.id_SR.device
         place_C = torch.arange(max(widths), device=device).clamp_(max=width - 1)
         parts.append(group.base + width * torch.arange(len(group.layout.id_SR), device=device)[:, None] + place_C)
-    return join_tensors(parts)
+    return torch.cat(parts)
 
 
 def top_words(tops: Tops, row_DC: Tensor) -> Tensor:
@@ -41,7 +40,7 @@ def top_words(tops: Tops, row_DC: Tensor) -> Tensor:
     """
     row_N = row_DC.clamp(max=tops.token_RK.shape[0] - 1).flatten()
     token_NK, logprob_NK = tops.token_RK.index_select(0, row_N), tops.logprob_RK.index_select(0, row_N)
-    return join_tensors([token_NK.to(torch.int32), logprob_NK.view(torch.int32)]).flatten()
+    return torch.cat([token_NK.to(torch.int32), logprob_NK.view(torch.int32)]).flatten()
 
 
 @dataclass(frozen=True, kw_only=True)

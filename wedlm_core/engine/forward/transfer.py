@@ -21,7 +21,7 @@ def to_device(value: Tensor | np.ndarray, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def put(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
+def put(column: Tensor, slots_S: np.ndarray, values: np.ndarray | float) -> None:
     """Write values from the host to these slots of a column, ``[S, ...]`` or a shape that broadcasts to it.
 
     On a CPU nothing lies between: tensors around a few numbers take several times as long as to write them.
@@ -29,7 +29,8 @@ def put(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
     if column.device.type == "cpu":
         column.numpy()[slots_S] = values
     else:
-        _copy_in(column, slots_S, values)
+        whole = torch.as_tensor(np.broadcast_to(values, (len(slots_S), *column.shape[1:])).copy()).to(column.dtype)
+        column.index_copy_(0, to_device(slots_S, column.device), to_device(whole, column.device))
 
 
 def put_line(table: Tensor, line: int, values: np.ndarray) -> None:
@@ -45,12 +46,6 @@ def get(column: Tensor, slots_S: np.ndarray) -> np.ndarray:
     if column.device.type == "cpu":
         return np.take(column.numpy(), slots_S, axis=0)
     return column.index_select(0, to_device(slots_S, column.device)).cpu().numpy()
-
-
-def _copy_in(column: Tensor, slots_S: np.ndarray, values: np.ndarray) -> None:
-    """:func:`put` on any device."""
-    device, whole = column.device, np.broadcast_to(values, (len(slots_S), *column.shape[1:])).copy()
-    column.index_copy_(0, to_device(slots_S, device), to_device(whole, device))
 
 
 class AsyncCopy:

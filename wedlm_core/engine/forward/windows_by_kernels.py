@@ -1,6 +1,6 @@
 """Windows that have kernels around a forward, on a device that runs Triton: one launch packs, another one advances.
 
-By tensor operations the same takes some 240 launches (:mod:`wedlm_core.engine.forward.windows_by_groups`), which tests
+By tensor operations the same takes some 240 launches (:mod:`wedlm_core.engine.forward.window_work`), which tests
 hold this equal to.
 """
 
@@ -15,9 +15,8 @@ from torch import Tensor
 from wedlm_core.attention import DeviceRows
 from wedlm_core.decoding.sampling import Choice
 from wedlm_core.devices import on_device
-from wedlm_core.engine.forward.bounds import WideRun
 from wedlm_core.engine.forward.device_state import DeviceState
-from wedlm_core.engine.forward.joining import join_tensors
+from wedlm_core.engine.forward.groups import WideRun
 from wedlm_core.engine.forward.logits import PickedRows
 from wedlm_core.engine.forward.outcome import COLUMN_OF, SHARE_OF
 from wedlm_core.engine.forward.pack_gpu import DeviceBatch, Shape
@@ -104,7 +103,7 @@ class WindowsByKernels(WindowWork[KernelsPrepared]):
         if choice.tops is None:
             return Finished(words=words, shapes=shapes)
         row_DC = made.first_D[:, None] + torch.arange(made.width + 1, device=made.first_D.device)
-        return Finished(words=join_tensors([words, top_words(choice.tops, row_DC)]), shapes=shapes)
+        return Finished(words=torch.cat([words, top_words(choice.tops, row_DC)]), shapes=shapes)
 
 
 def advance(state: DeviceState, made: KernelsPrepared, choice: Choice) -> Tensor:

@@ -8,7 +8,6 @@ from typing import TypeVar
 import numpy as np
 
 from wedlm_core.engine.scheduling.top_tokens import TopTokenTable
-from wedlm_core.kernels.cpu.opening_kernels import clear_slot
 from wedlm_core.kernels.cpu.slot_kernels import Observed, cut, keep
 from wedlm_core.statistics import (
     NATS,
@@ -98,11 +97,10 @@ class SlotTable:
     def clear(self, slot: int) -> None:
         """Reset a slot for a new sequence."""
         self.tops.release(slot)
+        self._integers[:, slot], self._flags[:, slot], self.source[slot], self.stop_ids[slot] = 0, False, 0, -1
+        self.output[slot], self.logprob[slot] = 0, 0.0
         totals = self.totals
-        clear_slot(
-            slot, self._integers, self._flags, self.source, self.stop_ids, self.output, self.logprob,
-            totals.counts, totals.nats, totals.emitted,
-        )  # fmt: skip
+        totals.counts[:, slot], totals.nats[:, slot], totals.emitted[slot] = 0, 0.0, 0
 
     def make_windows_plain(self) -> None:
         """Give adaptive slots the smallest windows: a head alone, or one mask."""

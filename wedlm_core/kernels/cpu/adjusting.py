@@ -124,20 +124,19 @@ def adjust_row(logits, r, slot, position, address, edits):  # type: ignore[no-un
     tokens = array_at(tables.tokens, (tables.slots, tables.positions), np.int64)[slot]
     prompt = _number_of(tables.prompt, slot)
     known = min(position, _number_of(tables.known, slot))
-    words = array_at(tables.words, (tables.words_lists, tables.words_count, tables.words_width), np.int64)
-    for word in words[_number_of(tables.words_row, slot)]:
+    words = array_at(tables.words, (tables.slots, tables.words_count, tables.words_width), np.int64)
+    for word in words[slot]:
         if word[-1] >= 0 and _follows(tokens, prompt, known, position, word):
             count = _ban(logits, r, word[-1], edits, count)
-    banned = array_at(tables.banned, (tables.banned_lists, tables.banned_width), np.int64)
-    for token in banned[_number_of(tables.banned_row, slot)]:
+    banned = array_at(tables.banned, (tables.slots, tables.banned_width), np.int64)
+    for token in banned[slot]:
         count = _ban(logits, r, token, edits, count)
     if position - prompt < _number_of(tables.min_tokens, slot):
-        stops = array_at(tables.stop_ids, (tables.stop_lists, tables.stop_width), np.int64)
-        for token in stops[_number_of(tables.stop_row, slot)]:
+        stops = array_at(tables.stop_ids, (tables.slots, tables.stop_width), np.int64)
+        for token in stops[slot]:
             count = _ban(logits, r, token, edits, count)
-    row = _number_of(tables.bias_row, slot)
-    ids = array_at(tables.bias_ids, (tables.bias_lists, tables.bias_width), np.int64)[row]
-    values = array_at(tables.bias_values, (tables.bias_lists, tables.bias_width), np.float32)[row]
+    ids = array_at(tables.bias_ids, (tables.slots, tables.bias_width), np.int64)[slot]
+    values = array_at(tables.bias_values, (tables.slots, tables.bias_width), np.float32)[slot]
     for i in range(len(ids)):
         if 0 <= ids[i] < logits.shape[1]:
             count = _note(logits, r, ids[i], edits, count)

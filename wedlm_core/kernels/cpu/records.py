@@ -60,17 +60,15 @@ CHOICE = _record(
 """
 ADJUSTMENTS = _record(
     "slots uses repetition frequency presence min_tokens prompt known tokens positions "
-    "stop_ids stop_row stop_lists stop_width banned banned_row banned_lists banned_width "
-    "bias_ids bias_values bias_row bias_lists bias_width "
-    "words words_row words_lists words_count words_width",
+    "stop_ids stop_width banned banned_width bias_ids bias_values bias_width words words_count words_width",
 )
 """The fields of :class:`wedlm_core.decoding.adjustments.AdjustmentTables`.
 
 - ``uses``: bool ``[slots]``.
 - ``repetition, frequency, presence``: float32 ``[slots]``; ``min_tokens, prompt, known``: int64 ``[slots]``.
 - ``tokens``: int64 ``[slots, positions]``.
-- ``stop_ids``: int64 ``[stop_lists, stop_width]``, ``banned`` and ``bias_ids`` alike, ``bias_values`` float32;
-  ``words``: int64 ``[words_lists, words_count, words_width]``; and int64 ``[slots]``, the list of each slot.
+- ``stop_ids, banned, bias_ids``: int64 ``[slots, width]``, ``bias_values`` float32; ``words``: int64
+  ``[slots, words_count, words_width]``.
 """
 ADVANCE = _record("decoding columns spans states mask places counts flags token nats early")
 """How windows advance after the choice: the arguments of :func:`wedlm_core.kernels.cpu.step.advance_windows`.

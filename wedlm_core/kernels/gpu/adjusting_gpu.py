@@ -175,23 +175,22 @@ def edit_row(  # type: ignore[no-untyped-def]
     if not CLEAR:
         _count(plane_ptr, tokens_ptr, first, prompt, known, TILE)
         tl.debug_barrier()
-    width, row = _number(record_ptr, "bias_width"), tl.load(_array(record_ptr, "bias_row", tl.int64) + slot)
+    width = _number(record_ptr, "bias_width")
     ids_ptr, values_ptr = _array(record_ptr, "bias_ids", tl.int64), _array(record_ptr, "bias_values", tl.float32)
     _bias(
-        plane_ptr, logits_ptr, ids_ptr + row * width, values_ptr + row * width, width, vocab, repetition, frequency,
+        plane_ptr, logits_ptr, ids_ptr + slot * width, values_ptr + slot * width, width, vocab, repetition, frequency,
         presence, CLEAR, TILE,
     )  # fmt: skip
     tl.debug_barrier()
     count, width = _number(record_ptr, "words_count"), _number(record_ptr, "words_width")
-    row = tl.load(_array(record_ptr, "words_row", tl.int64) + slot)
-    words_ptr = _array(record_ptr, "words", tl.int64) + row * count * width
+    words_ptr = _array(record_ptr, "words", tl.int64) + slot * count * width
     _ban_words(plane_ptr, tokens_ptr, words_ptr, count, width, prompt, known, position, vocab, CLEAR, TILE)
-    width, row = _number(record_ptr, "banned_width"), tl.load(_array(record_ptr, "banned_row", tl.int64) + slot)
-    _ban_list(plane_ptr, _array(record_ptr, "banned", tl.int64) + row * width, width, vocab, CLEAR, TILE)
-    width, row = _number(record_ptr, "stop_width"), tl.load(_array(record_ptr, "stop_row", tl.int64) + slot)
+    width = _number(record_ptr, "banned_width")
+    _ban_list(plane_ptr, _array(record_ptr, "banned", tl.int64) + slot * width, width, vocab, CLEAR, TILE)
+    width = _number(record_ptr, "stop_width")
     early = position - prompt < tl.load(_array(record_ptr, "min_tokens", tl.int64) + slot)
     if CLEAR or early:
-        _ban_list(plane_ptr, _array(record_ptr, "stop_ids", tl.int64) + row * width, width, vocab, CLEAR, TILE)
+        _ban_list(plane_ptr, _array(record_ptr, "stop_ids", tl.int64) + slot * width, width, vocab, CLEAR, TILE)
     tl.debug_barrier()
     _penalise(plane_ptr, logits_ptr, tokens_ptr, first, known, repetition, frequency, presence, CLEAR, TILE)
     tl.debug_barrier()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wedlm_core.engine.forward.graph_policy import GraphBook, Recent, graph_sizes, kv_buckets
+from wedlm_core.engine.forward.graph_policy import GraphBook, graph_sizes, kv_buckets
 
 
 def book_of(*, limit: int = 512, seconds: float = 10.0, most_bytes: int = 100) -> GraphBook:
@@ -127,14 +127,3 @@ def test_other_captures_use_up_the_same_budget(seconds: float, used_bytes: int) 
     assert not book.exhausted
     book.spend(seconds / 2, used_bytes // 2)
     assert book.exhausted
-
-
-def test_of_values_by_key_those_used_last_are_kept() -> None:
-    recent: Recent[str, int] = Recent(2)
-    recent.put("a", 1)
-    recent.put("b", 2)
-    assert recent.get("a") == 1
-    recent.put("c", 3)
-    assert (recent.get("a"), recent.get("b"), recent.get("c"), len(recent)) == (1, None, 3, 2)
-    recent.put("a", 4)
-    assert (recent.get("a"), len(recent)) == (4, 2)

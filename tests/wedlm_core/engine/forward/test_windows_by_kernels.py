@@ -32,12 +32,11 @@ from wedlm_core.decoding.strategies.blockwise import BlockwiseDecoding
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
 from wedlm_core.decoding.window_state import empty_windows
 from wedlm_core.engine import Engine
-from wedlm_core.engine.forward.bounds import WideRun
+from wedlm_core.engine.forward.groups import WideRun
 from wedlm_core.engine.forward.outcome import outcome_of
 from wedlm_core.engine.forward.pack_gpu import Shape, facts_at_places, plan_facts
 from wedlm_core.engine.forward.runner import Runner
-from wedlm_core.engine.forward.window_work import Finished, Prepared
-from wedlm_core.engine.forward.windows_by_groups import GroupsPrepared, WindowsByGroups
+from wedlm_core.engine.forward.window_work import Finished, GroupsPrepared, Prepared, WindowsByGroups
 from wedlm_core.engine.forward.windows_by_kernels import WindowsByKernels
 from wedlm_core.engine.scheduling.scheduler import ForwardPlan
 from wedlm_core.model.weights import load_model

@@ -214,8 +214,6 @@ def tables_of(prompt: int, **columns: Any) -> AdjustmentTables:
     off = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "min_tokens": 0}
     for name, value in (off | columns).items():
         tables.columns[name][:] = value
-    for name in tables.list_S:
-        tables.list_S[name][:] = 0
     tables.prompt_S[:], tables.known_S[:] = prompt, 39
     return tables
 

@@ -1,4 +1,4 @@
-"""Values of several groups are joined in one place, which keeps their kind and refuses to mix kinds."""
+"""Outcomes of several groups keep their kinds when they are joined, and travel to the host bit for bit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from wedlm_core.decoding.strategies import Commit
-from wedlm_core.engine.forward.joining import join_arrays, join_tensors
 from wedlm_core.engine.forward.outcome import join, outcome_of, take, words_of
 from wedlm_core.errors import IntegrityError
 from wedlm_core.statistics import OUTCOME_KINDS, StepOutcome
@@ -56,23 +55,6 @@ def test_an_outcome_of_the_wrong_kind_cannot_be_made(name: str) -> None:
     wrong = np.float64 if right[name].dtype != np.float64 else np.int64
     with pytest.raises(IntegrityError, match=f"{name} .* is float64 and has to be {OUTCOME_KINDS[name]}"):
         StepOutcome(**{**right, name: right[name].astype(wrong)})
-
-
-def test_arrays_of_different_kinds_are_not_joined() -> None:
-    flags, counts = np.array([True, False]), np.array([1, 2])
-    for parts in ([flags, counts], [counts, flags], [counts.astype(np.float64), counts]):
-        with pytest.raises(IntegrityError, match="joined"):
-            join_arrays(parts, np.int64)
-    assert join_arrays([], np.bool_).dtype == np.bool_
-    with pytest.raises(ValueError, match="broadcast"):
-        join_arrays([np.zeros((1, 3), dtype=np.int64)], np.int64, width=2)
-
-
-def test_tensors_of_different_kinds_are_not_joined() -> None:
-    for other in (torch.zeros(2, dtype=torch.bool), torch.zeros(2), torch.zeros(2, dtype=torch.int32)):
-        with pytest.raises(IntegrityError, match="joined"):
-            join_tensors([torch.zeros(2, dtype=torch.int64), other])
-    assert join_tensors([torch.ones(1, dtype=torch.bool)] * 2).dtype == torch.bool
 
 
 def commit(rows: int, places: int, floats: torch.dtype) -> Commit:
