@@ -213,8 +213,6 @@ def _near(parts: list[Any], rest: Mapping[str, Any], comparison: Comparison) -> 
         ValueError: there are too many.
     """
     near: list[list[Any]] = [[] for _ in parts]
-    if comparison.have_tags([[rest, part] for part in parts]):
-        return near
     found = 0
     for one, other in itertools.combinations(range(len(parts)), 2):
         if not comparison.are_disjoint([rest, parts[one]], [rest, parts[other]]):

@@ -12,7 +12,6 @@ from wedlm_core.grammar.canonical import canonical
 from wedlm_core.grammar.keywords import ENFORCED, FORMATS, NOTES, keyword_fault
 from wedlm_core.grammar.patterns import pattern_fault
 from wedlm_core.grammar.schema_bounds import LARGEST, exact_bounds, is_exact, is_number
-from wedlm_core.grammar.schema_limits import has_finite_value, limit_fault
 from wedlm_core.grammar.schema_references import Place, References
 from wedlm_core.grammar.unions import tags_are_listed
 
@@ -37,15 +36,7 @@ def check_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         RequestError: the message names the place in the schema, the rule and the remedy.
     """
     checker = _Checker(References(schema))
-    made, whole = canonical(schema, checker.references, checker.check), Place(schema)
-    whole.require(has_finite_value(made), "$ref", "every value of a part would contain itself, so that no output could "
-                  'end', 'Leave the field out of "required", or allow null too.',
-                  value=checker.first_reference)  # fmt: skip
-    fault = limit_fault(made)
-    if fault is not None:
-        keyword, value, rule = fault
-        whole.require(False, keyword, rule, "Simplify it.", value=value)
-    return made
+    return canonical(schema, checker.references, checker.check)
 
 
 class _Checker:
@@ -53,12 +44,10 @@ class _Checker:
 
     Attributes:
         references: as given.
-        first_reference: the first ``$ref`` that was met.
     """
 
     def __init__(self, references: References) -> None:
         self.references = references
-        self.first_reference: str | None = None
         self._seen, self._steps = set[int](), Fraction(1)
 
     def check(self, place: Place) -> None:
@@ -83,7 +72,6 @@ class _Checker:
         _check_texts(place)
         if "multipleOf" in part:
             self._steps = _common_multiple(place, self._steps)
-        self.first_reference = self.first_reference or part.get("$ref")
         place.require("discriminator" not in part or tags_are_listed(part, self.references), "discriminator",
                       'a discriminator only points: each part of "oneOf" has to list the values of the field',
                       'Write {"const": ...} for the field in each part, or remove the discriminator.')  # fmt: skip
