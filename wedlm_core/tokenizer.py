@@ -17,12 +17,12 @@ from wedlm_core.errors import ConfigError, RequestError, WeightsError, explain, 
 from wedlm_core.messages import with_text
 from wedlm_core.plain_tokenizer import PlainTokenizer, open_plain
 from wedlm_core.templating import ChatTemplate, TemplateLimitError, TemplateSyntaxError, chat_variables
-from wedlm_core.token_bound import TokenBound
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _REPLACEMENT = "\ufffd"
+_CHARACTERS, _LEAST_LIMIT = 16, 256  # of the beginning of a long text: characters for each token of the limit
 _NO_TEXT = "valid Unicode text, without lone halves of surrogate pairs"
 
 
@@ -125,17 +125,19 @@ class Tokenizer:
         return backend
 
     def least_tokens(self, text: str, limit: int) -> int:
-        """Tokens that ``text`` has at least, found without encoding it; 0 where nothing is certain.
+        """Tokens that ``text`` has at least, found without encoding all of it; 0 where nothing is certain.
+
+        They are half of those of its beginning, which the text after it could change only near the cut.
 
         Args:
             text: any text.
             limit: the number of tokens that the result is compared with.
         """
-        return self._bound.least(text, limit)
-
-    @functools.cached_property
-    def _bound(self) -> TokenBound:
-        return TokenBound(self._backend)
+        beginning = _CHARACTERS * max(limit, _LEAST_LIMIT)
+        if len(text) <= beginning:
+            return 0
+        encodable = text[:beginning].encode(errors="replace").decode()
+        return len(self.encode(encodable)) // 2
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ``ids``. Invalid UTF-8 becomes U+FFFD; ids outside the vocabulary are left out."""

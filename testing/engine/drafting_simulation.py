@@ -16,7 +16,7 @@ import numpy as np
 
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine.drafting.drafting import Drafting
-from wedlm_core.engine.drafting.report import StepReport
+from wedlm_core.engine.drafting.step_time import StepReport
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
 
 WEIGHTS_SECONDS, ROW_SECONDS, KV_SECONDS = 3.2e-3, 19e-6, 31e-9

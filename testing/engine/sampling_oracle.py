@@ -13,8 +13,7 @@ from testing.engine.oracle import History, adjusted, kept, only
 from wedlm_core.decoding.adjustments import AdjustmentTables
 from wedlm_core.decoding.allowed_tokens import FREE, AllowedRows
 from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.sampling import Choice, SamplingRows
-from wedlm_core.decoding.tops import Tops
+from wedlm_core.decoding.sampling import Choice, SamplingRows, Tops
 from wedlm_core.types import SamplingParams
 
 

@@ -62,7 +62,6 @@ ORDER = (
     "wedlm_core.engine.drafting",
     "wedlm_core.engine.scheduling",
     "wedlm_core.engine.constrained.matching",
-    "wedlm_core.engine.clock",
     "wedlm_core.decoding",
     "wedlm_core.model",
     "wedlm_core.attention",
@@ -70,7 +69,6 @@ ORDER = (
     "wedlm_core.kernels",
     "wedlm_core.grammar",
     "wedlm_core.tokenizer",
-    "wedlm_core.token_bound",
     "wedlm_core.messages",
     "wedlm_core.plain_tokenizer",
     "wedlm_core.templating",
@@ -166,7 +164,6 @@ TORCH_FREE_CORE = (
     "wedlm_core.statistics",
     "wedlm_core.templating",
     "wedlm_core.tokenizer",
-    "wedlm_core.token_bound",
     "wedlm_core.types",
 )
 

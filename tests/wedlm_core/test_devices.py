@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
 
 from testing.repository import ROOT
 from wedlm_core import LLM
-from wedlm_core.devices import numbered, on_device, on_own_device
+from wedlm_core.devices import numbered, on_device, on_own_device, step_clock
 from wedlm_core.errors import ConfigError
 
 
@@ -58,3 +60,21 @@ except ConfigError as error:
     first, second, refused = done.stdout.splitlines()
     assert (first, second) == ("cuda:1 1", "cuda:0 0")
     assert refused.startswith("device='cuda:2': this process sees 2 CUDA devices")
+
+
+def test_on_one_cpu_thread_waiting_costs_nothing_and_work_costs_its_time() -> None:
+    clock = step_clock(torch.device("cpu"))
+    begin = clock()
+    threading.Event().wait(0.05)
+    waited = clock()
+    until = time.perf_counter() + 0.02
+    while time.perf_counter() < until:
+        pass
+    assert waited - begin < 0.02
+    assert clock() > waited
+
+
+def test_what_other_threads_or_a_device_do_is_seen_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert step_clock(torch.device("cuda")) is time.perf_counter
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert step_clock(torch.device("cpu")) is time.perf_counter

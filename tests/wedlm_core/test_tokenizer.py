@@ -150,3 +150,13 @@ def test_tokenising_scheduling_pages_and_history_need_no_torch(qwen3_folder: Pat
         "TextStream(t).push(t.encode('x')); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("piece", ["word ", "a", " ", "\n\n", "é漢字\ud800", "<|im_end|>"])
+def test_the_least_number_of_tokens_is_never_too_high_and_soon_known(tokenizer: Tokenizer, piece: str) -> None:
+    text = piece * 200_000
+    assert tokenizer.least_tokens(text, 10**6) == 0, "a text that is no longer is encoded"
+    least = tokenizer.least_tokens(text, 10)
+    assert least <= len(tokenizer.encode(text.replace("\ud800", "?")))
+    if piece == "word ":
+        assert least > 10

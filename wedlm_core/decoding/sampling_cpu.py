@@ -8,8 +8,7 @@ from torch import Tensor
 
 from wedlm_core.decoding.allowed_tokens import AllowedRows
 from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.sampling import Choice, SamplingRows
-from wedlm_core.decoding.tops import Tops
+from wedlm_core.decoding.sampling import Choice, SamplingRows, Tops
 
 
 def choose_cpu(logits_RV: Tensor, rows: SamplingRows, *, mask_token_id: int, vocab_limit: int) -> Choice:

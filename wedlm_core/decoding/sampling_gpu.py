@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.sampling import Choice, SamplingRows
+from wedlm_core.decoding.sampling import Choice, SamplingRows, Tops
 from wedlm_core.decoding.sampling_cpu import choose_cpu
-from wedlm_core.decoding.tops import Tops
 from wedlm_core.devices import on_device
 from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.gpu.support import why_no_triton

@@ -1,4 +1,4 @@
-"""Stop strings on decoded text: the first textual occurrence, found token by token.
+"""Stop strings on decoded text: the first textual occurrence, found token by token; and bad words as tokens.
 
 Tokens are examined one at a time, however many a forward commits, so the cut does not depend on the
 strategy or the window. Only generated text is looked at, never the prompt.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wedlm_core.tokenizer import TextStream
+from wedlm_core.errors import RequestError, explain
+from wedlm_core.tokenizer import TextStream, Tokenizer
 
 
 class StopStrings:
@@ -50,3 +51,23 @@ class StopStrings:
         if found:
             self.text = self.text[: min(found)]
         return bool(found)
+
+
+def check_words(tokenizer: Tokenizer, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """Token ids of each text, as the tokenizer spells it at the beginning of a text and after a space.
+
+    Other cuts of the same text into tokens are other tokens, and are not banned.
+
+    Raises:
+        RequestError: a text has no tokens.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    for word in words:
+        plain = tuple(tokenizer.encode(word.lstrip()))
+        if not plain:
+            raise RequestError(explain("bad_words", word, "it has no token of this model", "Drop it."))
+        found[plain] = None
+        spaced = tuple(tokenizer.encode(" " + word.lstrip()))
+        if spaced[-len(plain) :] != plain:  # else the space is a token of its own, and the word is banned already
+            found[spaced] = None
+    return tuple(found)

@@ -12,10 +12,9 @@ import numpy as np
 
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.step_cost import StepCost
-from wedlm_core.devices import on_own_device
-from wedlm_core.engine.clock import step_clock
+from wedlm_core.devices import on_own_device, step_clock
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
-from wedlm_core.engine.drafting.report import StepReport
+from wedlm_core.engine.drafting.step_time import StepReport
 from wedlm_core.engine.drafting.windows import Suggestions
 from wedlm_core.engine.forward.runner import StepDetail
 from wedlm_core.engine.generations import Generations

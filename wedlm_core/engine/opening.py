@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.bad_words import check_words
-from wedlm_core.decoding.stop_strings import StopStrings
+from wedlm_core.decoding.stop_strings import StopStrings, check_words
 from wedlm_core.engine.parts import Parts
 from wedlm_core.engine.scheduling.scheduler import context_length
 from wedlm_core.engine.scheduling.sequence import Sequence

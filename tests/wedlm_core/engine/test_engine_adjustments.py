@@ -21,7 +21,7 @@ from testing.engine.engines import COST, as_verified, loaded, plain_decoder, req
 from testing.engine.features import FEATURES, random_features, uses_history
 from testing.engine.oracle import autoregressive, causal_logits
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.bad_words import check_words
+from wedlm_core.decoding.stop_strings import check_words
 from wedlm_core.engine import Engine
 from wedlm_core.errors import RequestError
 from wedlm_core.model.sources import resolve

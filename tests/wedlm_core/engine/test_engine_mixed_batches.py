@@ -23,7 +23,7 @@ from wedlm_core.config.engine_config import StreamingSwitches
 from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting.acceptance import Acceptance
-from wedlm_core.engine.drafting.report import StepReport
+from wedlm_core.engine.drafting.step_time import StepReport
 from wedlm_core.engine.drafting.windows import Suggestions
 from wedlm_core.engine.forward.outcome import fetch
 from wedlm_core.engine.forward.runner import StepDetail

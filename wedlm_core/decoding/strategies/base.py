@@ -152,25 +152,13 @@ _REGISTRY: dict[Strategy, type[Decoding]] = {}
 
 
 def decodes(*strategies: Strategy) -> Callable[[type[Any]], type[Any]]:
-    """Class decorator: the class implements these strategies.
-
-    Raises:
-        ValueError: a strategy has an implementation already.
-    """
+    """Class decorator: the class implements these strategies."""
 
     def register(cls: type[Any]) -> type[Any]:
-        for strategy in strategies:
-            if strategy in _REGISTRY:
-                raise ValueError(f"{strategy} is decoded by {_REGISTRY[strategy].__name__} already")
-            _REGISTRY[strategy] = cls
+        _REGISTRY.update(dict.fromkeys(strategies, cls))
         return cls
 
     return register
-
-
-def missing_strategies() -> list[Strategy]:
-    """Strategies without an implementation."""
-    return [strategy for strategy in Strategy if strategy not in _REGISTRY]
 
 
 def decoding_of(strategy: Strategy, config: EngineConfig) -> Decoding:

@@ -1,4 +1,4 @@
-"""``reference``: the published rule with a fixed window, and the moves of windows that strategies like it share."""
+"""``reference`` and ``blockwise``: the published rule with a fixed window, and moves of windows that others share."""
 
 from __future__ import annotations
 
@@ -57,6 +57,16 @@ class WindowDecoding(Decoding):
         move_on(window, lead_S)
         window.emitted_S = window.emitted_S + lead_S
         return commit
+
+
+@decodes(Strategy.BLOCKWISE)
+@dataclass(frozen=True)
+class BlockwiseDecoding(WindowDecoding):
+    """Block diffusion with stop-and-wait, the baseline of the paper (its figure 4c): a window commits as a whole."""
+
+    def committable(self, lead_S: Tensor, params: WindowParams) -> Tensor:
+        """int64 ``[S]``: the whole block or nothing."""
+        return torch.where(lead_S == params.masks_S, lead_S, 0)
 
 
 def commit_leading(window: Window, lead_S: Tensor, fill_SL: Tensor) -> Commit:

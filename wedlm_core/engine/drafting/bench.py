@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from wedlm_core.engine.clock import step_clock
+from wedlm_core.devices import step_clock
 from wedlm_core.engine.forward.async_launch import AsyncLaunch
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.runner import Runner

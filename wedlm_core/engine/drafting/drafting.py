@@ -17,8 +17,7 @@ from wedlm_core.engine.drafting.acceptance import Acceptance
 from wedlm_core.engine.drafting.constants import CONSTANTS, DraftingConstants
 from wedlm_core.engine.drafting.controller import Arm, Controller
 from wedlm_core.engine.drafting.masks import allocate, long_run
-from wedlm_core.engine.drafting.report import StepReport
-from wedlm_core.engine.drafting.step_time import HostTime, Load
+from wedlm_core.engine.drafting.step_time import HostTime, Load, StepReport
 from wedlm_core.engine.drafting.windows import HistoryWindows, Suggestions
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from wedlm_core.engine.drafting.constants import DraftingConstants
 from wedlm_core.engine.drafting.history import History
-from wedlm_core.engine.drafting.report import StepReport
+from wedlm_core.engine.drafting.step_time import StepReport
 from wedlm_core.engine.scheduling.slots import IntArray, SlotTable
 from wedlm_core.kernels.cpu.draft_kernels import Columns, Windows, count_worth, write_drafts
 from wedlm_core.statistics import DraftSource

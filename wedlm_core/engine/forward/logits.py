@@ -13,9 +13,8 @@ from torch import Tensor
 
 from wedlm_core.decoding.allowed_tokens import AllowedRows, AllowedTokens, only
 from wedlm_core.decoding.filters import FILTERS
-from wedlm_core.decoding.sampling import Choice, SamplingRows
+from wedlm_core.decoding.sampling import Choice, SamplingRows, Tops
 from wedlm_core.decoding.sampling_gpu import chooser
-from wedlm_core.decoding.tops import Tops
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.scheduling.slots import IntArray
 from wedlm_core.model.draw import Advance, Draw, Drawn, States, StepPicks

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from wedlm_core.config import EngineConfig
-from wedlm_core.decoding.sampling import Choice
+from wedlm_core.decoding.sampling import Choice, Tops
 from wedlm_core.decoding.strategies import Commit, Decoding, RowChoices
-from wedlm_core.decoding.tops import Tops
 from wedlm_core.decoding.window_state import RowLayout, Window
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.groups import Group, RowBounds, gather_groups

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.decoding.tops import Tops
+from wedlm_core.decoding.sampling import Tops
 from wedlm_core.engine.forward.device_state import DeviceState
 from wedlm_core.engine.forward.groups import Group
 from wedlm_core.engine.scheduling.slots import IntArray

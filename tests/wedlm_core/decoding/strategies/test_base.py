@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testing.repository import ROOT
 from wedlm_core.config import EngineConfig
 from wedlm_core.config.engine_config import StreamingSwitches
-from wedlm_core.decoding.strategies import Commit, Decoding, Refills, RowChoices, decodes, decoding_of
-from wedlm_core.decoding.strategies.base import missing_strategies
+from wedlm_core.decoding.strategies import Commit, Decoding, Refills, RowChoices, decoding_of
 from wedlm_core.decoding.window_state import Window, WindowParams, empty_windows, lay_out
 from wedlm_core.types import Strategy
 
@@ -37,7 +32,7 @@ def implementations() -> list[Decoding]:
 
 
 def test_every_strategy_has_an_implementation() -> None:
-    assert missing_strategies() == []
+    assert all(decoding_of(strategy, EngineConfig()) for strategy in Strategy)
     assert decoding_of(Strategy.AUTOREGRESSIVE, EngineConfig()) == decoding_of(Strategy.VERIFIED, EngineConfig())
     assert decoding_of(Strategy.REFERENCE, EngineConfig()) != decoding_of(Strategy.BLOCKWISE, EngineConfig())
 
@@ -52,23 +47,6 @@ def test_decodings_are_equal_where_their_options_are() -> None:
     assert first != other
     assert (first.clips, first.suppresses) == (True, True)
     assert (other.clips, other.suppresses) == (False, False)
-
-
-def test_a_second_implementation_of_a_strategy_is_refused() -> None:
-    with pytest.raises(ValueError, match="verified is decoded by VerifiedDecoding already"):
-        decodes(Strategy.VERIFIED)(Decoding)
-
-
-def test_a_strategy_without_implementation_fails_the_import() -> None:
-    code = """
-import pkgutil
-listed = pkgutil.iter_modules
-pkgutil.iter_modules = lambda path: [m for m in listed(path) if m.name != 'blockwise']
-import wedlm_core.decoding.strategies
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "ImportError: no class of wedlm_core.decoding.strategies decodes ['blockwise']" in done.stderr
 
 
 # ---- bounds -----------------------------------------------------------------------------------------------
@@ -109,7 +87,7 @@ def advanced(decoding: Decoding, window: Window, params: WindowParams, rng: np.r
     threshold=st.sampled_from([0.1, 0.5, 2.0]),
     seed=st.integers(0, 10_000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_rows_stay_within_the_bounds(
     decoding: Decoding, widths: list[tuple[int, int]], left: int, threshold: float, seed: int
 ) -> None:

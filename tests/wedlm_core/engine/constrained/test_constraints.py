@@ -374,7 +374,6 @@ def test_a_word_that_is_banned_does_not_come_where_it_is_token_0(wanted: dict[st
     ("given", "words"),
     [
         ({"json": {"type": "array", "uniqueItems": True}}, "uniqueItems=True: this keyword would not be enforced"),
-        ({"json": {"$ref": "#"}}, "every value of a part would contain itself"),
         ({"json": {"type": "integer", "minimum": 3, "maximum": 2}}, "Unsatisfiable"),
         ({"regex": "(?=a)b"}, "look-ahead"),
         ({"regex": "(a"}, "unclosed group"),

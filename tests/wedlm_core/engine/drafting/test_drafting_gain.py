@@ -12,7 +12,7 @@ from wedlm_core.config.step_cost import StepCost
 from wedlm_core.engine import Engine
 from wedlm_core.engine.drafting.constants import CONSTANTS
 from wedlm_core.engine.drafting.drafting import Drafting
-from wedlm_core.engine.drafting.report import StepReport
+from wedlm_core.engine.drafting.step_time import StepReport
 from wedlm_core.engine.scheduling.slots import SlotTable
 from wedlm_core.llm import LLM
 from wedlm_core.statistics import gain_of

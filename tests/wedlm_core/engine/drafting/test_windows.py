@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wedlm_core.engine.drafting.constants import CONSTANTS
-from wedlm_core.engine.drafting.report import StepReport
+from wedlm_core.engine.drafting.step_time import StepReport
 from wedlm_core.engine.drafting.windows import HistoryWindows
 from wedlm_core.engine.scheduling.slots import SlotTable, StepOutcome
 from wedlm_core.kernels.cpu.draft_kernels import Windows, count_worth

@@ -28,8 +28,8 @@ from testing.engine.step_cases import (
 from wedlm_core.config import EngineConfig
 from wedlm_core.decoding.sampling import Choice
 from wedlm_core.decoding.strategies import Decoding
-from wedlm_core.decoding.strategies.blockwise import BlockwiseDecoding
 from wedlm_core.decoding.strategies.verified import VerifiedDecoding
+from wedlm_core.decoding.strategies.window import BlockwiseDecoding
 from wedlm_core.decoding.window_state import empty_windows
 from wedlm_core.engine import Engine
 from wedlm_core.engine.forward.groups import WideRun

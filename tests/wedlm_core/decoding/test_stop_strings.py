@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from wedlm_core.decoding.bad_words import check_words
+from wedlm_core.decoding.stop_strings import check_words
 from wedlm_core.errors import RequestError
 
 TEXTS = [" unhappy unhappily happy", "happy birthday", " birthday", " dog", "dogma dogma", " nineteen nine nineteen"]
