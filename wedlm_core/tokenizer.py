@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _REPLACEMENT = "\ufffd"
-_CHARACTERS, _LEAST_LIMIT = 16, 256  # of the beginning of a long text: characters for each token of the limit
+_CHARACTERS, _LEAST_LIMIT = 10, 256  # of the beginning of a long text: characters for each token of the limit
 _NO_TEXT = "valid Unicode text, without lone halves of surrogate pairs"
 
 
@@ -127,7 +127,7 @@ class Tokenizer:
     def least_tokens(self, text: str, limit: int) -> int:
         """Tokens that ``text`` has at least, found without encoding all of it; 0 where nothing is certain.
 
-        They are half of those of its beginning, which the text after it could change only near the cut.
+        Half of the tokens of its beginning: the text after the beginning changes tokens only near the cut.
 
         Args:
             text: any text.

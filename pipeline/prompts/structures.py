@@ -22,7 +22,7 @@ from pipeline.settings.reasoning import Tags
 from pipeline.settings.tool_calls import OPEN
 from wedlm_core.grammar import GrammarCompiler
 from wedlm_core.grammar.compiler import checker
-from wedlm_core.grammar.schemas import ENFORCED, NOTES
+from wedlm_core.grammar.keywords import ENFORCED, NOTES
 from wedlm_core.structured_outputs import KINDS
 from wedlm_core.tokenizer import Tokenizer
 

@@ -25,9 +25,7 @@ _AS_THEY_ARE = ("type", "enum", "const", "required")
 _BY_NAME = ("properties", "patternProperties")
 
 
-def canonical(
-    schema: Mapping[str, Any], references: References, check: Callable[[Place], None] = lambda place: None
-) -> dict[str, Any]:
+def canonical(schema: Mapping[str, Any], references: References, check: Callable[[Place], None]) -> dict[str, Any]:
     """The canonical form of a schema.
 
     Args:

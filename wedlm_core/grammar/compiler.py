@@ -126,7 +126,9 @@ class GrammarCompiler:
         limits = functools.partial(llguidance.LLParserLimits, max_grammar_size=200_000, max_lexer_states=_MOST_STATES)
         self._limits, self._limits_of_rows = limits(), limits(step_lexer_fuel=_NO_LIMIT)
         self._special = {
-            token: i for i, token in _added_tokens(tokenizer) if i < vocab_size and self._tokenizer.is_special_token(i)
+            token["content"]: token["id"]
+            for token in json.loads(tokenizer).get("added_tokens", ())
+            if token["id"] < vocab_size and self._tokenizer.is_special_token(token["id"])
         }
         self._compiled: OrderedDict[StructuredOutputs, Grammar] = OrderedDict()
 
@@ -180,11 +182,6 @@ class GrammarCompiler:
 
     def _refused(self, wanted: StructuredOutputs, value: object, rule: str) -> RequestError:
         return RequestError(explain(f"structured_outputs.{wanted.kind}", value, rule, _REMEDY))
-
-
-def _added_tokens(tokenizer: str) -> list[tuple[int, str]]:
-    """Ids and texts of the tokens that a tokenizer adds to its vocabulary."""
-    return [(token["id"], token["content"]) for token in json.loads(tokenizer).get("added_tokens", ())]
 
 
 def _allows_any(matcher: Any) -> bool:

@@ -9,17 +9,17 @@ from fractions import Fraction
 from typing import Any
 
 from wedlm_core.grammar.canonical import canonical
-from wedlm_core.grammar.keywords import ENFORCED, FORMATS, NOTES, keyword_fault
+from wedlm_core.grammar.keywords import FORMATS, keyword_fault
 from wedlm_core.grammar.patterns import pattern_fault
 from wedlm_core.grammar.schema_bounds import LARGEST, exact_bounds, is_exact, is_number
-from wedlm_core.grammar.schema_references import Place, References
+from wedlm_core.grammar.schema_references import Place, References, definitions, subschemas
 from wedlm_core.grammar.unions import tags_are_listed
-
-__all__ = ["ENFORCED", "FORMATS", "NOTES", "check_schema"]
 
 _DEEPEST = 64
 _MOST_NODES = 20_000
 _MOST_ITEMS = 10_000
+_MOST_PATTERNS, _MOST_VISITS = 12, 200_000  # the time and memory of the backend double with each pattern
+_ANY_NAME = "*"
 _MOST_STEPS = 10_000  # of a multiple: the backend's time to compile grows with its square
 _MOST_COPIED = 5_000_000
 _OBJECTS = ("properties", "patternProperties", "dependencies", "dependentRequired", "dependentSchemas")
@@ -36,15 +36,39 @@ def check_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         RequestError: the message names the place in the schema, the rule and the remedy.
     """
     checker = _Checker(References(schema))
-    return canonical(schema, checker.references, checker.check)
+    made = canonical(schema, checker.references, checker.check)
+    patterns = _most_patterns(made)
+    Place(schema).require(patterns <= _MOST_PATTERNS, "pattern", f"at most {_MOST_PATTERNS} patterns for one text",
+                          "Simplify it.", value=patterns)  # fmt: skip
+    return made
+
+
+def _most_patterns(made: Mapping[str, Any]) -> int:
+    """A bound of the patterns for one text: all patterns of a field's name, and of any name, inside of an ``allOf``."""
+    named, unions, seen = definitions(made), list[dict[str, set[str]]](), set[tuple[int, str, int]]()
+    todo: list[tuple[Any, str, int]] = [(made, "", -1)]
+    while todo and len(seen) < _MOST_VISITS:
+        part, name, union = todo.pop()
+        if not isinstance(part, Mapping) or (id(part), name, union) in seen:
+            continue
+        seen.add((id(part), name, union))
+        if union < 0 and "allOf" in part:
+            union = len(unions)
+            unions.append({})
+        if union >= 0:
+            own = (f"{keyword} {part[keyword]}" for keyword in ("pattern", "format") if keyword in part)
+            unions[union].setdefault(name, set()).update(own)
+        inner = [("allOf/", named[part["$ref"]])] if part.get("$ref") in named else []
+        for pointer, value in [*inner, *subschemas(part)]:
+            keyword, _, field = pointer.partition("/")
+            is_same, is_item = keyword in ("anyOf", "oneOf", "allOf"), keyword in ("items", "prefixItems")
+            named_field = field if keyword == "properties" else f"{name.rstrip('[]')}[]" if is_item else _ANY_NAME
+            todo.append((value, name if is_same else named_field, union))
+    return max((len(own | found.get(_ANY_NAME, set())) for found in unions for own in found.values()), default=0)
 
 
 class _Checker:
-    """Checks the parts of a schema, each once, as they are read.
-
-    Attributes:
-        references: as given.
-    """
+    """Checks the parts of a schema, each once, as they are read."""
 
     def __init__(self, references: References) -> None:
         self.references = references
