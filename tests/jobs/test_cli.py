@@ -72,19 +72,6 @@ def test_a_setting_is_a_dotted_name_and_a_yaml_value(text: str, expected: dict[s
     assert cli.parse_setting(text) == expected
 
 
-def test_the_options_of_their_own_reach_the_configuration() -> None:
-    config = parsed(
-        "--input", "i", "--output", "o", "--retry-failed", "--on-long-prompt", "truncate_left", "--limit", "7",
-        "--max-failed-fraction", "0.25", "--max-row-deaths", "3", "--prompt-template", "{{ q }}", "--chat",
-        "--output-format", "jsonl", "--storage-options", "{anon: true}", "--mode", "resume",
-    )  # fmt: skip
-    assert (config.retry_failed, config.on_long_prompt, config.limit) == (True, "truncate_left", 7)
-    assert (config.max_failed_fraction, config.max_row_deaths, config.chat) == (0.25, 3, True)
-    assert (config.prompt_template, config.output_format) == ("{{ q }}", "jsonl")
-    assert config.storage_options == {"anon": True}
-    assert parsed("--input", "i", "--output", "o").retry_failed is False
-
-
 def test_each_decoding_option_is_a_short_form_of_its_field(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text('{"type": "integer"}')
     short = ["--strategy", "autoregressive", "--seed", "7", "--n", "2", "--temperature", "0.5", "--top-p", "0.9"]

@@ -66,12 +66,6 @@ def test_an_unknown_field_in_code_is_named_with_the_nearest_as_in_yaml(name: str
         RunConfig(input="x", output="y", **{name: 1})
 
 
-@pytest.mark.parametrize("given", [5, "enable_thinking", {1: 2}, ["a"]])
-def test_variables_of_a_template_that_are_no_mapping_are_refused(given: Any) -> None:
-    with pytest.raises(ConfigError, match="chat_template_kwargs="):
-        RunConfig(input="x", output="y", chat_template_kwargs=given)
-
-
 @pytest.mark.parametrize("name", ["input", "output", "model"])
 def test_a_name_that_is_not_utf_8_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"{name}=.*in UTF-8"):
@@ -140,11 +134,3 @@ def test_units_are_sized_by_expected_tokens(tokens: int, rows: int) -> None:
     config = RunConfig(input="x", output="y", sampling=SamplingParams(max_tokens=tokens))
     assert config.resolved_unit_rows() == rows
     assert 2 <= config.resolved_units_in_flight(rows) <= 64
-
-
-@pytest.mark.parametrize(("gpus", "expected"), [("auto", 0.8), (0, 0.8), (1, 0.8), (2, 0.8), (0.5, 0.4), (0.25, 0.2)])
-def test_actors_that_share_a_gpu_share_its_memory(gpus: float | str, expected: float) -> None:
-    raw = {"input": "i", "output": "o", "gpus_per_actor": gpus, "engine": {"gpu_memory_utilization": 0.8}}
-    config = RunConfig.from_mapping(raw)
-    assert config.actor_engine.gpu_memory_utilization == pytest.approx(expected)
-    assert config.engine.gpu_memory_utilization == 0.8

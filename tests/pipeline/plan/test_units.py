@@ -18,15 +18,11 @@ from pipeline import layout
 from pipeline.cluster.prepare_task import pack, unpack
 from pipeline.codec import (
     CapacityError,
-    Failure,
-    FinishReason,
     Generation,
     Request,
     RequestError,
-    RowResult,
     SamplingParams,
     make_requests,
-    params_hash,
     params_of_row,
 )
 from pipeline.config import RunConfig
@@ -43,11 +39,10 @@ from pipeline.types import Unit
 from pipeline.worker.engine_thread import EngineThread
 from pipeline.worker.output_tables import encode_unit
 from pipeline.worker.unit_worker import UnitWorker
-from testing.pipeline.fakes import BANNED_TOKEN, FakeEngine
+from testing.pipeline.fakes import FakeEngine
 from wedlm_core.model.sources import resolve
 from wedlm_core.seeds import row_seed
 from wedlm_core.tokenizer import Tokenizer
-from wedlm_core.types import CommitStats, Timings
 
 
 def job_for(model: Path, rows: Any, folder: Path, **fields: Any) -> Job:
@@ -73,16 +68,6 @@ def test_an_envelope_gives_back_its_table(values: list[str | None]) -> None:
     got = unpack(block)
     assert got.schema.equals(table.schema)
     assert got.to_pylist() == table.to_pylist()
-
-
-def test_the_checksum_sees_values_and_not_how_they_are_stored() -> None:
-    table = pa.table({"a": ["x", None, "yy"], "b": [[1], None, [2, 3]], "c": [1, 2, 3]})
-    pieces = pa.concat_tables([table.slice(0, 1), table.slice(1, 2)])
-    padded = pa.concat_tables([pa.table({"a": ["z"], "b": [[9]], "c": [0]}), table]).slice(1)
-    assert data_checksum(pieces, ["a", "b"]) == data_checksum(table, ["a", "b"]) == data_checksum(padded, ["a", "b"])
-    other = table.set_column(0, "a", pa.array(["x", None, "yz"]))
-    assert data_checksum(other, ["a", "b"]) != data_checksum(table, ["a", "b"])
-    assert data_checksum(other, ["b"]) == data_checksum(table, ["b"])
 
 
 @given(
@@ -135,45 +120,6 @@ def test_seeds_come_from_run_row_and_sample_or_from_the_parameters() -> None:
     fixed = make_requests("k", "row", [1, 2], SamplingParams(n=2, seed=5), 11)
     assert fixed[0].seed == 5
     assert fixed[1].seed not in (5, drawn[1].seed)
-
-
-def test_the_params_hash_ignores_the_seed_and_nothing_else() -> None:
-    base = SamplingParams()
-    assert params_hash(base) == params_hash(SamplingParams(seed=3))
-    others = [SamplingParams(max_tokens=1), SamplingParams(top_k=2), SamplingParams(stop="x"), SamplingParams(n=2)]
-    assert len({params_hash(p) for p in [base, *others]}) == 5
-
-
-@given(
-    ids=st.lists(st.integers(0, 2**31 - 1), max_size=5),
-    text=st.text(),
-    histogram=st.lists(st.integers(0, 9), max_size=4),
-    entropy=st.one_of(st.none(), st.floats(0, 10)),
-    seed=st.integers(0, 2**63 - 1),
-)
-@settings(max_examples=30, deadline=None)
-def test_a_generation_survives_the_way_into_columns(
-    ids: list[int], text: str, histogram: list[int], entropy: float | None, seed: int, tmp_path_factory: Any,
-    qwen3_folder: Path,
-) -> None:  # fmt: skip
-    job = job_for(qwen3_folder, [{"prompt": "a", "k": 1}], tmp_path_factory.mktemp("x"))
-    _, table = prepared(job)
-    stats = CommitStats(generated_tokens=len(ids), decode_forwards=2, rows_forwarded=7,
-                        commit_histogram=tuple(histogram), mean_entropy=entropy)  # fmt: skip
-    generation = Generation(
-        request_id="r", text=text, token_ids=tuple(ids), prompt_tokens=3, finish_reason=FinishReason.LENGTH,
-        seed=seed, stats=stats, timings=Timings(queue_seconds=1.5, run_seconds=2.5),
-    )  # fmt: skip
-    out, dead = encode_unit(job, table, [RowResult(row_id="id", params=SamplingParams(), generations=(generation,))])
-    assert out.schema.equals(job.schema, check_metadata=True)
-    assert dead.num_rows == 0
-    (row,) = out.to_pylist()
-    assert (row["k"], row["row_id"], row["text"], row["token_ids"]) == (1, "id", text, ids)
-    assert (row["finish_reason"], row["error"], row["seed"]) == ("length", None, seed)
-    assert row["stats"]["commit_histogram"] == histogram
-    assert row["stats"]["mean_entropy"] == entropy
-    assert row["stats"]["tokens_per_forward"] == len(ids) / 2
-    assert row["timings"] == {"queue_seconds": 1.5, "run_seconds": 2.5}
 
 
 def test_optional_columns_and_the_prefix(qwen3_folder: Path, tmp_path: Path) -> None:
@@ -276,43 +222,6 @@ def test_units_of_many_threads_share_the_engine_without_a_barrier() -> None:
     thread.close()
     assert all(set(outcomes[u]) == {f"{u}/{i}" for i in range(6)} for u in range(12))
     assert engine.most_at_once == 8, "samples of different units ran in one step"
-
-
-def test_a_refused_request_leaves_the_others_alone() -> None:
-    thread = EngineThread(FakeEngine())
-    bad = Request(request_id="bad", prompt_token_ids=(BANNED_TOKEN,), params=SamplingParams())
-    outcome = thread.submit([*requests_of(0, 2), bad]).result(timeout=20)
-    thread.close()
-    assert isinstance(outcome["bad"], Failure)
-    assert outcome["bad"].error_class == "RequestError"
-    assert all(isinstance(outcome[f"0/{i}"], Generation) for i in range(2))
-
-
-def test_a_failed_step_is_reported_first_and_then_ends_every_unit() -> None:
-    seen: list[BaseException] = []
-    reached = threading.Event()
-
-    def on_fatal(error: BaseException) -> None:
-        seen.append(error)
-        assert not first.done(), "no unit may hear of it before: the process may be about to end"
-        reached.set()
-
-    first_made = threading.Event()
-
-    class Waits(FakeEngine):
-        def step(self) -> list[Generation]:
-            first_made.wait(5)
-            return super().step()
-
-    thread = EngineThread(Waits(fail_at_step=1), on_fatal)
-    first = thread.submit(requests_of(0, 3))
-    first_made.set()
-    with pytest.raises(RuntimeError, match="device lost"):
-        first.result(timeout=20)
-    assert reached.is_set()
-    with pytest.raises(RuntimeError, match="device lost"):
-        thread.submit(requests_of(1, 1)).result(timeout=20)
-    assert len(seen) == 1
 
 
 def test_a_row_whose_sample_fails_fails_as_a_whole(qwen3_folder: Path, tmp_path: Path) -> None:
