@@ -17,10 +17,10 @@ from pipeline import layout, stages
 from pipeline.codec import explain
 from pipeline.commands.read import read
 from pipeline.commands.run import run
+from pipeline.commands.scorers import OUTCOMES, SCORERS, Counts, Difference
 from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
 from pipeline.errors import ConfigError, OutputError
-from pipeline.evaluation.scorers import OUTCOMES, SCORERS, Counts, Difference
 from pipeline.progress.figures import LINE_SECONDS
 from pipeline.progress.snapshot import Progress
 from pipeline.progress.views import Observer, ProgressMode

@@ -23,7 +23,6 @@ ORDER = (
     "pipeline",
     "pipeline.serving",
     "pipeline.commands",
-    "pipeline.evaluation",
     "pipeline.cluster",
     "pipeline.worker",
     "pipeline.prompts",
@@ -130,7 +129,7 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "uvicorn": ("pipeline.serving.endpoint",),
     "python_multipart": ("pipeline.serving.endpoint",),
     "anyio": ("pipeline.serving.app",),
-    "scipy": ("pipeline.evaluation.scorers",),
+    "scipy": ("pipeline.commands.scorers",),
     "IPython": ("pipeline.progress",),
     "fsspec": ("pipeline.storage", "pipeline.sources", "wedlm_core.model.sources"),
 }

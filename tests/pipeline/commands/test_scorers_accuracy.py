@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.evaluation.scorers import OUTCOMES, Counts, Difference
+from pipeline.commands.scorers import OUTCOMES, Counts, Difference
 
 
 def counts(correct: int, wrong: int, **others: int) -> Counts:

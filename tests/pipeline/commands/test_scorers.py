@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.evaluation.scorers import SCORERS, choice, exact, numeric
+from pipeline.commands.scorers import SCORERS, choice, exact, numeric
 
 NUMBERS = (
     "{n}", "{n:,}", "${n}", "$ {n:,}", "{n}.", "{n}.0", "{n:,}.00", " {n} ", "**{n}**", "{n}%", "\\${n}", "+{n}",

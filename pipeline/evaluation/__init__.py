@@ -1,1 +1,0 @@
-"""Scores of texts against expected answers, and confidence intervals. Knows no models, Ray, files or command lines."""
