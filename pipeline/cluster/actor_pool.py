@@ -118,7 +118,7 @@ class ActorPool:
         """The actors that were asked for and have not been ended."""
         self.names: dict[int, str] = {}
         """The pool of each."""
-        self.state = PoolState(self.metrics, bisection)
+        self.state = PoolState(self)
         self.closed = False
         self._closing = threading.Lock()
         self._numbers = itertools.count()
@@ -209,6 +209,10 @@ class ActorPool:
     def watch(self, actor: int, known: str) -> Any:
         """A reference to the result of :meth:`GenerateActor.watch`, of the actor's next process if this one dies."""
         return self.actors[actor].watch.options(concurrency_group="watch").remote(known)
+
+    def engine_load(self, actor: int) -> Any:
+        """A reference to the result of :meth:`GenerateActor.engine_load`."""
+        return self.actors[actor].engine_load.options(concurrency_group="control", max_task_retries=0).remote()
 
     def run(self, given: Assignment, unit: PreparedUnit) -> Any:
         """A reference to the result of :meth:`GenerateActor.run`."""

@@ -193,10 +193,7 @@ class RayExecutor:
 
     def state(self) -> ExecutorState:
         """See :class:`Executor`."""
-        pool = self._pool
-        return (
-            ExecutorState() if pool is None else replace(pool.state.read(len(pool.actors), pool.most), used=self.used())
-        )
+        return ExecutorState() if self._pool is None else replace(self._pool.state.read(), used=self.used())
 
     def write_parts(self, jobs: Iterable[PartJob]) -> Iterator[PartRecord | PartDamage]:
         """In Ray tasks, so that the driver's memory does not hold the parts; a single small part in this process."""

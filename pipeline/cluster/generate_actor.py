@@ -53,7 +53,7 @@ class Answer(NamedTuple):
     Attributes:
         record: the commit record of the staged unit, as JSON.
         lengths: of rows that finished since the actor's last answer.
-        load: how full the engine is, and its counters; None if it reports none.
+        load: see :meth:`GenerateActor.engine_load`; with each unit, as a short job ends before it is asked for.
     """
 
     record: str
@@ -124,6 +124,10 @@ class GenerateActor:
         taken = {**self._taken, **stages.taken()}
         return Sign(process=self._process, node=own_node(), taken=taken, notice=notice)
 
+    def engine_load(self) -> dict[str, Any] | None:
+        """How full the engine is, and its counters; None if it reports none. Costs some microseconds."""
+        return engine_load(self._engine.snapshot(), self._process)
+
     def run(self, label: str, execution: int, block: pa.Table) -> Answer | None:
         """Run a unit, given as JSON, from its envelope; None if it was declined or dropped.
 
@@ -135,8 +139,7 @@ class GenerateActor:
         try:
             with masked_errors():
                 record = self._workers[unit.stage].run(unit, unpack(block), execution)
-                load = engine_load(self._engine.snapshot(), self._process)
-                return Answer(record.to_json(), self._engine.lengths.take_news(), load)
+                return Answer(record.to_json(), self._engine.lengths.take_news(), self.engine_load())
         except DroppedError:
             return None
 

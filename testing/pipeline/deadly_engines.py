@@ -1,4 +1,4 @@
-"""Engine loaders whose engines kill their process (on a row, or at the start), or are slow.
+"""Engine loaders whose engines kill their process (on a row, or at the start), hang, or are slow.
 
 Real actor processes import this module.
 """
@@ -80,15 +80,22 @@ def dies_at_start_engine(job: Job, num_threads: int | None) -> FakeEngine:
 
 
 class _LateEngine(FakeEngine):
-    """Its steps take so many seconds."""
+    """Its steps take so many seconds; of inf, the second one never ends."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(slots=64)
         self._seconds = seconds
 
     def step(self) -> list[Generation]:
-        time.sleep(self._seconds)
+        if self._seconds == float("inf") and self.steps:
+            threading.Event().wait()
+        time.sleep(min(self._seconds, 1.0))
         return super().step()
+
+
+def one_hangs_engine(job: Job, num_threads: int | None) -> FakeEngine:
+    """The job's first engine hangs while it works, the others do not."""
+    return _LateEngine(float("inf") if _first(job) else 0.05)
 
 
 def one_is_slow_engine(job: Job, num_threads: int | None) -> FakeEngine:

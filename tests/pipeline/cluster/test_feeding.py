@@ -1,4 +1,4 @@
-"""Two real actors, one of them slow."""
+"""Two real actors, one of them hanging or slow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.commands.run import run_on
 from pipeline.commands.summary import RunSummary
 from pipeline.config import RunConfig
 from pipeline.storage.open import open_storage
-from testing.pipeline.deadly_engines import one_is_slow_engine
+from testing.pipeline.deadly_engines import one_hangs_engine, one_is_slow_engine
 
 ROWS = 240
 
@@ -30,11 +30,23 @@ def config_of(folder: Path, model: Path, **fields: Any) -> RunConfig:
     return RunConfig(input=str(folder / "in.parquet"), output=str(folder / "out"), model=str(model), **settings)
 
 
+def go(config: RunConfig, load: object) -> RunSummary:
+    executor = RayExecutor(config, load)  # type: ignore[arg-type]
+    return run_on(executor, config, open_storage(config.output, layout.SCRATCH), lambda progress: None)
+
+
 def check_whole(config: RunConfig, summary: RunSummary) -> None:
     assert (summary.total.rows, summary.total.failed_rows) == (ROWS, 0)
     assert pipeline.read(config.output, format="arrow")["k"].to_pylist() == list(range(ROWS))
     assert pipeline.verify(config.output, input=config.input).ok
     assert not list(Path(config.output, layout.STAGED).glob("*")), "results that came second are removed too"
+
+
+@pytest.mark.slow(reason="waits for an actor that hangs: 30 s")
+@pytest.mark.usefixtures("cluster")
+def test_an_actor_that_hangs_costs_no_row_and_the_job_ends(qwen3_folder: Path, tmp_path: Path) -> None:
+    config = config_of(tmp_path, qwen3_folder)
+    check_whole(config, go(config, one_hangs_engine))
 
 
 @pytest.mark.usefixtures("cluster")

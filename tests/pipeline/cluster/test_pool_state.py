@@ -1,4 +1,4 @@
-"""A pool's state for observers: the stages of starting actors, and the sums of the loads that units report."""
+"""A pool's state for observers: whom they ask, how often, and how they read the answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.cluster.metrics import DriverSource, engine_load
 from pipeline.cluster.pool_state import EngineLoads, PoolState
-from pipeline.progress.snapshot import ExecutorState, Stage
+from pipeline.progress.snapshot import Stage
 from wedlm_core.engine.scheduling.counters import EngineCounters, EngineSnapshot
 
 
@@ -40,13 +40,20 @@ class Members:
 class Pool:
     """A pool and a bisection whose answers the test gives."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.metrics = DriverSource()
+    def __init__(self, clock: Callable[[], float], *, at_once: Any = None) -> None:
+        self.metrics, self.most, self.bisection = DriverSource(), 4, self
+        self.actors: dict[int, Any] = {0: None, 1: None}
+        self.asked: list[tuple[int, Reference]] = []
         self.stages: list[Reference] = []
-        self.state = PoolState(self.metrics, self, clock)  # type: ignore[arg-type]
+        self.at_once = at_once
+        self.state = PoolState(self, clock)
 
-    def read(self) -> ExecutorState:
-        return self.state.read(2, 4)
+    def engine_load(self, actor: int) -> Reference:
+        reference = Reference()
+        if self.at_once is not None:
+            reference.future().set_result(self.at_once)
+        self.asked.append((actor, reference))
+        return reference
 
     def reached(self) -> Reference:
         self.stages.append(Reference())
@@ -94,15 +101,44 @@ def test_the_gain_is_of_the_sums_over_all_actors() -> None:
 def test_before_an_actor_is_ready_the_stage_is_the_latest_that_one_has_reached() -> None:
     clock = Clock()
     pool = Pool(clock)
-    assert pool.read().phase is Stage.STARTING
-    assert pool.read().actors.starting == 2
+    assert pool.state.read().phase is Stage.STARTING
+    assert pool.state.read().actors.starting == 2
     assert len(pool.stages) == 1, "not asked again at once"
     pool.stages[-1].future().set_result({"x": "torch imported", "y": "kernels ready"})
-    assert pool.read().phase is Stage.COMPILING
+    assert pool.state.read().phase is Stage.COMPILING
     clock.now += 1.0
-    pool.read()
+    pool.state.read()
     pool.stages[-1].future().set_exception(RuntimeError("the actor died"))
-    assert pool.read().phase is Stage.COMPILING, "an answer that fails changes nothing"
+    assert pool.state.read().phase is Stage.COMPILING, "an answer that fails changes nothing"
+
+
+def test_an_actor_is_asked_again_only_after_its_answer_and_a_pause() -> None:
+    clock = Clock()
+    pool = Pool(clock)
+    pool.metrics.members = members = Members()
+    members.ready_actors = (7,)
+    for _ in range(20):
+        clock.now += 0.25
+        pool.state.read()
+    assert len(pool.asked) == 1, "the answer is awaited"
+    pool.asked[0][1].future().set_result(answer("a", 10))
+    for _ in range(20):
+        clock.now += 0.25
+        load = pool.state.read().load
+    assert load is not None
+    assert load.counters["tokens"] == 10
+    assert len(pool.asked) == 2
+
+
+def test_thousands_of_actors_are_asked_a_bounded_number_of_times() -> None:
+    clock = Clock()
+    pool = Pool(clock, at_once=answer("a", 1))
+    pool.metrics.members = members = Members()
+    members.ready_actors = tuple(range(1000))
+    for _ in range(160):  # 40 seconds
+        clock.now += 0.25
+        pool.state.read()
+    assert len(pool.asked) <= 1000 * (1 + 40 * 50 / 1000)
 
 
 def test_nobody_is_asked_after_the_end() -> None:
@@ -111,22 +147,14 @@ def test_nobody_is_asked_after_the_end() -> None:
     pool.metrics.members = members = Members()
     members.ready_actors = (1,)
     pool.state.close()
-    state = pool.read()
-    assert (pool.stages, state.actors.ready) == ([], 0)
+    state = pool.state.read()
+    assert (pool.asked, pool.stages, state.actors.ready) == ([], [], 0)
 
 
 def test_an_engine_that_counts_nothing_gives_no_load() -> None:
-    pool = Pool(Clock())
-    pool.state.take(0, engine_load(None, "a"))
-    assert pool.read().load is None
-
-
-def test_units_report_the_load_of_ready_actors() -> None:
-    pool = Pool(Clock())
+    clock = Clock()
+    pool = Pool(clock, at_once=engine_load(None, "a"))
     pool.metrics.members = members = Members()
-    members.ready_actors = (7,)
-    pool.state.take(7, answer("a", 10))
-    load = pool.read().load
-    assert load is not None
-    assert (load.actors, load.counters["tokens"]) == (1, 10)
-    assert pool.stages == [], "not asked once an actor is ready"
+    members.ready_actors = (1,)
+    pool.state.read()
+    assert pool.state.read().load is None

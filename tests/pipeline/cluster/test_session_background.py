@@ -16,7 +16,6 @@ from pipeline import layout
 from pipeline.cluster import actor_pool, session
 from pipeline.cluster.actor_pool import ActorSeconds
 from pipeline.cluster.executor import RayExecutor
-from pipeline.cluster.metrics import DriverSource
 from pipeline.cluster.pool_state import PoolState
 from pipeline.cluster.session import Background
 from pipeline.commands.run import run_on
@@ -84,7 +83,7 @@ def test_actors_are_ended_once_and_whoever_asks_waits_until_that_is_done() -> No
     slowly = threading.Event()
     pool = object.__new__(actor_pool.ActorPool)  # without actors: they need Ray
     pool.actors, pool.closed, pool._closing = {}, False, threading.Lock()
-    pool.state, pool.seconds, pool.bisection = PoolState(DriverSource(), None), ActorSeconds(), Bisection()  # type: ignore[arg-type, assignment]
+    pool.state, pool.seconds, pool.bisection = PoolState(pool), ActorSeconds(), Bisection()  # type: ignore[assignment]
     other = threading.Thread(target=pool.close, name="run")
     other.start()
     while not ended:

@@ -113,3 +113,18 @@ def test_validating_leaves_no_folder_behind(qwen3_folder: Path, tmp_path: Path) 
         )
         assert pipeline.validate(config).problems == ()
         assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_validate_collects_every_problem_and_the_facts(qwen3_folder: Path, tmp_path: Path) -> None:
+    prompts = [{11: "", 17: None}.get(i, f"Count from {i} to {i + 5}.") for i in range(30)]
+    pq.write_table(pa.table({"prompt": prompts}), tmp_path / "in.parquet")
+    fields = {"input": str(tmp_path / "in.parquet"), "model": str(qwen3_folder)}
+    found = pipeline.validate(RunConfig(output=str(tmp_path / "out"), **fields))
+    assert found.ok, found.problems
+    assert (found.rows, found.files, found.prompt_column) == (30, 1, "prompt")
+    assert [warning.split(": ")[0] for warning in found.warnings] == ["row in.parquet:11", "row in.parquet:17"]
+    assert (found.sampled_rows, found.failed_rows, found.model_length) == (30, 2, 512)
+    (tmp_path / "file").write_text("in the way")
+    bad = RunConfig(output=str(tmp_path / "file/out"), gpus_per_actor=1, prompt_column="question", **fields)
+    problems = pipeline.validate(bad).problems
+    assert [problem.split(":")[0] for problem in problems] == ["ConfigError", "ResourceError", "SourceError"]

@@ -119,6 +119,22 @@ def test_the_player_plays_each_row_to_the_text_of_the_output(browser: Browser, p
     quiet(browser, page)
 
 
+def test_steps_headings_and_the_search_are_wired(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    move(browser, 0)
+    for name in ("next", "next", "next", "back"):
+        browser.run(f"{part(name)}.click()")
+    assert browser.run(f"return Number({part('range')}.value)") == 2
+    column = "return [...document.querySelectorAll('#rows tbody tr:not([hidden])')].map(r => r.cells[%d].textContent)"
+    browser.run("document.querySelectorAll('#rows th button')[1].click()")
+    tokens = [int(own) for own in browser.run(column % 1)]
+    assert tokens == sorted(tokens)
+    (first, *_), search = browser.run(column % 2), "document.querySelector('#rows input')"
+    browser.run(f"{search}.value = arguments[0]; {search}.dispatchEvent(new Event('input'))", first)
+    assert first in browser.run(column % 2)
+    assert len(browser.run(column % 2)) < len(tokens)
+
+
 def test_a_page_over_a_million_rows_opens_in_less_than_a_second(browser: Browser, output: str, tmp_path: Path) -> None:
     facts = gather(open_storage(output, layout.SCRATCH))
     some = Aggregate.of(output_table(8192, samples=1))

@@ -138,6 +138,31 @@ def test_rows_that_share_a_prefix_meet_in_the_cache_and_give_the_same_tokens(qwe
     assert cached[1] > 2 * cached[0] + 500
 
 
+def test_rows_are_equal_to_the_bit_whichever_of_them_begin_first(qwen3_folder: Path) -> None:
+    """Rows of 1 to 48 tokens at temperature 1: the shortest first, then the longest first."""
+    draw = random.Random(5)
+    prompts = [[draw.randrange(10, 200) for _ in range(1 + i % 9)] for i in range(24)]
+    params = [SamplingParams(max_tokens=1 + 2 * i, ignore_eos=True, temperature=1.0, logprobs=2) for i in range(24)]
+    requests = [
+        Request(request_id=str(i), prompt_token_ids=tuple(prompt), params=own, seed=i)
+        for i, (prompt, own) in enumerate(zip(prompts, params, strict=True))
+    ]
+    found = []
+    for window in (1, 48):
+        thread = EngineThread(LLM(str(qwen3_folder), config=EngineConfig(max_num_seqs=4)).engine, slots=4)
+        thread._max_engine_requests = 4
+        thread._queue = RequestQueue(window, thread.lengths)
+        outcome = thread.submit(requests).result(timeout=120)
+        thread.close()
+        found.append(outcome)
+    first, second = ([outcome[r.request_id] for r in requests] for outcome in found)
+    assert list(found[0]) != list(found[1])
+    for a, b in zip(first, second, strict=True):
+        assert isinstance(a, Generation)
+        assert isinstance(b, Generation)
+        assert (a.token_ids, a.text, a.logprobs, a.top_logprobs) == (b.token_ids, b.text, b.logprobs, b.top_logprobs)
+
+
 # --- units not wanted any more ------------------------------------------------------------------
 
 
