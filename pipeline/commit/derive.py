@@ -52,7 +52,6 @@ def publish_derived(
 
     Raises:
         LeaseLostError: another run took over.
-        SinkError: a file could not be written.
     """
     number, suffix = manifest.next_number, tables.format.suffix
     folder = layout.publishing(number, lease.epoch)

@@ -44,9 +44,6 @@ def write_list(storage: Storage, key: str, schema: pa.Schema, rows: Callable[[],
     """Write a list, a batch in memory at a time.
 
     Each column of the schema is an attribute of the rows; ``rows`` is called again for every attempt at writing.
-
-    Raises:
-        SinkError: it failed repeatedly.
     """
     return with_retries(lambda: _write(storage, key, schema, rows()), f"writing {storage.url}/{key}")
 
@@ -74,7 +71,6 @@ def read_list(
 
     Raises:
         DamagedError: it is missing or damaged.
-        SinkError: the store does not answer.
     """
 
     def load() -> None:
@@ -106,9 +102,6 @@ def write_units(storage: Storage, key: str, units: Callable[[], Iterable[Publish
     """Write the list of a publication's units as an Arrow stream, a batch in memory at a time.
 
     ``units`` gives them in order; it is called again for every attempt at writing.
-
-    Raises:
-        SinkError: it failed repeatedly.
     """
     return write_list(storage, key, _UNITS, units)
 

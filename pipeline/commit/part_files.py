@@ -125,11 +125,7 @@ def staged_keys(record: CommitRecord) -> tuple[str, ...]:
 
 
 def write_part(job: PartJob) -> PartRecord | PartDamage:
-    """Write one part file; each piece is checked as it is read, and few are in memory at a time.
-
-    Raises:
-        SinkError: it failed repeatedly.
-    """
+    """Write one part file; each piece is checked as it is read, and few are in memory at a time."""
     try:
         if job.copy_of is not None:
             source, rows = job.copy_of, sum(piece.num_rows for piece in job.pieces)
@@ -162,7 +158,6 @@ def write_rows(storage: Storage, rows: Rows, key: str, pieces: Callable[[], Iter
 
     Raises:
         FoundDamageError: a piece differs from the committed one; no file is written.
-        SinkError: it failed repeatedly.
     """
     return with_retries(lambda: _write(storage, rows, key, pieces()), _what(storage, key))
 

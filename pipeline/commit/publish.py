@@ -62,7 +62,6 @@ def publish(
     Raises:
         FoundDamageError: staged units differ from the committed ones; nothing is published.
         LeaseLostError: another run took over.
-        SinkError: the parts could not be written.
     """
     return publish_pieces(
         output, manifest, index, lambda: (new_piece(record, output) for record in index.publishable()), lease=lease,
@@ -133,7 +132,6 @@ def write_dead_letters(
 
     Raises:
         FoundDamageError: pieces differ from the committed ones; names all of them.
-        SinkError: it failed repeatedly.
     """
     if next(pieces(), None) is None:
         return None

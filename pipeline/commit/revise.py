@@ -56,10 +56,7 @@ def revise(
 ) -> Manifest:
     """Replace ``publication`` by one that holds the latest attempt of each of its units; returns the new manifest.
 
-    Raises:
-        FoundDamageError: published parts or staged units differ from the committed ones; nothing is published.
-        LeaseLostError: another run took over.
-        SinkError: the parts could not be written.
+    Raises as :func:`~pipeline.commit.publish.publish`, also for published parts.
     """
     format_ = FORMATS[publication.format]
     output = replace(
@@ -89,9 +86,7 @@ def replace_files(
 
     Raises:
         DamagedError: the ledger lacks published units, so their files are not known.
-        FoundDamageError: published parts or staged units differ from the committed ones; nothing is published.
-        LeaseLostError: another run took over.
-        SinkError: the parts could not be written.
+        Others: as :func:`~pipeline.commit.publish.publish`, also for published parts.
     """
     publication = replacement.publication
 

@@ -55,7 +55,6 @@ def read_state(storage: Storage, key: str) -> bytes:
     Raises:
         DamagedError: it exists and cannot be read.
         FileNotFoundError: it does not exist.
-        SinkError: the store does not answer.
     """
     try:
         return storage.read(key)

@@ -23,11 +23,7 @@ class Staged:
 
 
 def stage(storage: Storage, key: Callable[[str], str], table: pa.Table) -> Staged:
-    """Put a table as one object, under a key that follows from its content.
-
-    Raises:
-        SinkError: it failed repeatedly.
-    """
+    """Put a table as one object, under a key that follows from its content."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table.combine_chunks())
@@ -44,7 +40,6 @@ def load_staged(storage: Storage, key: str, sha256: str | None) -> pa.Table:
 
     Raises:
         FoundDamageError: it is missing, cannot be read, or has changed since it was staged.
-        SinkError: the store does not answer.
     """
     with as_damage(key):
         data = storage.read(key)

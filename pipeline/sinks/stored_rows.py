@@ -43,7 +43,6 @@ class PlaceReader:
 
         Raises:
             FoundDamageError: the object is missing, cannot be read, or differs from the committed one.
-            SinkError: the store does not answer.
         """
         if place.format is None:
             yield self._staged(place)
@@ -118,7 +117,6 @@ def check_object(storage: Storage, key: str, sha256: str, copy: SupportsWrite | 
 
     Raises:
         FoundDamageError: it is missing, cannot be read, or has another checksum.
-        SinkError: the store does not answer.
     """
     digest = hashlib.sha256()
     with as_damage(key):
