@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 from pipeline import layout
 from pipeline.commit.index import CommittedUnits, row_of
@@ -22,8 +22,8 @@ from pipeline.commit.lease import Lease
 from pipeline.commit.ledger_snapshot import Covered, load_snapshot, save_snapshot
 from pipeline.commit.sealed import read_state, seal_lines, unseal_lines
 from pipeline.errors import DamagedError, OutputError, SinkError
-from pipeline.storage.damage import is_unreadable
 from pipeline.storage.protocol import Storage
+from pipeline.storage.retry import map_ahead
 from pipeline.types import CommitRecord, Revocation
 
 _COMPACT_SEGMENTS = 64
@@ -34,8 +34,6 @@ _SPARED_RECORDS = 100
 """Records per segment at least, of segments that are left as they are while a snapshot covers them."""
 _READINGS = 5
 """How often reading starts again while another process compacts the ledger."""
-_READ_SEGMENTS = 32
-"""Segments read at once."""
 _SNAPSHOT_ENTRIES = 65_536
 """Entries, or planned units, that are worth a snapshot: reading so many takes a second."""
 _SNAPSHOT_SHARE = 0.05
@@ -112,8 +110,8 @@ def _read_once(storage: Storage, records: CommittedUnits, since: int, *, loads: 
                     reading.spared = min(reading.spared + 1, known.entries // _SPARED_RECORDS)
                 else:
                     ours.append(key)
-        for first in range(0, len(ours), _READ_SEGMENTS):
-            _enter(storage, ours[first : first + _READ_SEGMENTS], records, reading)
+        for key, lines in zip(ours, map_ahead(partial(_lines_of, storage), ours), strict=True):
+            _enter(key, lines, records, reading)
     if not is_ours:
         # No segment is there that it covers: it is of another output, or the ledger was compacted since.
         records.clear()
@@ -121,45 +119,29 @@ def _read_once(storage: Storage, records: CommittedUnits, since: int, *, loads: 
     return reading
 
 
-def _enter(storage: Storage, keys: Sequence[str], records: CommittedUnits, reading: LedgerReading) -> None:
-    committed: list[list[Any]] = []
-    revoked: list[Revocation] = []
-    for key, data in zip(keys, _read(storage, keys, reading), strict=True):
-        if data is None:
-            continue
-        try:
-            entries = [json.loads(line) for line in unseal_lines(data)]
-            rows = [row_of(entry) for entry in entries if "revoked" not in entry]
-            taken = [Revocation(**entry["revoked"]) for entry in entries if "revoked" in entry]
-        except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
-            reading.damaged.append((key, str(error)))
-            continue
-        reading.loose += len(entries)
-        if (segment := layout.segment_of(key)) is not None:
-            reading.covered.add(segment, len(entries))
-        committed += rows
-        revoked += taken
+def _lines_of(storage: Storage, key: str) -> list[str] | DamagedError:
+    """The lines of a segment, or its damage."""
+    try:
+        return unseal_lines(read_state(storage, key))
+    except DamagedError as error:
+        return error
+
+
+def _enter(key: str, lines: list[str] | DamagedError, records: CommittedUnits, reading: LedgerReading) -> None:
+    try:
+        if isinstance(lines, DamagedError):
+            raise lines
+        entries = [json.loads(line) for line in lines]
+        committed = [row_of(entry) for entry in entries if "revoked" not in entry]
+        revoked = [Revocation(**entry["revoked"]) for entry in entries if "revoked" in entry]
+    except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reading.damaged.append((key, str(error)))
+        return
+    reading.loose += len(entries)
+    if (segment := layout.segment_of(key)) is not None:
+        reading.covered.add(segment, len(entries))
     records.enter(committed)
     records.revoke(revoked)
-
-
-def _read(storage: Storage, keys: Sequence[str], reading: LedgerReading) -> list[bytes | None]:
-    """The bytes of segments; None for those that cannot be read."""
-    try:
-        return list(storage.read_many(keys))
-    except FileNotFoundError:
-        raise
-    except (OSError, SinkError) as error:
-        if not is_unreadable(error):
-            raise
-    found: list[bytes | None] = []
-    for key in keys:
-        try:
-            found.append(read_state(storage, key))
-        except DamagedError as error:
-            reading.damaged.append((key, str(error)))
-            found.append(None)
-    return found
 
 
 def _fences(storage: Storage) -> dict[int, int]:

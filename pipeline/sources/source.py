@@ -198,10 +198,6 @@ class FileSource:
         """The rows of a file in order, ``rows`` to a slice."""
         raise NotImplementedError
 
-    def open(self, file: int) -> BinaryIO:
-        """Open one of the files."""
-        return open_input(self.files[file].path, self.options)
-
     def read(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         """One table per slice; after an error that may pass, reading starts again at the next slice.
 

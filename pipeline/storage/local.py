@@ -98,10 +98,6 @@ class LocalStorage:
         """Whole content."""
         return (self._root / key).read_bytes()
 
-    def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        """Read them one after the other."""
-        return [self.read(key) for key in keys]
-
     def open(self, key: str) -> BinaryIO:
         """Open for reading."""
         return (self._root / key).open("rb")

@@ -124,15 +124,6 @@ class ObjectStorage:
         with as_os_errors():
             return self._fs.cat_file(self._path(key))
 
-    def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        """Read them concurrently, as far as the file system allows."""
-        if not keys:
-            return []
-        paths = [self._path(key) for key in keys]
-        with as_os_errors():
-            found = self._fs.cat(paths, on_error="raise")
-            return [found[self._fs._strip_protocol(path)] for path in paths]
-
     def open(self, key: str) -> BinaryIO:
         """Random access by ranged requests."""
         return open_remote(self._fs, self._path(key))

@@ -34,10 +34,6 @@ class Storage(Protocol):
         """The whole content. Raises FileNotFoundError."""
         ...
 
-    def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        """:meth:`read` each key; concurrently on a remote store."""
-        ...
-
     def open(self, key: str) -> BinaryIO:
         """Random access to an existing object. Raises FileNotFoundError."""
         ...

@@ -87,7 +87,6 @@ class RetryingStorage:
 
     put = _retried("put", "writing")
     read = _retried("read", "reading", finds=True)
-    read_many = _retried("read_many", "reading", finds=True)
     open = _retried("open", "opening", finds=True)  # opening is retried, reading is not
     exists = _retried("exists", "looking for")
     keys = _retried("keys", "listing")

@@ -182,9 +182,6 @@ class MemoryStorage:
         except KeyError:
             raise FileNotFoundError(key) from None
 
-    def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        return [self.read(key) for key in keys]
-
     def open(self, key: str) -> BinaryIO:
         return io.BytesIO(self.read(key))
 

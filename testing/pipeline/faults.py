@@ -178,9 +178,6 @@ class FaultyStorage:
     def read(self, key: str) -> bytes:
         return self._inner.read(key)
 
-    def read_many(self, keys: Sequence[str]) -> list[bytes]:
-        return self._inner.read_many(keys)
-
     def open(self, key: str) -> BinaryIO:
         return self._inner.open(key)
 

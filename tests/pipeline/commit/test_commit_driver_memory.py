@@ -31,7 +31,6 @@ from testing.pipeline.fakes import MemoryStorage
 UNITS_PER_PART = 1_024
 SMALLER = {
     "pipeline.commit.index.scratch._BATCH": 64, "pipeline.commit.index.scratch._PAGE": 64,
-    "pipeline.commit.ledger._READ_SEGMENTS": 7,
     "pipeline.commit.ledger._SEGMENT_RECORDS": 64, "pipeline.commit.lists._BATCH": 64,
     "pipeline.storage.local._PAGE": 64,
 }  # fmt: skip
