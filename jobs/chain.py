@@ -20,15 +20,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 import pipeline
-from jobs.cli import add_progress_options, begin_showing, collect_with
+from jobs.cli import add_progress_options, begin_showing, collect_with, print_and_end
 from jobs.command import Command, Parser
 from jobs.config_options import add_config_options
 from jobs.generate import end_status
 from jobs.next_commands import commands_of_chain, commands_of_stages
-from pipeline import RunConfig
 from pipeline.commands.chain_config import ChainConfig
 
 
@@ -57,11 +55,10 @@ def make_config(args: argparse.Namespace) -> ChainConfig:
         ConfigError: an unknown field or a bad value; names it.
         SystemExit: with status 0, after ``--print-config``.
     """
-
-    def make(base: RunConfig, given: Any) -> tuple[ChainConfig, Any]:
-        return ChainConfig.of(base, given, args.redo), given
-
-    return collect_with(args, "stages", make)
+    base, given = collect_with(args, "stages")
+    config = ChainConfig.of(base, given, args.redo)
+    print_and_end(args, base, stages=given)
+    return config
 
 
 main = Command(name="chain", about=__doc__, add_options=add_options, perform=perform, runs=True)

@@ -9,9 +9,9 @@ import argparse
 import logging
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -27,7 +27,6 @@ NO_OUTPUT = "."
 """The output of commands that write nothing; the configuration has no default for it."""
 
 
-_T = TypeVar("_T")
 _FIELD = re.compile(r"[A-Za-z_][\w.]*")
 
 
@@ -53,31 +52,19 @@ def collect(args: argparse.Namespace) -> RunConfig:
         ConfigError: an unreadable file, an unknown field (the nearest known one is named), or a bad value.
         SystemExit: with status 0, after ``--print-config``.
     """
-    config, _ = _collected(args, ())
-    _end_after_printing(args, config, {})
+    config, _ = collect_with(args)
+    print_and_end(args, config)
     return config
 
 
-def collect_with(args: argparse.Namespace, name: str, make: Callable[[RunConfig, Any], tuple[_T, Any]]) -> _T:
-    """The configuration of a command that has one field of its own in addition to those of ``RunConfig``.
+def collect_with(args: argparse.Namespace, own: str = "") -> tuple[RunConfig, Any]:
+    """The run's configuration, and the value of the field ``own`` that only this command has; None: it is not given.
 
-    Args:
-        args: the options of :func:`jobs.config_options.add_config_options`.
-        name: of that field.
-        make: gives the command's configuration and the field's value to print, of the run's configuration and the value
-            in the file (None if it is not there).
+    The command checks that value, and then calls :func:`print_and_end`.
 
     Raises:
-        ConfigError, SystemExit: see :func:`collect`.
+        ConfigError: see :func:`collect`.
     """
-    run, apart = _collected(args, (name,))
-    config, shown = make(run, apart[name])
-    _end_after_printing(args, run, {name: shown})
-    return config
-
-
-def _collected(args: argparse.Namespace, own: Collection[str]) -> tuple[RunConfig, dict[str, Any]]:
-    """The run's configuration, and the values of the command's own fields (None where one is not given)."""
     raw = read_mapping(args.config) if args.config is not None else {}
     given, settings = _given(args), [parse_setting(text) for text in args.settings]
     _check_agreement(given, settings)
@@ -85,14 +72,14 @@ def _collected(args: argparse.Namespace, own: Collection[str]) -> tuple[RunConfi
     for one in (*named, *settings):
         raw = merge(raw, one)
     for name, command in _OF_COMMANDS.items():
-        if name in raw and name not in own:
+        if name in raw and name != own:
             raise ConfigError(
                 f"{name}: a setting of the command {command} only. Give the file to that, or leave it out."
             )
     missing = [name for name in ("input", "output") if raw.get(name) is None]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} not given. Use --{' and --'.join(missing)}, or --config.")
-    apart = {name: raw.pop(name, None) for name in own}
+    apart = raw.pop(own, None)
     config = RunConfig.from_mapping(raw)
     if not args.print_config:
         for one in (*named, *settings):
@@ -144,9 +131,10 @@ def _nested(name: str, value: Any) -> dict[str, Any]:
     return found
 
 
-def _end_after_printing(args: argparse.Namespace, config: RunConfig, more: Mapping[str, Any]) -> None:
+def print_and_end(args: argparse.Namespace, config: RunConfig, **own: Any) -> None:
+    """With ``--print-config``, print the configuration, and the command's own fields, and exit with status 0."""
     if args.print_config:
-        print(as_yaml(config) + (yaml.safe_dump(dict(more), sort_keys=False) if more else ""), end="")
+        print(as_yaml(config) + (yaml.safe_dump(own, sort_keys=False) if own else ""), end="")
         raise SystemExit(0)
 
 

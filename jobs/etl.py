@@ -26,12 +26,12 @@ from dataclasses import fields
 from typing import Any
 
 import pipeline
-from jobs.cli import add_progress_options, begin_showing, collect_with
+from jobs.cli import add_progress_options, begin_showing, collect_with, print_and_end
 from jobs.command import Command, Parser, refused
 from jobs.config_options import add_config_options
 from jobs.generate import end_status
 from jobs.next_commands import next_commands
-from pipeline import ConfigError, RunConfig
+from pipeline import ConfigError
 from pipeline.commands.etl import describe_counts, etl, plan_etl
 from pipeline.commands.etl_config import EtlConfig
 from pipeline.plan.intake import ON_CHANGED, Intake
@@ -93,12 +93,10 @@ def make_config(args: argparse.Namespace) -> EtlConfig:
         ConfigError: an unknown field or a bad value; names it.
         SystemExit: with status 0, after ``--print-config``.
     """
-
-    def make(run: RunConfig, given: Any) -> tuple[EtlConfig, dict[str, Any]]:
-        config = EtlConfig(run=run, **_fields(args, given))
-        return config, _schedule(config)
-
-    return collect_with(args, "etl", make)
+    run, given = collect_with(args, "etl")
+    config = EtlConfig(run=run, **_fields(args, given))
+    print_and_end(args, run, etl=_schedule(config))
+    return config
 
 
 def _fields(args: argparse.Namespace, given: Any) -> dict[str, Any]:
