@@ -63,8 +63,8 @@ class Usage:
         used = self.used()
         if not used.priced:
             return
-        raw = {"before": asdict(self.before), "own": asdict(used)}
         with suppress(SinkError, OSError):
+            raw = {"before": asdict(self.before), "own": asdict(used)}
             self.storage.put(layout.usage(self.epoch), seal(raw))
             others = self.storage.keys(layout.USAGE)
             self.storage.delete_objects([key for key in others if layout.epoch_of(key) < self.epoch])

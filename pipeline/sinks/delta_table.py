@@ -19,6 +19,7 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.codec import first_line
 from pipeline.errors import ConfigError, OutputError
+from pipeline.sinks.delta_options import check_delta_options
 from pipeline.sinks.table_sink import (
     TableCommit,
     check_faults,
@@ -45,10 +46,11 @@ def open_sink(
     """The table in a folder or at a URL; ``table_options``: further options of its store, in ``deltalake``'s names.
 
     Raises:
-        ConfigError: ``deltalake`` is not installed, or there is no secret where a reference says.
+        ConfigError: ``deltalake`` is not installed, or an option is unknown.
     """
     name = plain_name(to)
     url = name if is_url(name) else str(local_path(name))
+    check_delta_options(url, table_options)
     given = {name: str(value) for name, value in with_secrets(table_options, "table_options").items()}
     own = with_secrets(storage_options) if is_url(url) else {}
     return DeltaSink(url, store_options(url, own, given), storage_options)

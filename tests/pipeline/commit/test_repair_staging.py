@@ -19,9 +19,10 @@ from pipeline.sinks.staged import load_staged
 from pipeline.storage.damage import FoundDamageError
 from pipeline.storage.protocol import Storage
 from pipeline.storage.retry import RetryingStorage
-from testing.pipeline.damage import FAULTS, make_unreadable
+from testing.pipeline.damage import FAULTS, make_unreadable, swap
 from testing.pipeline.exactly_once import SmallJob, Within
 from testing.pipeline.fakes import FakeEngine, InlineExecutor
+from testing.pipeline.s3 import S3Server
 
 MakeJob = Callable[..., SmallJob]
 LENIENT = partial(FakeEngine, bans=False)
@@ -160,6 +161,20 @@ def test_a_stage_is_named_by_its_content_so_that_no_late_writer_takes_its_place(
     job.run()
     assert revoked(job.storage) == {}
     assert job.storage.keys(layout.STAGED) == []
+
+
+def test_the_same_on_an_object_store(s3: S3Server, tmp_path: Path, qwen3_folder: Path, undisturbed_rows: Rows) -> None:
+    job = SmallJob(tmp_path, qwen3_folder, f"{s3.bucket('damage')}/out", s3.options)
+    job.stop_after(5)
+    *damaged, one, other = job.staged()
+    for key, fault in zip(damaged, ("a bit is flipped", "zeros", "deleted"), strict=True):
+        FAULTS[fault](job.storage, key)
+    swap(job.storage, one, other)
+    executor = InlineExecutor()
+    job.run(executor)
+    assert executor.units_done == 1 + 5
+    assert job.data() == undisturbed_rows
+    assert job.problems() == ()
 
 
 def test_a_store_without_an_answer_is_not_taken_for_damage(

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -65,6 +67,12 @@ def test_a_setting_that_decides_whether_a_row_runs_may_change(job: Job, fields: 
     assert job.run(**fields).session.rows == 0, "the settings of a recorded retry continue it"
     assert job.run().session.rows == 0
     assert len(status(job.config.output)["retries"]) == 1
+
+
+def test_fewer_tokens_may_be_asked_for_and_good_rows_keep_theirs(job: Job) -> None:
+    job.retry(sampling=SamplingParams(max_tokens=2, n=2), engine=EngineConfig(max_model_len=500))
+    hashes = {row["retry"]: row["params_hash"] for row in job.data() if row["finish_reason"] != "error"}
+    assert len(hashes) == len(set(hashes.values())) == 2
 
 
 @pytest.mark.parametrize("fields", [{"seed": 1}, {"sampling": SamplingParams(max_tokens=6)}, {"system_prompt": "Be."}])
@@ -161,6 +169,16 @@ def test_a_corrected_file_of_csv_or_with_another_order_of_columns_is_taken(tmp_p
     assert job.problems() == ()
 
 
+def test_a_corrected_parquet_file_of_another_writer_is_taken(tmp_path: Path, qwen3_folder: Path) -> None:
+    job = Job(tmp_path, qwen3_folder, columns=None)
+    source = tmp_path / "b.parquet"
+    pq.write_table(pa.table({"prompt": ["a", None]}), source)
+    job.run(input=str(source))
+    pq.write_table(pa.table({"prompt": pa.array(["a", "b"], pa.large_string())}), source)
+    assert job.retry(input=str(source)).total.failed_rows == 0
+    assert job.problems(source) == ()
+
+
 def test_what_a_special_token_in_a_text_means_decides_whether_its_row_runs(tmp_path: Path, qwen3_folder: Path) -> None:
     job = Job(tmp_path, qwen3_folder, columns=None, special_tokens_in_text="fail")
     write(job.source, [{"prompt": "a"}, {"prompt": "b <|im_end|>"}])
@@ -198,6 +216,16 @@ def test_a_file_is_corrected_where_another_one_of_the_run_is_gone(tmp_path: Path
     (tmp_path / "in" / "b.jsonl").unlink()
     write(job.source, changed(r3="Short.", r10="There."))
     assert job.retry().total.failed_rows == 0
+
+
+def test_corrections_may_come_in_pieces(job: Job) -> None:
+    write(job.source, changed(r3="Short."))
+    job.retry()
+    assert failed(job) == [EMPTY]
+    write(job.source, changed(r3="Short.", r10="There."))
+    job.retry()
+    assert (job.rows()[LONG], job.rows()[EMPTY]) == (("stop", 1), ("stop", 2))
+    assert job.problems() == ()
 
 
 def test_failures_are_shown_by_cause_with_count_example_and_remedy_everywhere(job: Job) -> None:

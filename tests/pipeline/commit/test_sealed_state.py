@@ -237,6 +237,22 @@ def test_what_gets_a_name_is_on_the_disk_before_and_its_name_after(
     assert made <= {inode for what, inode in calls if what == "fsync"}, "folders made for it are flushed too"
 
 
+def test_a_file_system_without_links_leaves_no_half_of_a_record_that_counts(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, undisturbed_rows: Rows
+) -> None:
+    """There a crash in the middle of the put leaves a cut record; it decides nothing."""
+    job = make_job()
+
+    def no_links(*given: Any) -> None:
+        raise OSError(95, "not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    job.run()
+    assert job.data() == undisturbed_rows
+    (key,) = job.storage.keys(layout.PUBLICATIONS)
+    assert job.storage.read(key).startswith(b"{")
+
+
 def test_state_objects_are_whole_or_named_as_damaged() -> None:
     from pipeline.commit.sealed import seal, seal_lines, unseal, unseal_lines
 

@@ -155,6 +155,16 @@ def test_rows_that_mix_text_and_parts_are_read_from_a_file(qwen3_folder: Path, t
     assert job.source.schema.field("messages").type == "string", "the column passes through as JSON"
 
 
+def test_files_of_different_shapes_are_read_together(qwen3_folder: Path, tmp_path: Path) -> None:
+    for name, content in (("a", "Say a."), ("b", text("Say a."))):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"messages": user(content)}) + "\n")
+    storage = LocalStorage(tmp_path / "out", layout.SCRATCH)
+    source = open_source(f"{tmp_path}/*.jsonl", storage)
+    tables = list(read_units(source, list(plan_units(source, 10, "f"))))
+    found = [conversation("messages", table["messages"][0].as_py()) for table in tables]
+    assert found == [user("Say a.")] * 2
+
+
 def test_sharegpt_is_found_by_its_column_where_no_other_prompt_is(qwen3_folder: Path, tmp_path: Path) -> None:
     turns = [{"from": "human", "value": "Say a."}, {"from": "gpt", "value": "a"}]
     job, got = prepared([{"id": "x", "conversations": turns}], tmp_path, qwen3_folder)

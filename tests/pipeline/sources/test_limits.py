@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
 import pytest
 
 import pipeline
@@ -274,6 +276,18 @@ def test_a_template_that_exceeds_a_limit_for_every_row_is_found_out_by_a_few_row
         assert index.units.rows == 200
         table = prepared_sample(job, index.units, 64)
     assert table[FAILURE_CLASS].to_pylist() == ["TemplateLimitError"] * 3
+
+
+@pytest.mark.parametrize("suffix", ["feather", "parquet"])
+def test_an_arrow_or_parquet_file_of_deep_columns_is_a_clear_error(tmp_path: Path, suffix: str) -> None:
+    value: Any = 1
+    for _ in range(55):
+        value = [value]
+    table = pa.table({"prompt": ["a"], "x": [value]})
+    path = tmp_path / f"x.{suffix}"
+    feather.write_feather(table, path) if suffix == "feather" else pq.write_table(table, path)
+    with pytest.raises((ConfigError, SourceError), match=r"x\.parquet|columns? "):
+        check_format("parquet", opened(str(path), tmp_path).schema)
 
 
 @pytest.mark.parametrize("form", ["a.csv", "rows", "several"])

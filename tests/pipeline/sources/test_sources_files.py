@@ -172,6 +172,16 @@ def test_files_of_a_folder_are_in_order_and_one_schema(place: Any, tmp_path: Pat
     ]
 
 
+@pytest.mark.parametrize("kind", ["arrow", "csv.zst"])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, kind: str) -> None:
+    encode = CODECS.get(f".{kind.rsplit('.', 1)[-1]}", CODECS[""])
+    big = pa.table({"prompt": [str(i) * 40 for i in range(5000)]})
+    data = encode(FORMATS[f"x.{kind}"](big))
+    (tmp_path / f"x.{kind}").write_bytes(data[: len(data) // 2])
+    with pytest.raises(SourceError, match=rf"x\.{kind}.*Correct or remove"):
+        all_rows(opened(str(tmp_path / f"x.{kind}"), tmp_path), 100)
+
+
 def test_feather_files_with_dictionaries_keep_their_types(tmp_path: Path) -> None:
     table = pa.table({"prompt": ["a", "b"], "d": pa.array(["u", None]).dictionary_encode()})
     feather.write_feather(table, tmp_path / "x.feather")

@@ -116,6 +116,15 @@ def test_a_lazily_read_source_is_written_in_pieces(storage: LocalStorage, monkey
     assert [row["prompt"] for row in rows_of(source, 512)] == [f"p{i}" for i in range(40_000)]
 
 
+def test_a_column_of_a_frame_with_values_of_several_kinds_is_text(storage: LocalStorage) -> None:
+    frame = pd.DataFrame({"prompt": ["a", "b", "c"], "n": [1, 2, 3], "k": [1, {"x": 2}, None]}, index=["u", "v", "w"])
+    (unit,) = plan_units(source := open_source(frame, storage), 10, "f")
+    table = next(source.read([unit.rows]))
+    assert table["k"].to_pylist() == ["1", '{"x": 2}', None]
+    assert table["n"].to_pylist() == [1, 2, 3]
+    assert table.column_names == ["prompt", "n", "k", "__index_level_0__"]
+
+
 def test_rows_that_a_transform_makes_are_those_of_the_transform(storage: LocalStorage) -> None:
     data = datasets.Dataset.from_list(ROWS).with_transform(
         lambda batch: {"prompt": [p.upper() for p in batch["prompt"]]}
@@ -135,3 +144,9 @@ def test_an_input_whose_code_fails_is_refused_in_one_line_and_leaves_nothing(sto
         with pytest.raises(SourceError, match=r"^the input fails after \d+ rows \(\w+Error: [a-z ]+\)\. Correct"):
             open_source(data, storage)
         assert not list(storage.keys(layout.INPUT))
+
+
+def test_a_file_of_the_first_feather_is_named_as_that(tmp_path: Path, storage: LocalStorage) -> None:
+    (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(60) + b"FEA1")
+    with pytest.raises(SourceError, match="it is Feather of version 1"):
+        open_source(str(tmp_path / "a.feather"), storage)
