@@ -232,7 +232,7 @@ def load_aggregates(storage: Storage, parts: Iterable[tuple[str, int]]) -> Itera
             aggregate = Aggregate.from_dict(unseal(storage.read(layout.part_aggregate(sha256))))
         except (OSError, SinkError, DamagedError, LookupError, TypeError, ValueError, AttributeError):
             return None
-        return aggregate if aggregate.rows == rows else None
+        return aggregate if aggregate is not None and aggregate.rows == rows else None
 
     return map_ahead(load, parts)
 
