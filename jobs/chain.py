@@ -23,7 +23,7 @@ import sys
 
 import pipeline
 from jobs.cli import add_progress_options, begin_showing, collect_with, print_and_end
-from jobs.command import Command, Parser
+from jobs.command import CONTINUES, Command, Parser
 from jobs.config_options import add_config_options
 from jobs.generate import end_status
 from jobs.next_commands import commands_of_chain, commands_of_stages
@@ -61,7 +61,7 @@ def make_config(args: argparse.Namespace) -> ChainConfig:
     return config
 
 
-main = Command(name="chain", about=__doc__, add_options=add_options, perform=perform, runs=True)
+main = Command(name="chain", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES)
 
 if __name__ == "__main__":
     raise SystemExit(main())

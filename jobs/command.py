@@ -20,6 +20,7 @@ import pipeline
 from pipeline.codec import WeDLMError, redact
 from wedlm_base.version import VERSION
 
+CONTINUES = "the same command continues from the committed rows"
 CUT_OFF = 141
 """Exit status of a command that had more to do than to print: that of a process which SIGPIPE ends."""
 _ERRORS = (pipeline.PipelineError, WeDLMError)
@@ -62,7 +63,7 @@ class Command:
         add_options: adds its options to the parser.
         perform: does it, with the parsed options; returns the exit status. ``args.typed`` is the command as it was
             typed: its name and its options.
-        runs: whether it generates rows, which stay if it ends early.
+        continues: of a command that writes rows: the sentence about the next run, after a signal has ended this one.
         prints: whether it only prints: with a reader that has enough it is done.
     """
 
@@ -70,12 +71,12 @@ class Command:
     about: str | None
     add_options: Callable[[Parser], None]
     perform: Callable[[argparse.Namespace], int]
-    runs: bool = False
+    continues: str = ""
     prints: bool = False
 
     def __call__(self, argv: Sequence[str] | None = None, prog: str = "") -> int:
         """Parse the options and perform the command."""
-        return end_quietly(lambda: self._ended(self.parse(argv, prog)), CUT_OFF * (not self.prints))
+        return end_quietly(lambda: self._ended(self.parse(argv, prog)), 0 if self.prints else CUT_OFF)
 
     def parse(self, argv: Sequence[str] | None = None, prog: str = "") -> argparse.Namespace:
         """The options; ``prog``: the name of the command, as it was typed."""
@@ -87,19 +88,25 @@ class Command:
         return args
 
     def _ended(self, args: argparse.Namespace) -> int:
-        if not self.runs:
+        if not self.continues:
             try:
                 return self.perform(args)
             except _ERRORS as error:
                 return refused(error, 1 if isinstance(error, pipeline.SinkError) else 2)
-        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGTERM, self._stop)
         try:
             return self.perform(args)
         except _ERRORS as error:
             return refused(error, 2 if isinstance(error, _REFUSED) else 1)
         except KeyboardInterrupt:
-            print("interrupted: the same command continues from the committed rows", file=sys.stderr)
+            print(f"interrupted: {self.continues}", file=sys.stderr)
             return 130
+
+    def _stop(self, signum: int, frame: FrameType | None) -> None:
+        """End at once: units in flight are dropped, and done by the next run."""
+        print(f"terminated: {self.continues}", file=sys.stderr)
+        logging.disable()  # libraries on the way out take this for a fault of theirs, and log it at length
+        raise SystemExit(128 + signum)
 
 
 def refused(error: Exception, status: int = 2) -> int:
@@ -131,13 +138,6 @@ def end_quietly(perform: Callable[[], int], cut_off: int = CUT_OFF) -> int:
         _drop_output()
         return 1
     return status
-
-
-def _stop(signum: int, frame: FrameType | None) -> None:
-    """End at once: units in flight are dropped, and done by the next run; committed rows stay."""
-    print("terminated: the same command continues from the committed rows", file=sys.stderr)
-    logging.disable()  # libraries on the way out take this for a fault of theirs, and log it at length
-    raise SystemExit(128 + signum)
 
 
 def _open_closed_streams() -> None:

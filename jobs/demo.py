@@ -23,7 +23,7 @@ from pyarrow.dataset import dataset
 
 import pipeline
 from jobs.cli import add_progress_options, begin_showing
-from jobs.command import Command, Parser
+from jobs.command import CONTINUES, Command, Parser
 from jobs.next_commands import next_commands
 from wedlm_core import EngineConfig, SamplingParams
 from wedlm_core.statistics import tokens_per_forward
@@ -100,7 +100,7 @@ def perform(args: argparse.Namespace) -> int:
     return 0
 
 
-main = Command(name="demo", about=__doc__, add_options=add_options, perform=perform, runs=True)
+main = Command(name="demo", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -27,7 +27,7 @@ from typing import Any
 
 import pipeline
 from jobs.cli import add_progress_options, begin_showing, collect_with, print_and_end
-from jobs.command import Command, Parser, refused
+from jobs.command import CONTINUES, Command, Parser, refused
 from jobs.config_options import add_config_options
 from jobs.generate import end_status
 from jobs.next_commands import next_commands
@@ -131,7 +131,7 @@ def _print_plan(intake: Intake) -> None:
     print(describe_counts(intake.counts, intake.left))
 
 
-main = Command(name="etl", about=__doc__, add_options=add_options, perform=perform, runs=True)
+main = Command(name="etl", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -20,7 +20,7 @@ import argparse
 import sys
 
 from jobs.cli import add_progress_options, begin_showing, collect
-from jobs.command import Command, Parser
+from jobs.command import CONTINUES, Command, Parser
 from jobs.config_options import add_config_options
 from jobs.generate import end_status
 from pipeline import evaluate
@@ -54,7 +54,7 @@ def perform(args: argparse.Namespace) -> int:
     return end_status(found.summary.total.all_failed, "row", "or --mode new")
 
 
-main = Command(name="evaluate", about=__doc__, add_options=add_options, perform=perform, runs=True)
+main = Command(name="evaluate", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -18,7 +18,6 @@ Exit status:
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 import yaml
@@ -58,15 +57,11 @@ def add_options(parser: Parser) -> None:
 
 def perform(args: argparse.Namespace) -> int:
     """Filter, and print the rows kept and dropped."""
-    try:
-        done = pipeline.filter(
-            args.output, to=args.to, keep=args.keep, score=args.score, by=args.by, dedup=args.dedup,
-            outliers=args.outliers, selection_column=args.selection_column, mode=args.mode,
-            storage_options=args.storage_options,
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        print("interrupted: nothing was published; the same command begins again", file=sys.stderr)
-        return 130
+    done = pipeline.filter(
+        args.output, to=args.to, keep=args.keep, score=args.score, by=args.by, dedup=args.dedup,
+        outliers=args.outliers, selection_column=args.selection_column, mode=args.mode,
+        storage_options=args.storage_options,
+    )  # fmt: skip
     print(done.describe())
     return 0
 
@@ -78,7 +73,13 @@ def _plain(text: str) -> Any:
         raise argparse.ArgumentTypeError("not YAML. Write a number, true, or {field: value}") from None
 
 
-main = Command(name="filter", about=__doc__, add_options=add_options, perform=perform, runs=True)
+main = Command(
+    name="filter",
+    about=__doc__,
+    add_options=add_options,
+    perform=perform,
+    continues="nothing was published; the same command begins again",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -21,7 +21,7 @@ import sys
 
 import pipeline
 from jobs.cli import add_progress_options, begin_showing, collect
-from jobs.command import Command, Parser
+from jobs.command import CONTINUES, Command, Parser
 from jobs.config_options import add_config_options
 from jobs.next_commands import next_commands
 from pipeline import RunConfig
@@ -108,7 +108,7 @@ def _validate(config: RunConfig) -> int:
     return 0 if found.ok else 2
 
 
-main = Command(name="generate", about=__doc__, add_options=add_options, perform=perform, runs=True)
+main = Command(name="generate", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES)
 
 if __name__ == "__main__":
     raise SystemExit(main())

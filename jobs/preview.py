@@ -16,7 +16,7 @@ Exit status:
 from __future__ import annotations
 
 from jobs.cli import NO_OUTPUT
-from jobs.command import Command, Parser
+from jobs.command import CONTINUES, Command, Parser
 from jobs.config_options import add_config_options
 from jobs.generate import perform
 
@@ -28,7 +28,9 @@ def add_options(parser: Parser) -> None:
     parser.set_defaults(scores=False, validate=False, estimate=None, quiet=False, output=NO_OUTPUT)
 
 
-main = Command(name="preview", about=__doc__, add_options=add_options, perform=perform, runs=True, prints=True)
+main = Command(
+    name="preview", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES, prints=True
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -9,7 +9,7 @@ run was interrupted, is still going on, or was made by an earlier version.
 Exit status:
   0  written, or printed
   1  the page could not be stored; the same command tries again
-  2  no run was begun there, it cannot be read, or the page cannot be written
+  2  no run was begun there, it cannot be read, or --to cannot be written
 """
 
 from __future__ import annotations

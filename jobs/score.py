@@ -15,7 +15,7 @@ Exit status:
 
 from __future__ import annotations
 
-from jobs.command import Command, Parser
+from jobs.command import CONTINUES, Command, Parser
 from jobs.config_options import SCORE_OPTIONS, add_config_options
 from jobs.generate import add_run_options, perform
 
@@ -27,7 +27,7 @@ def add_options(parser: Parser) -> None:
     parser.set_defaults(scores=True)
 
 
-main = Command(name="score", about=__doc__, add_options=add_options, perform=perform, runs=True)
+main = Command(name="score", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 
 from jobs.cli import collect
-from jobs.command import Command, Parser
+from jobs.command import CONTINUES, Command, Parser
 from jobs.config_options import SERVE_OPTIONS, add_config_options, parse_reference
 from pipeline.serving.endpoint import serve
 
@@ -49,7 +49,7 @@ def perform(args: argparse.Namespace) -> int:
     return 0
 
 
-main = Command(name="serve", about=__doc__, add_options=add_options, perform=perform, runs=True)
+main = Command(name="serve", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -13,7 +13,7 @@ Exit status:
 
 from __future__ import annotations
 
-from jobs.command import Command, Parser
+from jobs.command import CONTINUES, Command, Parser
 from jobs.config_options import add_config_options
 from jobs.generate import perform
 
@@ -24,7 +24,9 @@ def add_options(parser: Parser) -> None:
     parser.set_defaults(scores=False, validate=True, estimate=None, preview=None, quiet=False)
 
 
-main = Command(name="validate", about=__doc__, add_options=add_options, perform=perform, runs=True, prints=True)
+main = Command(
+    name="validate", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES, prints=True
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pipeline.codec import MASK, CoreConfigError, check_references, explain, remember
@@ -33,8 +33,13 @@ def is_int(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a finite number, and no truth value."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether a value is a number that a float can hold, finite, and no truth value."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def choices_of(kind: type, name: str) -> tuple[str, ...]:
@@ -43,7 +48,7 @@ def choices_of(kind: type, name: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def _hints(kind: type) -> Mapping[str, Any]:
+def _hints(kind: Hashable) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 

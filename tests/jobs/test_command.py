@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from jobs.command import CUT_OFF, Command
 from testing.repository import ROOT
 from wedlm_batch.console import COMMANDS
@@ -33,9 +35,10 @@ def test_what_has_more_to_do_says_by_its_status_that_it_was_cut_off() -> None:
     assert (status, said) == (CUT_OFF, "")
 
 
-def test_closed_streams_change_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closed", ["<&- >&-", "2>&-"])
+def test_closed_streams_change_nothing_else(closed: str, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "jobs.validate", "--input", "none", "--output", str(tmp_path), "--model", "tiny"]
-    done = subprocess.run(["sh", "-c", f"{shlex.join(words)} <&- >&-"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(["sh", "-c", f"{shlex.join(words)} {closed}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from jobs import generate
 from jobs.config_options import read_yaml
@@ -43,3 +44,14 @@ def test_and_on_the_command_line(option: list[str], capsys: pytest.CaptureFixtur
 def test_what_is_merged_may_be_overridden_and_all_else_is_read_as_ever() -> None:
     assert read_yaml("a: &x {k: 1, l: 2}\nb: {<<: *x, k: 3}\nc: [1, 2.5, yes, 2026-11-01]")["b"] == {"k": 3, "l": 2}
     assert read_yaml("") is None
+
+
+@pytest.mark.parametrize("text", ["&a [*a]", "&a {b: *a}", "a: &a\n  b: [1, {c: *a}]", "&top\nengine: *top"])
+def test_a_value_inside_itself_is_refused(text: str) -> None:
+    with pytest.raises(yaml.YAMLError, match="a value that contains it"):
+        read_yaml(text)
+
+
+def test_a_value_that_stands_in_many_places_is_read_in_linear_time() -> None:
+    lines = ["a0: &a0 [1]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
+    assert read_yaml("\n".join(lines))["a1"] == [[1]] * 9

@@ -27,6 +27,8 @@ from pipeline.settings.pools import ActorRange
         ({"gpus_per_actor": "all"}, "gpus_per_actor"),
         ({"on_long_prompt": "cut"}, "on_long_prompt='cut'"),
         ({"max_failed_fraction": 1.5}, "max_failed_fraction=1.5"),
+        ({"max_failed_fraction": 10**400}, "max_failed_fraction="),
+        ({"stop_seconds": 10**400}, "stop_seconds="),
         ({"max_row_deaths": 0}, "max_row_deaths=0"),
         ({"retry_failed": True, "mode": "new"}, "retry_failed"),
         ({"prompt_template": "{{ a", "output": "o"}, "not a Jinja template"),
