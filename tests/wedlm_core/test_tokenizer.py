@@ -65,7 +65,7 @@ def test_special_tokens_are_recognised_and_skipped(tokenizer: Tokenizer) -> None
 
 
 @given(data=st.data(), ids=st.lists(st.integers(0, 335), max_size=40), skip=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_stream_joined_is_the_decoded_whole(
     tokenizer: Tokenizer, data: st.DataObject, ids: list[int], skip: bool
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_stream_joined_is_the_decoded_whole(
 
 
 @given(text=st.text(alphabet="aé東😀👩‍ \n", max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_stream_of_valid_text_never_shows_a_broken_character(tokenizer: Tokenizer, text: str) -> None:
     stream, shown = TextStream(tokenizer), ""
     for count, token in enumerate(ids := tokenizer.encode(text), start=1):

@@ -67,7 +67,7 @@ def test_suppressed_ids_are_never_chosen_and_do_not_count(chooser: Any) -> None:
     st.integers(1, 40), st.integers(12, 130) | st.just(1_200), st.integers(0, 2**31), st.booleans(), st.booleans(),
     st.booleans(), st.sampled_from([0.0, 200.0]), st.sampled_from([0.01, 2.0]), st.sampled_from([0, 5]),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_compiled_sampler_equals_the_plain_one(
     count: int, vocab: int, seed: int, suppressing: bool, restricting: bool, adjusting: bool, peak: float, heat: float,
     most: int,

@@ -75,7 +75,7 @@ def without_any(folder: Path) -> list[Generation]:
     return run(engine_of(folder), requests_with(folder, {}))
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", FEATURES)
 def test_verified_equals_autoregressive(folder: Path, name: str) -> None:
     """Every way to run a step, fixed windows and automatic ones, batches of any size, chunked prefill."""
@@ -106,6 +106,7 @@ def test_verified_equals_autoregressive_under_page_pressure(agreeing_folder: Pat
     assert sum(g.stats.preemptions for g in found) > 0
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", [*FEATURES, "random"])
 def test_autoregressive_equals_the_oracle(agreeing_folder: Path, name: str) -> None:
     model, tokenizer = loaded(agreeing_folder)

@@ -71,7 +71,7 @@ def by_model_and_window() -> list[Any]:
     return [pytest.param(names, id=key) for key, names in sorted(groups.items())]
 
 
-@pytest.mark.sweep(6)  # all of them run at once in the next test
+@pytest.mark.sweep(4)  # all of them run at once in the next test
 @pytest.mark.parametrize("name", case_ids())
 def test_case(name: str) -> None:
     run_cases([name])
@@ -99,7 +99,7 @@ def must_preempt(name: str) -> bool:
     return 2 * (prompt + 2 * window + PAGE) <= pool and 2 * (prompt + generated - 2 * PAGE) > pool
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", case_ids())
 def test_case_under_page_pressure_is_unchanged(name: str) -> None:
     """Four copies share a pool that holds one."""

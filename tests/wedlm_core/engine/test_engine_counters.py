@@ -52,6 +52,7 @@ def test_counters_are_the_sums_over_the_generations(overlap: bool) -> None:
     assert found.forwards < found.decode_forwards
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlapping"])
 @pytest.mark.parametrize("most", [1, 8])
 def test_a_forward_commits_one_token_autoregressively_and_never_more_than_it_has_rows(overlap: bool, most: int) -> None:

@@ -116,6 +116,7 @@ def breaks(
     return lambda: raised
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("at", [0, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("owner", "name"), SEAMS, ids=lambda value: getattr(value, "__name__", value))
 def test_an_optimisation_that_raises_is_left_out(
@@ -149,6 +150,7 @@ def broken_grammars(
     return outputs(made), made, raised()
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("at", [0, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("owner", "name"), ENTRIES, ids=lambda value: getattr(value, "__name__", value))
 def test_a_row_whose_grammar_raises_once_has_the_same_output(
@@ -161,6 +163,7 @@ def test_a_row_whose_grammar_raises_once_has_the_same_output(
     assert raised or at, "else nothing was tried"
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("owner", "name"), ENTRIES, ids=lambda value: getattr(value, "__name__", value))
 def test_rows_whose_grammar_keeps_raising_fail_alone(
     owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

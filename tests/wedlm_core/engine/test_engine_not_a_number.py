@@ -94,6 +94,7 @@ def test_under_a_grammar_too_the_error_names_the_logits(strategy: str) -> None:
     assert all(one.error and one.error.startswith("logits") for one in done)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("attention", ["compiled", "by torch", "sdpa"])
 def test_what_a_grammar_forces_leaves_no_keys_behind_that_are_no_numbers(attention: str, overlap: bool) -> None:

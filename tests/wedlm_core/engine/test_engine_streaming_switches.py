@@ -29,6 +29,7 @@ def generate(folder: Path, switches: StreamingSwitches, **params: object) -> lis
     return run(engine, requests_of(PROMPTS, SamplingParams(**given)))  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("threshold", [None, 0.3, 1.2, 3.0])
 def test_with_every_part_off_it_gives_the_tokens_of_the_published_rule(

@@ -18,6 +18,7 @@ from wedlm_core.types import SamplingParams
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("batch_invariant", "kv"), [(True, "auto"), (False, "auto"), (True, "bfloat16")])
 def test_tokens_are_those_of_the_default_backend(agreeing_folder: Path, batch_invariant: bool, kv: Any) -> None:
     tokenizer = Tokenizer.load(agreeing_folder)

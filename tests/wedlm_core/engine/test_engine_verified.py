@@ -129,7 +129,7 @@ def assert_same(ours: Generation, theirs: Generation) -> None:
 CASES = [*((w, n) for w in (1, 4, 16) for n in (1, 7, 32)), *(("auto", n) for n in (1, 7, 64))]
 
 
-@pytest.mark.sweep(33)
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize(("window", "at_once"), CASES)
 def test_verified_equals_autoregressive(bench: Bench, window: int | str, at_once: int) -> None:
     saved = cached = 0
@@ -151,7 +151,7 @@ def pressed_params(temperature: float) -> SamplingParams:
     )
 
 
-@pytest.mark.sweep(11)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("window", [1, 4, 16, "auto"])
 def test_verified_under_page_pressure(bench: Bench, window: int | str) -> None:
     """Outputs longer than admission's reserve, in a pool that holds a few of them."""
@@ -181,7 +181,7 @@ COSTS = st.builds(
 
 @pytest.mark.sweep(4)
 @given(cost=COSTS, seed=st.integers(0, 999), slots=st.sampled_from([3, 16, 64]))
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_auto_equals_autoregressive_under_random_load(bench: Bench, cost: StepCost, seed: int, slots: int) -> None:
     """Requests arrive at random while others run; whatever rows are said to cost, the tokens are the same."""
     rng = random.Random(seed)

@@ -73,7 +73,7 @@ def drafted(done: list[Generation]) -> int:
     return sum(one.stats.history_drafts_accepted for one in done)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("settings", [{}, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("longest", "at_once"), [(1, 5), (3, 8), (40, 1), (40, 8)])
@@ -123,6 +123,7 @@ def test_a_forward_that_the_device_waited_for_says_nothing_of_what_its_rows_take
     assert sum(one.seconds is not None for one in completed) > 0.9 * len(completed), "steps are timed either way"
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     "tight",
     [{"max_batch_rows": rows} for rows in (18, 19)] + [{"page_size": 4, "num_pages": pages} for pages in (27,)],

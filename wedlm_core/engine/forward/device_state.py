@@ -266,10 +266,10 @@ class DeviceState:
             context = len(prompt) - decoding.head
             lines.append((length, lead, head, context, request.seed, decoding.suppresses, length + decoding.head))
             put_line(self.tokens_SL, slot, np.array(prompt, dtype=np.int64))
-        *columns_7S, suppresses_S, rows_S = np.array(lines, dtype=np.int64).T
+        *columns_5S, suppresses_S, rows_S = np.array(lines, dtype=np.int64).T
         self.suppresses[slots_S] = suppresses_S
         own = windows.length_S, windows.lead_S, windows.head_S, self.context_S, self.columns["seed"]
-        for column, values_S in zip(own, columns_7S, strict=True):
+        for column, values_S in zip(own, columns_5S, strict=True):
             put(column, slots_S, values_S)
         put(self.suppress_S, slots_S, suppresses_S != 0)
         for column, value in (

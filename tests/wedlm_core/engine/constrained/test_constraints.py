@@ -107,7 +107,7 @@ def test_what_ends_is_what_was_wanted(folder: Path, temperature: float) -> None:
 
 
 # Every constraint in the engine with the kernels of the oracle's; in each other engine a third of them, another third.
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(("number", "engine"), list(enumerate(ENGINES)))
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_verified_is_autoregressive_token_for_token(folder: Path, number: int, engine: str, temperature: float) -> None:
@@ -250,7 +250,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("strategy", ["verified", "autoregressive"])
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_forced_is_certain_whatever_the_model_says(strategy: str, form: str) -> None:
@@ -281,7 +281,7 @@ def test_what_is_forced_is_certain_whatever_the_model_says(strategy: str, form: 
                 assert tops == ((token, 0.0),) if sure else len(tops) == 3
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", [name for name in FEATURES if name != "min_tokens"])
 def test_adjusted_rows_under_a_grammar_are_chosen_alike_in_every_form(name: str) -> None:
     """Also where an adjustment forbids the one token that the grammar allows."""

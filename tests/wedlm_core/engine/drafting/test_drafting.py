@@ -12,7 +12,7 @@ from wedlm_core.config.step_cost import StepCost
 WINDOWS = (2, 8, 32)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("batch", [1, 32, 128])
 @pytest.mark.parametrize("acceptance", [(0.5,), (0.95,), (0.5, 0.8, 0.95)], ids=["hard", "easy", "mixed"])
 def test_planned_windows_reach_97_percent_of_none_and_93_percent_of_the_best_fixed_one(

@@ -19,6 +19,7 @@ from wedlm_core.statistics import gain_of
 from wedlm_core.types import SamplingParams, StructuredOutputs
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("batch", "acceptance", "prompt"), [(1, 0.9, 0), (8, 0.8, 0), (8, 0.8, 96), (64, 0.8, 0), (128, 0.2, 0)]
 )

@@ -55,7 +55,7 @@ def longest_match(text: list[int], ends: list[int]) -> int:
     return best
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(token, min_size=1, max_size=30))
 def test_the_first_draft_follows_most_of_the_longest_matches_in_the_own_text(text: list[int]) -> None:
     one = history()

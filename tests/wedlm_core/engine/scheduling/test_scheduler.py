@@ -82,7 +82,7 @@ def check_equal(plan: ForwardPlan, scheduler: Scheduler) -> None:
         assert found.flags.c_contiguous, "as well"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     running=st.integers(0, 9),
