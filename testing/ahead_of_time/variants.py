@@ -162,8 +162,6 @@ def _attend(shape: ModelConfig, dtype: torch.dtype, kind: _Attention, kv_dtype: 
     pool = KVPool(shape, _PAGES, kind.page_size, device=_DEVICE, dtype=dtype, kv_dtype=kv_dtype)
     rows = _rows(kind)
     plan = TritonPlan(rows, pool, shape.num_attention_heads, batch_invariant=kind.invariant)
-    k = torch.empty(rows.total, shape.num_key_value_heads, shape.head_dim, dtype=dtype, device=_DEVICE)
-    pool.write_entries_gpu(0, torch.empty(rows.total, dtype=torch.int64, device=_DEVICE), k, k)
     plan.attend(0, torch.empty(rows.total, shape.num_attention_heads, shape.head_dim, dtype=dtype, device=_DEVICE))
 
 

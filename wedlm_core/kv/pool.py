@@ -171,8 +171,7 @@ class KVPool:
     def write_entries(self, layer: int, entry_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
         """Store the keys and values ``[T, Hkv, Dh]`` of T token rows.
 
-        A CUDA graph can capture this: it never waits for the device. It is one Triton kernel if Triton runs here, else
-        a few torch operations.
+        A CUDA graph can capture this: it never waits for the device.
 
         Args:
             layer: index of the layer.
@@ -181,19 +180,9 @@ class KVPool:
             k_THD: keys in the compute dtype.
             v_THD: values in the compute dtype.
         """
-        if self.on_gpu:
-            self.write_entries_gpu(layer, entry_T, k_THD, v_THD)
-            return
         # Padding rows write the first row again: the order of the two equal writes does not matter.
         source_T = torch.where(entry_T < 0, 0, torch.arange(entry_T.shape[0], device=entry_T.device))
         self.write(layer, self.flat_index(entry_T[source_T]), k_THD[source_T], v_THD[source_T])
-
-    def write_entries_gpu(self, layer: int, entry_T: Tensor, k_THD: Tensor, v_THD: Tensor) -> None:
-        """:meth:`write_entries` as one Triton kernel. The device must support Triton."""
-        from wedlm_core.kernels.gpu.kv import write_kv
-
-        assert not self.transposed_keys
-        write_kv(*self.held(layer), self.heads, entry_T, k_THD, v_THD)
 
     def held(self, layer: int) -> tuple[Tensor, Tensor]:
         """``k`` and ``v`` of a layer as kernels see them: 8-bit floats are bytes."""

@@ -64,7 +64,7 @@ def expected_places(rows: DeviceRows, total: int, block_q: int) -> list[tuple[in
     padding=st.integers(0, 80),
     block_q=st.sampled_from([1, 2, 8, 16]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_records_say_what_every_tile_is(sequences: list[tuple[int, int]], padding: int, block_q: int) -> None:
     counts, cached = (list(column) for column in zip(*sequences, strict=True))
     rows = device_rows(counts, cached, padding)

@@ -14,8 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wedlm_core.kernels.gpu.dependent_launch import dependent, wait_for_inputs
-from wedlm_core.kernels.gpu.kv import stored
-from wedlm_core.kernels.gpu.rounding_gpu import int8_scales, nearest_int8, size_bits, to_int8
+from wedlm_core.kernels.gpu.rounding_gpu import int8_scales, nearest_int8, size_bits, stored, to_int8
 from wedlm_core.kernels.rounding import RoundedRows
 
 _BLOCK = 1024
@@ -243,7 +242,7 @@ def norm_rope(qkv_TC: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tenso
 
 
 def norm_rope_write(qkv_TC: Tensor, rotation: Rotation, k_pool: Tensor, v_pool: Tensor, entry_T: Tensor) -> Tensor:
-    """:func:`norm_rope` and :func:`wedlm_core.kernels.gpu.kv.write_kv` at once, to the bit; returns the queries."""
+    """:func:`norm_rope` and :meth:`wedlm_core.kv.pool.KVPool.write_entries` at once; returns the queries."""
     return _launch_rope(qkv_TC, rotation, k_pool, v_pool, entry_T)
 
 

@@ -7,6 +7,8 @@ import triton.language as tl
 
 from wedlm_core.kernels.gpu.dependent_launch import wait_for_inputs
 
+_FP8_LARGEST = tl.constexpr(448.0)
+
 
 @triton.jit
 def to_e4m3(x):  # type: ignore[no-untyped-def]
@@ -32,6 +34,17 @@ def to_bfloat16(x):  # type: ignore[no-untyped-def]
     bits = x.to(tl.uint32, bitcast=True)
     near = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
     return tl.where(x == x, near, x)
+
+
+@triton.jit
+def stored(x, like, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
+    """``x`` in the pool's dtype; for 8-bit floats the bytes of the clamped number."""
+    if FP8:
+        held = tl.clamp(x.to(tl.float32), -_FP8_LARGEST, _FP8_LARGEST)
+        return to_e4m3(held).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    if like == tl.bfloat16 and x.dtype != like:
+        x = to_bfloat16(x.to(tl.float32))
+    return x.to(like)
 
 
 @triton.jit

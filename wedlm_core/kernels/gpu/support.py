@@ -22,7 +22,7 @@ def why_no_triton(device: torch.device) -> str | None:
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"it runs on CUDA devices, not on {device.type}"
     try:
-        from wedlm_core.kernels.gpu.kv import twice
+        from wedlm_core.kernels.gpu.dependent_launch import twice
 
         with on_device(device):
             given = torch.arange(8, device=device, dtype=torch.float32)

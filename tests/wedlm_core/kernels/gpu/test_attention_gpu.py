@@ -39,7 +39,7 @@ def oracle(case: Case) -> torch.Tensor:
     invariant=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_rows_equal_the_oracle(
     lengths: list[tuple[int, int]], shape: tuple[int, int, int], page_size: int, splits: int, invariant: bool, seed: int
 ) -> None:
@@ -53,14 +53,13 @@ def test_rows_equal_the_oracle(
     ("dtype", "kv_dtype"),
     [(torch.float32, torch.bfloat16), (torch.float32, torch.float8_e4m3fn), (torch.float16, torch.float8_e4m3fn)],
 )
-@pytest.mark.parametrize("splits", [1, 3])
-def test_narrow_dtypes_equal_the_oracle(dtype: torch.dtype, kv_dtype: torch.dtype | None, splits: int) -> None:
+def test_narrow_dtypes_equal_the_oracle(dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
     lengths = [(1, 200), (9, 0), (17, 63)]
     case = case_of(
         lengths, heads=4, kv_heads=2, head_dim=32, page_size=16, dtype=dtype, kv_dtype=kv_dtype
     )  # fmt: skip
     tolerance = 1e-5 if dtype == torch.float32 else 4e-3
-    torch.testing.assert_close(triton(case, splits=splits), oracle(case), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(triton(case, splits=3), oracle(case), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("size", [2.0**-40, 1.0, 2.0**60])
@@ -78,8 +77,7 @@ def test_queries_of_any_size_read_floats_of_8_bits(size: float) -> None:
     torch.testing.assert_close(triton(case).float(), expected, rtol=2**-7, atol=1e-3)
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-def test_unused_places_and_padding_change_nothing(splits: int) -> None:
+def test_unused_places_and_padding_change_nothing() -> None:
     case = case_of([(3, 10), (1, 70), (5, 0)], heads=4, kv_heads=2, head_dim=16, page_size=16)
     rows = DeviceRows.of(case.rows, case.q_THD.device)
     cu = rows.cu_rows_Z
@@ -96,7 +94,7 @@ def test_unused_places_and_padding_change_nothing(splits: int) -> None:
         total=40,
     )
     q = torch.cat([case.q_THD, torch.full((31, 4, 16), torch.nan, device=DEVICE)])
-    found = TritonPlan(padded, case.pool, 4, batch_invariant=False, splits=splits).attend(0, q)
+    found = TritonPlan(padded, case.pool, 4, batch_invariant=False, splits=2).attend(0, q)
     torch.testing.assert_close(found[:9], oracle(case), rtol=1e-5, atol=1e-5)
     assert torch.equal(found[9:], torch.zeros_like(found[9:]))
 

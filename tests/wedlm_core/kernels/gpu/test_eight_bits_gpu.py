@@ -24,8 +24,8 @@ from wedlm_core.config.model import INT4_GROUP, MOST_EXACT_INPUTS
 from wedlm_core.kernels.rounding import RoundedRows, rounded
 from wedlm_core.model import int8
 from wedlm_core.model.decoder_gpu import DecoderGpu, disagreement
-from wedlm_core.model.int4 import Int4Linear, expanded
-from wedlm_core.model.int8 import Int8Linear, exact_sums, scaled
+from wedlm_core.model.int4 import expanded
+from wedlm_core.model.int8 import exact_sums, scaled
 from wedlm_core.model.int8_gpu import (
     Tiles,
     _int4_tiles_of,
@@ -136,7 +136,7 @@ def test_products_are_those_of_plain_arithmetic(
     check_product(one, one.weights(bits), None if tiles is None else TILES[bits][tiles % len(TILES[bits])])
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     ("bits", "tiles"), [(bits, one) for bits, some in TILES.items() for one in dict.fromkeys(some)]
 )
@@ -198,7 +198,7 @@ def assert_rounded(found: RoundedRows, plain: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("delta", [True, False])
-@pytest.mark.parametrize("size", [32, 56, 1500])
+@pytest.mark.parametrize("size", [56, 1500])
 def test_a_norm_rounds_its_rows(size: int, delta: bool, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(size)
     x, more, weight = (torch.randn(rows, size, generator=generator).to(DEVICE, dtype) for rows in (7, 7, 1))
@@ -212,7 +212,7 @@ def test_a_norm_rounds_its_rows(size: int, delta: bool, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [48, 1024, 1500])
+@pytest.mark.parametrize("size", [48, 1500])
 def test_a_gate_rounds_its_rows(size: int, dtype: torch.dtype) -> None:
     gate_up = 4 * torch.randn(5, 2 * size, generator=torch.Generator().manual_seed(size))
     gate_up[1] = 0
@@ -257,18 +257,6 @@ def test_a_quantised_decoder(qwen3: bool, weights: str) -> None:
             assert disagreement(model, range(3)) is None
     # Between the layers' operations the last bit of a row may be a step of its rounding.
     assert (hidden - plain).abs().max() <= 1e-2 * plain.abs().max()
-
-
-def test_layers_take_the_kernels_where_the_device_has_them() -> None:
-    """A layer's forward calls the functions compared above."""
-    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)).to(DEVICE)
-    for kind, name in ((Int8Linear, "int8.multiply_int8_gpu"), (Int4Linear, "int4.multiply_int4_gpu")):
-        layer = kind.of(torch.nn.Linear(64, 40).requires_grad_(False)).to(DEVICE)
-        with gpu_products(False):
-            want = layer(x)
-        with gpu_products(True), patch(f"wedlm_core.model.{name}", wraps=globals()[name.split(".")[1]]) as called:
-            assert torch.equal(layer(x), want)
-        called.assert_called_once()
 
 
 @pytest.mark.parametrize("bits", [8, 4])

@@ -67,7 +67,7 @@ def test_every_kernel_fits_in_shared_memory_and_registers(compiled: Compiled) ->
 
 def test_every_kernel_of_the_packages_is_among_them(compiled: Compiled) -> None:
     names = {v["kernel"]["name"] for v in compiled.variants}
-    expected = {"attend_tiles", "join_splits", "_write", "_add_rms_norm", "_norm_rope", "_silu_mul", "reduce_tiles",
+    expected = {"attend_tiles", "join_splits", "_add_rms_norm", "_norm_rope", "_silu_mul", "reduce_tiles",
                 "combine_tiles", "_double", "round_rows_int8", "multiply_int8", "multiply_int4", "multiply_few_rows",
                 "place_tiles", "pack_rows", "fill_inputs", "advance_windows"}  # fmt: skip
     assert names == expected | ({"round_rows"} if compiled.capability >= 89 else set())

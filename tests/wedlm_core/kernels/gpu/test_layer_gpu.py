@@ -85,10 +85,10 @@ def test_norm_and_rotation_of_heads(head_dim: int, normed: bool, dtype: torch.dt
             for _ in range(2)
         ]
         entries = torch.tensor([5, -1, 31, 8], device=DEVICE)
-        pools[0].write_entries_gpu(0, entries, *found[1:])
+        pools[0].write_entries(0, entries, *found[1:])
         assert torch.equal(norm_rope_write(qkv, rotation, *pools[1].held(0), entries), found[0])
         for ours, theirs in zip(pools[1].held(0), pools[0].held(0), strict=True):
-            assert torch.equal(ours, theirs), "the bits of the two kernels"
+            assert torch.equal(ours, theirs), "as torch writes them"
             assert (ours != 0).any(dim=-1).sum() == 3 * kv_heads, "padding is not stored"
 
 
@@ -143,12 +143,12 @@ def test_keys_and_values_of_a_pool_are_stored_by_the_kernel_that_rotates_them(mo
     plan: Any = SimpleNamespace(attend=lambda layer, q: q * (layer + 1))
 
     def apart(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        pools[0].write_entries_gpu(layer, entries, k, v)
+        pools[0].write_entries(layer, entries, k, v)
         return q * (layer + 1)
 
     with torch.no_grad():
         expected = DecoderGpu(model)(ids, positions, apart)
-        monkeypatch.setattr("wedlm_core.kernels.gpu.kv.write_kv", lambda *_: 1 / 0)
+        monkeypatch.setattr(KVPool, "write_entries", lambda *_: 1 / 0)
         pools[1].on_gpu = True
         found = DecoderGpu(model)(ids, positions, PagedAttend(plan=plan, pool=pools[1], entry_T=entries))
     assert torch.equal(found, expected)

@@ -132,7 +132,7 @@ def numbers_of(choice: Choice) -> list[torch.Tensor]:
     splits=st.integers(1, 5),
     most=st.sampled_from([0, 1, 5, 20]),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_it_chooses_as_the_oracle_whatever_the_split(
     count: int, vocab: int, seed: int, suppressing: bool, filtering: bool, adjusting: bool, restricting: bool,
     coarse: bool, dead: float, sharpness: float, dtype: torch.dtype, splits: int, most: int,
@@ -247,18 +247,16 @@ def test_where_nothing_is_left_the_choice_is_a_token_that_the_grammar_refuses(te
     assert third not in (0, 1, 64)
 
 
-@pytest.mark.parametrize(("vocab", "filtering", "tile"), [(20_011, False, 1024), (151_936, True, 8192)])
-def test_a_large_vocabulary_at_every_temperature(vocab: int, filtering: bool, tile: int) -> None:
+def test_a_large_vocabulary_at_every_temperature() -> None:
     """Enough tokens and tiles that most tiles end before their logarithms, and that edges are looked for in steps."""
-    generator = torch.Generator().manual_seed(5)
+    vocab, generator = 151_936, torch.Generator().manual_seed(5)
     logits = torch.randn(4, vocab, generator=generator).mul(3)
-    tables = random_tables(vocab, generator) if filtering else None
-    rows = sampling_rows(4, 3, suppressing=True, filtering=filtering, tables=tables, most=20)
+    tables = random_tables(vocab, generator)
+    rows = sampling_rows(4, 3, suppressing=True, filtering=True, tables=tables, most=20)
     limits = {"mask_token_id": 7, "vocab_limit": vocab - 11}
     assert set(rows.temperature_R.tolist()) >= {0.0, 1.0}
-    moved = None if tables is None else on_device(tables)
-    got = choose_gpu(logits.to(DEVICE), move(rows, moved), **limits, tile=tile)
-    assert_chosen_alike(got, choose(logits, rows, tables=tables, **limits), atol=1e-5 if vocab < 100_000 else 5e-5)
+    got = choose_gpu(logits.to(DEVICE), move(rows, on_device(tables)), **limits, tile=8192)
+    assert_chosen_alike(got, choose(logits, rows, tables=tables, **limits), atol=5e-5)
 
 
 def test_no_rows_and_rows_that_are_not_contiguous() -> None:
