@@ -184,12 +184,8 @@ open("back", "wb").write(pickle.dumps((config, error)))"""
 def test_kernels_compiled_under_one_name_do_not_disturb_those_under_another(tmp_path: Path) -> None:
     """The cache of compiled kernels names the modules of its types."""
     code = """import importlib, numpy as np, wedlm_batch as wb
-kernels = wb.wedlm_core.__name__ + ".kernels.cpu."
-step, pack = (importlib.import_module(kernels + name) for name in ("step", "pack"))
-int_0, bool_0, int_00 = np.zeros(0, np.int64), np.zeros(0, bool), np.zeros((0, 0), np.int64)
-plan, rows, picks = step.Plan(*[int_0] * 4), step.Rows(*[int_0] * 3), step.Picks(*[int_0] * 3)
-layout = pack.Layout(int_0, int_0, bool_0, bool_0, int_0)
-print(pack.pack_layouts(plan, layout, int_00, int_00, 16, rows, picks, int_0))"""
+rings = importlib.import_module(wb.wedlm_core.__name__ + ".kernels.cpu.token_rings")
+print(rings._oldest(rings.Rings(*[np.zeros(1, np.int64)] * 8), 0))"""
     caches = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "WEDLM_CACHE_HOME": str(tmp_path / "cache")}
     for folder in (make_folder(tmp_path / "empty"), make_folder(tmp_path / "project", "wedlm_core")):
         assert printed(run_python(folder, "-c", code, environment=caches)) == "0"

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from wedlm_core.checks import MAX_INT, is_flag, is_number, is_whole
 from wedlm_core.config.model import EXACT_WEIGHT_DTYPES, MAX_POSITIONS
+from wedlm_core.config.rope import require
 from wedlm_core.config.step_cost import StepCost, why_not
-from wedlm_core.errors import ConfigError, explain
+from wedlm_core.errors import ConfigError
 from wedlm_core.option_names import ENGINE_NAMES, known_fields_only
 
 _MAX_NATS = 1e6
@@ -49,20 +50,14 @@ class StreamingSwitches:
     def __post_init__(self) -> None:
         """Check types, ranges, and that every forward fills something."""
         for name in ("prefill_token", "head_fills_leftmost", "clip", "suppress", "fallback"):
-            if not is_flag(getattr(self, name)):
-                raise ConfigError(explain(f"streaming.{name}", getattr(self, name), "true or false", "Pass a bool."))
-        if not is_number(self.hole_price, 0, _MAX_NATS):
-            rule = f"nats of 0 or more, {_MAX_NATS:g} at most"
-            raise ConfigError(explain("streaming.hole_price", self.hole_price, rule, "Use 0 for no price."))
-        if not self.head_fills_leftmost and not self.fallback:
-            raise ConfigError(
-                explain(
-                    "streaming.fallback",
-                    False,
-                    "without head_fills_leftmost decoding could stop filling masks",
-                    "Set fallback to true.",
-                )
-            )
+            value = getattr(self, name)
+            require(is_flag(value), f"streaming.{name}", value, "true or false", "Pass a bool.")
+        rule = f"nats of 0 or more, {_MAX_NATS:g} at most"
+        fits = is_number(self.hole_price, 0, _MAX_NATS)
+        require(fits, "streaming.hole_price", self.hole_price, rule, "Use 0 for no price.")
+        rule = "without head_fills_leftmost decoding could stop filling masks"
+        fits = self.head_fills_leftmost or self.fallback
+        require(fits, "streaming.fallback", False, rule, "Set fallback to true.")
 
 
 # Fields of EngineConfig: positive integers with their maximum, optional ones, and fields with a few values.
@@ -94,15 +89,10 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
 _FLAGS = ("prefix_caching", "quantised_head", "trace")
 
 
-def _require(ok: bool, name: str, value: object, rule: str, remedy: str) -> None:
-    if not ok:
-        raise ConfigError(explain(name, value, rule, remedy))
-
-
 def _switches(given: Mapping[str, Any]) -> StreamingSwitches:
     known = list(StreamingSwitches.__dataclass_fields__)
     unknown = sorted(str(name) for name in given if name not in known)
-    _require(not unknown, "streaming", unknown, f"fields are {known}", "Correct the name.")
+    require(not unknown, "streaming", unknown, f"fields are {known}", "Correct the name.")
     return StreamingSwitches(**given)
 
 
@@ -217,17 +207,17 @@ class EngineConfig:
             object.__setattr__(self, "streaming", _switches(self.streaming))
         for name, most in _COUNTS.items():
             value, rule = getattr(self, name), f"an integer of 1 or more, {most} at most"
-            _require(is_whole(value, 1, most), name, value, rule, "Drop it to use the default.")
+            require(is_whole(value, 1, most), name, value, rule, "Drop it to use the default.")
         for name, most in _OPTIONAL_COUNTS.items():
             value, rule = getattr(self, name), f"None or an integer of 1 or more, {most} at most"
-            _require(value is None or is_whole(value, 1, most), name, value, rule, "Drop it to use the default.")
+            require(value is None or is_whole(value, 1, most), name, value, rule, "Drop it to use the default.")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             rule = "one of " + ", ".join(json.dumps(choice) for choice in choices)
             # 1 == True, but 1 is not a valid flag.
-            _require(any(type(value) is type(c) and value == c for c in choices), name, value, rule, 'Use "auto".')
+            require(any(type(value) is type(c) and value == c for c in choices), name, value, rule, 'Use "auto".')
         for name in _FLAGS:
-            _require(is_flag(getattr(self, name)), name, getattr(self, name), "true or false", "Pass a bool.")
+            require(is_flag(getattr(self, name)), name, getattr(self, name), "true or false", "Pass a bool.")
         self._check_others()
         self._check_fit()
 
@@ -246,59 +236,37 @@ class EngineConfig:
              '"off", "sample", "model" or the path of a file', 'Use "off".'),
         )  # fmt: skip
         for name, fits, rule, remedy in checks:
-            _require(fits, name, getattr(self, name), rule, remedy)
+            require(fits, name, getattr(self, name), rule, remedy)
         if self.step_cost is not None:
             fault = why_not(self.step_cost)
-            _require(fault is None, "step_cost", self.step_cost, str(fault), "Use None, and it is measured.")
+            require(fault is None, "step_cost", self.step_cost, str(fault), "Use None, and it is measured.")
 
     def _check_fit(self) -> None:
         """Check rules that involve several fields."""
-        rows = 2 * self.max_window + 1
-        _require(self.page_size & (self.page_size - 1) == 0, "page_size", self.page_size, "a power of two", "Use 64.")
-        _require(
-            self.max_batch_rows >= rows,
-            "max_batch_rows",
-            self.max_batch_rows,
-            f"at least 2 * max_window + 1 = {rows}, the rows one sequence can need in a forward",
-            "Raise max_batch_rows or lower max_window.",
-        )
-        _require(
-            not (self.history_drafts is True and self.overlap is True),
-            "history_drafts",
-            self.history_drafts,
-            "drafts from history need each forward's outcome before the next one runs",
-            'Set overlap="auto", or history_drafts="auto".',
-        )
-        if self.history_drafts is True or (self.history_drafts == "auto" and not self.trace):
-            least = least_history_bytes(self.max_num_seqs)
-            _require(
-                self.history_bytes >= least,
-                "history_bytes",
-                self.history_bytes,
-                f"at least {least} for max_num_seqs={self.max_num_seqs}",
-                "Give it more, lower max_num_seqs, or set history_drafts=False.",
-            )
-        _require(
-            self.smoothing == "off" or self.weight_dtype in EXACT_WEIGHT_DTYPES,
-            "smoothing",
-            self.smoothing,
-            f'weight_dtype="{self.weight_dtype}" rounds nothing that it could smooth',
-            'Set weight_dtype="int8" or "int4", or drop it.',
-        )
-        _require(
-            not (self.trace and self.overlap is True),
-            "overlap",
-            self.overlap,
-            "a trace needs each forward's windows before the next one runs",
-            "Set overlap=False, or trace=False.",
-        )
-        _require(
-            not (self.cuda_graphs is True and self.overlap is False),
-            "cuda_graphs",
-            self.cuda_graphs,
-            "graphs are replayed by forwards that run ahead of the host",
-            'Set overlap="auto", or cuda_graphs="auto".',
-        )
+        rows, least = 2 * self.max_window + 1, least_history_bytes(self.max_num_seqs)
+        has_history = self.history_drafts is True or (self.history_drafts == "auto" and not self.trace)
+        checks = (
+            ("page_size", self.page_size & (self.page_size - 1) == 0, "a power of two", "Use 64."),
+            ("max_batch_rows", self.max_batch_rows >= rows,
+             f"at least 2 * max_window + 1 = {rows}, the rows one sequence can need in a forward",
+             "Raise max_batch_rows or lower max_window."),
+            ("history_drafts", not (self.history_drafts is True and self.overlap is True),
+             "drafts from history need each forward's outcome before the next one runs",
+             'Set overlap="auto", or history_drafts="auto".'),
+            ("history_bytes", not has_history or self.history_bytes >= least,
+             f"at least {least} for max_num_seqs={self.max_num_seqs}",
+             "Give it more, lower max_num_seqs, or set history_drafts=False."),
+            ("smoothing", self.smoothing == "off" or self.weight_dtype in EXACT_WEIGHT_DTYPES,
+             f'weight_dtype="{self.weight_dtype}" rounds nothing that it could smooth',
+             'Set weight_dtype="int8" or "int4", or drop it.'),
+            ("overlap", not (self.trace and self.overlap is True),
+             "a trace needs each forward's windows before the next one runs", "Set overlap=False, or trace=False."),
+            ("cuda_graphs", not (self.cuda_graphs is True and self.overlap is False),
+             "graphs are replayed by forwards that run ahead of the host",
+             'Set overlap="auto", or cuda_graphs="auto".'),
+        )  # fmt: skip
+        for name, fits, rule, remedy in checks:
+            require(fits, name, getattr(self, name), rule, remedy)
 
     def kv_numbers(self, dtype: str) -> str:
         """The numbers of the KV pool, for ``kv_cache_dtype`` and a model of this dtype ("float32", "bfloat16", ...).
