@@ -28,9 +28,9 @@ from wedlm_core.llm_inputs import (
     tokenised,
 )
 from wedlm_core.llm_scoring import scorables_of, score_of
-from wedlm_core.model import Decoder
 from wedlm_core.model.adapter import resolve_adapter, with_adapter
 from wedlm_core.model.checkpoint import load_config, read_checkpoint
+from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.generation_defaults import load_generation_defaults
 from wedlm_core.model.int4 import Int4Linear
 from wedlm_core.model.smoothing_files import smoothing_of
@@ -112,7 +112,7 @@ class LLM:
         decoder = _load_decoder(folder, own, config or EngineConfig(), self.tokenizer, place, dtype_of(dtype, place))
         self.model_config = decoder.config
         described = f"{_count(_weights(decoder))} parameters, {_plain(decoder, config)}"
-        self.engine = Engine(decoder, self.tokenizer, config, keep_weights=False)
+        self.engine = Engine(decoder, self.tokenizer, config)
         self._described = described
         self._requests = 0
         self._finished: dict[str, Generation] = {}

@@ -122,7 +122,7 @@ class Ours:
             weight_dtype=weights, max_num_seqs=_MOST, max_model_len=_LONGEST,
             num_pages=_MOST * _LONGEST // EngineConfig.page_size, prefix_caching=False,
         )  # fmt: skip
-        self._engine = Engine(model, Tokenizer.load(resolve("tiny")), config, keep_weights=False)
+        self._engine = Engine(model, Tokenizer.load(resolve("tiny")), config)
         self._sampling, self._ids = SAMPLING[args.sampling], iter(range(10**9))
 
     def run(self, prompts: Ids, params: SamplingParams) -> tuple[float, Ids, float]:

@@ -73,7 +73,7 @@ class Subject:
             weight_dtype="int8", max_num_seqs=64, max_model_len=_LONGEST, prefix_caching=False,
             num_pages=64 * _LONGEST // EngineConfig.page_size,
         )  # fmt: skip
-        self._engine = Engine(model, tokenizer, config, keep_weights=False)
+        self._engine = Engine(model, tokenizer, config)
         self.strategy, self._numbers = strategy, iter(range(10**9))
 
     def steps(self, batch: int, count: int, setting: Mapping[str, Any]) -> list[float]:

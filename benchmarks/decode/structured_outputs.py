@@ -97,7 +97,7 @@ def tiny(prompts: int) -> Subject:
         for p in problems
     ]
     config = EngineConfig(max_num_seqs=_MOST)
-    engines = {way: Engine(load_model(folder), tokenizer, config, keep_weights=False) for way in WAYS}
+    engines = {way: Engine(load_model(folder), tokenizer, config) for way in WAYS}
     return Subject(engines=engines, prompts=ids, answers=[p.answer for p in problems], schema=PERSON, tokens=24)
 
 
@@ -108,7 +108,7 @@ def random_25m(prompts: int) -> Subject:
 
     def engine() -> Engine:
         model = random_decoder(config, device="cpu", dtype=torch.float32, max_positions=1024)
-        return Engine(model, tokenizer, EngineConfig(max_num_seqs=_MOST, max_model_len=512), keep_weights=False)
+        return Engine(model, tokenizer, EngineConfig(max_num_seqs=_MOST, max_model_len=512))
 
     engines = {way: engine() for way in WAYS}
     ids = np.random.default_rng(0).integers(10, 910, (prompts, 32))

@@ -44,7 +44,7 @@ def engine_of(shape: str, numbers: str, device: str, most: int, length: int) -> 
     else:
         model = random_decoder(SHAPES[shape], device=device, dtype=dtype, max_positions=length)
     config = EngineConfig(weight_dtype=weights, batch_invariant=True, max_num_seqs=most, max_model_len=length)
-    return Engine(model, Tokenizer.load(resolve("tiny")), config, keep_weights=False)
+    return Engine(model, Tokenizer.load(resolve("tiny")), config)
 
 
 def prompts_of(shape: str, count: int) -> list[tuple[int, ...]]:

@@ -53,7 +53,7 @@ from testing import pretend
 from testing.pretend import MixError, WaitError, strict
 pretend.install(devices=2)
 from wedlm_core.devices import on_device
-from wedlm_core.kernels.gpu.kv import twice
+from wedlm_core.kernels.gpu.dependent_launch import twice
 
 a, b = torch.arange(8.0, device="cuda"), torch.ones(8, device="cuda:1")
 host, pinned = torch.ones(8), torch.ones(8).pin_memory()

@@ -9,7 +9,7 @@ import torch
 from wedlm_core.attention import runs_on_cpu_only
 from wedlm_core.config import EngineConfig
 from wedlm_core.errors import ConfigError, explain
-from wedlm_core.model import Decoder
+from wedlm_core.model.decoder import Decoder
 
 _LOG = logging.getLogger(__name__)
 

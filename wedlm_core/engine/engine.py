@@ -30,7 +30,7 @@ from wedlm_core.engine.scored_requests import ScoredRequests
 from wedlm_core.engine.scoring import Scorer
 from wedlm_core.engine.trace import add_records
 from wedlm_core.errors import IntegrityError, RequestError, explain
-from wedlm_core.model import Decoder
+from wedlm_core.model.decoder import Decoder
 from wedlm_core.statistics import DraftSource
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import FinishReason, Generation, Request
@@ -45,8 +45,6 @@ class Engine:
         model: the decoder; its rotary tables are extended to the last position of any window.
         tokenizer: for text, stop strings and end-of-sequence ids.
         config: see :class:`EngineConfig`.
-        keep_weights: False lets the engine take the weights over: where it packs them, ``model`` is emptied, and their
-            memory is given back, so no other tensor may share it.
         constants: of drafting, for measurements; not for users.
 
     Raises:
@@ -60,18 +58,17 @@ class Engine:
         tokenizer: Tokenizer,
         config: EngineConfig | None = None,
         *,
-        keep_weights: bool = True,
         constants: DraftingConstants = CONSTANTS,
     ) -> None:
         self.config = config or EngineConfig()
         self.tokenizer, self.model_config = tokenizer, model.config
         self.device = model.device
-        self._build(model, self.config, keep_weights, constants)
+        self._build(model, self.config, constants)
 
     @on_own_device
-    def _build(self, model: Decoder, config: EngineConfig, keep_weights: bool, constants: DraftingConstants) -> None:
+    def _build(self, model: Decoder, config: EngineConfig, constants: DraftingConstants) -> None:
         """Make the parts, the scheduler and the loop."""
-        parts = parts_of(model, self.tokenizer, config, constants, keep_weights=keep_weights)
+        parts = parts_of(model, self.tokenizer, config, constants)
         self.pages, self.eos_token_ids = parts.pages, parts.eos_token_ids
         self.max_model_len = parts.limits.max_model_len
         self._runner, self._overlapping_launch, self._limits = parts.runner, parts.overlapping_launch, parts.limits

@@ -30,9 +30,8 @@ from wedlm_core.errors import ConfigError, explain
 from wedlm_core.fallback import Optimisation, Optimisations
 from wedlm_core.kv.pages import PageManager
 from wedlm_core.kv.pool import KVPool, kv_dtype_of
-from wedlm_core.model import Decoder
+from wedlm_core.model.decoder import Decoder
 from wedlm_core.model.decoder_gpu import use_gpu_decoder
-from wedlm_core.model.products import check_not_emptied
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import Strategy
 
@@ -70,11 +69,8 @@ class Parts:
     optimisations: Optimisations
 
 
-def parts_of(
-    model: Decoder, tokenizer: Tokenizer, config: EngineConfig, constants: DraftingConstants, *, keep_weights: bool
-) -> Parts:
+def parts_of(model: Decoder, tokenizer: Tokenizer, config: EngineConfig, constants: DraftingConstants) -> Parts:
     """The parts of an engine; see :class:`wedlm_core.engine.Engine` for arguments and errors."""
-    check_not_emptied(model)
     check_weights_device(config, model.device)
     device, dtype = model.device, compute_dtype(model, config)
     backend = resolve_backend(config.attention, _problem(model, config, dtype))
@@ -92,7 +88,7 @@ def parts_of(
     pages, pool = _pool(model, backend, config, dtype, reach, optimisations.prefixes)
     by_strategy = {s.value: decoding_of(s, config) for s in Strategy}
     decodings = list(dict.fromkeys(by_strategy.values()))
-    model_runner = ModelRunner(model, pool, backend, keep_weights=keep_weights)
+    model_runner = ModelRunner(model, pool, backend)
     overlapping_launch = async_launch(model_runner, config, reach) if overlapping else None
     table = SlotTable(config.max_num_seqs, 2 * config.max_window + 1)
     if mask is None:

@@ -29,7 +29,7 @@ from wedlm_core.engine.forward.logits import Chooser, Picks
 from wedlm_core.errors import CapacityError, ConfigError, explain
 from wedlm_core.host_memory import available_memory, pool_bytes
 from wedlm_core.kv.pool import KVPool
-from wedlm_core.model import Decoder
+from wedlm_core.model.decoder import Decoder
 from wedlm_core.types import Request, SamplingParams, Strategy
 
 _LOG = logging.getLogger(__name__)

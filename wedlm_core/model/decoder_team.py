@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wedlm_core.attention.paged_cpu import PagedCpuPlan, describe_pool, numbers_of_pool, score_width
-from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.eight_bits import widen_rows
-from wedlm_core.kernels.cpu.panel_packing import copy_rows
 from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
 from wedlm_core.kernels.cpu.records import ADVANCE, CHOICE, LAYER
 from wedlm_core.kernels.rounding import rounded
@@ -94,7 +92,6 @@ class DecoderTeam:
 
     Args:
         model: a decoder without an obstacle in :func:`why_no_team`. Do not change its weights afterwards.
-        keep_weights: False empties weights that have packed copies; ``model`` itself can then run no more.
 
     Attributes:
         draws: whether :meth:`draw` can be called: layers and head hold the same numbers.
@@ -102,14 +99,14 @@ class DecoderTeam:
             share of the weights.
     """
 
-    def __init__(self, model: Decoder, *, keep_weights: bool = True) -> None:
+    def __init__(self, model: Decoder) -> None:
         self._model, self._config = model, model.config
         self._team, self._head_team = Team(), Team()
         layers = [cast(DecoderLayer, layer) for layer in model.layers]
         self._numbers = cast(str, numbers_of(layers[0].qkv_proj))
-        self._packed = [[self._pack(getattr(layer, name), keep_weights) for name in PROJECTIONS] for layer in layers]
-        self._table = self._tied_table(keep_weights)
-        self._head = self._table or self._pack(model.lm_head, keep_weights)
+        self._packed = [[self._pack(getattr(layer, name)) for name in PROJECTIONS] for layer in layers]
+        self._table = self._tied_table()
+        self._head = self._table or self._pack(model.lm_head)
         self.draws = self._head.numbers == self._numbers
         self._columns: SlotColumns | None = None
         self._allowed: States | None = None
@@ -125,8 +122,8 @@ class DecoderTeam:
         self._held = ""  # numbers of its keys and values
         self._stream_TD = torch.empty(0, self._config.hidden_size)
         self._stream = self._stream_TD.numpy()
-        embed = self._model.embed
-        floats = isinstance(embed, nn.Embedding) and embed.weight.dtype == torch.float32 and self._table is None
+        embed = model.embed
+        floats = isinstance(embed, nn.Embedding) and embed.weight.dtype == torch.float32
         self._plain_table = embed.weight.detach().contiguous().numpy() if floats else None
         self._head_bytes = self._head.data.numel() * self._head.data.element_size()
         self._reserved = 0  # rows that the scratch memory holds
@@ -138,30 +135,18 @@ class DecoderTeam:
         self._cos, self._sin = model.cos, model.sin
         self._fixed()
 
-    def _tied_table(self, keep_weights: bool) -> PanelWeight | None:
-        """The packed head, which also embeds tokens; None where the model keeps its embedding."""
-        embed, head = self._model.embed, self._model.lm_head
-        if isinstance(embed, PanelEmbedding):
-            return self._pack(head, keep_weights)
-        if isinstance(head, PanelLinear) or embed.weight.data_ptr() != head.weight.data_ptr():
-            return None
-        if keep_weights:
-            return None
-        packed = self._pack(head, keep_weights)
-        _empty(embed)
-        return packed
+    def _tied_table(self) -> PanelWeight | None:
+        """The packed head, which also embeds tokens; None where the model has an embedding of its own."""
+        return self._pack(self._model.lm_head) if isinstance(self._model.embed, PanelEmbedding) else None
 
-    def _pack(self, linear: nn.Module, keep_weights: bool) -> PanelWeight:
+    def _pack(self, linear: nn.Module) -> PanelWeight:
         if isinstance(linear, PanelLinear):
             return linear.panels.with_bias(linear.bias)
         numbers = cast(str, numbers_of(linear))
         scale_O = linear.scale_O if isinstance(linear, Int8Linear) else None
         weight = cast(Tensor, linear.weight)
         bias_O = cast("Tensor | None", linear.bias)
-        packed = pack(weight.detach(), numbers, scale_O=scale_O, bias_O=bias_O, release=not keep_weights)
-        if not keep_weights:
-            _empty(linear)
-        return packed
+        return pack(weight.detach(), numbers, scale_O=scale_O, bias_O=bias_O)
 
     def _address(self, norm: nn.Module | None) -> int:
         if norm is None:
@@ -328,9 +313,7 @@ class DecoderTeam:
             table = embed.weight.numpy(), embed.scale_V.numpy()
             widen_rows(*table, ids.numpy(), self._stream, 0, rows)
         elif self._plain_table is not None:
-            if not copy_rows(self._plain_table, ids.numpy(), self._stream, rows):
-                low, high = int(ids[:rows].min()), int(ids[:rows].max())
-                raise IntegrityError(f"ids from {low} to {high} of a table of {len(self._plain_table)} rows")
+            self._plain_table.take(ids[:rows].numpy(), 0, self._stream[:rows])
         else:
             x_TD[:rows] = embed.weight.index_select(0, ids[:rows])
 
@@ -367,10 +350,3 @@ class DecoderTeam:
         if len(self._cos) != len(self._model.cos) or self._cos.dtype != torch.float32:
             self._cos, self._sin = rope_tables(self._config, len(self._model.cos))
         return self._cos, self._sin
-
-
-def _empty(module: nn.Module) -> None:
-    """Let go of a module's weight."""
-    weight = cast(Tensor, module.weight)
-    empty = torch.empty(0, dtype=weight.dtype)
-    module.weight = nn.Parameter(empty, requires_grad=False) if isinstance(weight, nn.Parameter) else empty

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from wedlm_core.config.model import INT4_GROUP
-from wedlm_core.errors import ConfigError, explain
 from wedlm_core.kernels.rounding import RoundedRows, divided, rounded
 from wedlm_core.model.int8 import exact_sums, has_gpu_kernels, scaled
 from wedlm_core.model.int8_gpu import multiply_int4_gpu, rounded_gpu
@@ -76,9 +75,6 @@ class Int4Linear(nn.Module):
         weight: nibbles, uint8 ``[O, I / 2]``.
         multiplier_OG: uint8 ``[O, I / 32]``.
         scale_O: float32.
-
-    Raises:
-        ConfigError: I is no multiple of 32.
     """
 
     weight: Tensor
@@ -89,9 +85,6 @@ class Int4Linear(nn.Module):
         self, outputs: int, inputs: int, bias: nn.Parameter | None = None, device: torch.device | str = "cpu"
     ) -> None:
         super().__init__()
-        if inputs % INT4_GROUP:
-            rule = f"layers whose number of inputs is a multiple of {INT4_GROUP}; this model has one of {inputs}"
-            raise ConfigError(explain("weight_dtype", "int4", rule, 'Use "int8".'))
         self.register_buffer("weight", torch.empty(outputs, inputs // 2, dtype=torch.uint8, device=device))
         self.register_buffer(
             "multiplier_OG", torch.empty(outputs, inputs // INT4_GROUP, dtype=torch.uint8, device=device)

@@ -43,47 +43,23 @@ class Tiles:
 
 
 _ANY = 1 << 62
-_UP_TO_256_ROWS: Sequence[tuple[int, Sequence[tuple[int, Tiles]]]] = (
-    (
-        16,
-        (
-            (_MANY_OUTPUTS - 1, Tiles(rows=16, outputs=64, inputs=256, weights_first=True, stages=5)),
-            (_ANY, Tiles(rows=16, outputs=128, inputs=128, weights_first=True, warps=8)),
-        ),
-    ),
-    (
-        32,
-        (
-            (_MANY_OUTPUTS - 1, Tiles(rows=32, outputs=64, inputs=256, weights_first=True, stages=5)),
-            (_ANY, Tiles(rows=32, outputs=64, inputs=128, weights_first=True)),
-        ),
-    ),
-    (
-        64,
-        (
-            (_FEW_OUTPUTS, Tiles(rows=64, outputs=32, inputs=256, stages=5)),
-            (_MANY_OUTPUTS - 1, Tiles(rows=64, outputs=64, inputs=256, weights_first=True, stages=5)),
-            (_ANY, Tiles(rows=64, outputs=64, inputs=128)),
-        ),
-    ),
-    (
-        128,
-        (
-            (_MANY_OUTPUTS - 1, Tiles(rows=64, outputs=64, inputs=256, weights_first=True, stages=5)),
-            (_ANY, Tiles(rows=128, outputs=64, inputs=128, warps=8, stages=3)),
-        ),
-    ),
-    (
-        192,  # of two tiles of 128 rows the last would be half empty
-        (
-            (_FEW_OUTPUTS, Tiles(rows=64, outputs=64, inputs=128, stages=5)),
-            (_MANY_OUTPUTS - 1, Tiles(rows=64, outputs=128, inputs=128, weights_first=True)),
-            (_ANY, Tiles(rows=128, outputs=128, inputs=128, warps=8, stages=3, band=2)),
-        ),
-    ),
-    (256, ((_FEW_OUTPUTS, Tiles(rows=64, outputs=64, inputs=128, stages=5)),)),
+_UP_TO_256_ROWS: Sequence[tuple[int, int, Tiles]] = (
+    (16, _MANY_OUTPUTS - 1, Tiles(rows=16, outputs=64, inputs=256, weights_first=True, stages=5)),
+    (16, _ANY, Tiles(rows=16, outputs=128, inputs=128, weights_first=True, warps=8)),
+    (32, _MANY_OUTPUTS - 1, Tiles(rows=32, outputs=64, inputs=256, weights_first=True, stages=5)),
+    (32, _ANY, Tiles(rows=32, outputs=64, inputs=128, weights_first=True)),
+    (64, _FEW_OUTPUTS, Tiles(rows=64, outputs=32, inputs=256, stages=5)),
+    (64, _MANY_OUTPUTS - 1, Tiles(rows=64, outputs=64, inputs=256, weights_first=True, stages=5)),
+    (64, _ANY, Tiles(rows=64, outputs=64, inputs=128)),
+    (128, _MANY_OUTPUTS - 1, Tiles(rows=64, outputs=64, inputs=256, weights_first=True, stages=5)),
+    (128, _ANY, Tiles(rows=128, outputs=64, inputs=128, warps=8, stages=3)),
+    # Of two tiles of 128 rows the last would be half empty.
+    (192, _FEW_OUTPUTS, Tiles(rows=64, outputs=64, inputs=128, stages=5)),
+    (192, _MANY_OUTPUTS - 1, Tiles(rows=64, outputs=128, inputs=128, weights_first=True)),
+    (192, _ANY, Tiles(rows=128, outputs=128, inputs=128, warps=8, stages=3, band=2)),
+    (256, _FEW_OUTPUTS, Tiles(rows=64, outputs=64, inputs=128, stages=5)),
 )
-"""Tiles by the most rows, and by the most outputs."""
+"""The most rows and the most outputs of a product, and its tiles: the first line that fits counts."""
 
 
 def tiles_of(rows: int, outputs: int) -> Tiles:
@@ -93,11 +69,9 @@ def tiles_of(rows: int, outputs: int) -> Tiles:
     are many outputs. Many rows are bound by the tensor cores: large tiles, as long as no processor waits; where each
     has more than two, in fewer stages, so that three run beside each other.
     """
-    for most_rows, by_outputs in _UP_TO_256_ROWS:
-        if rows <= most_rows:
-            found = next((tiles for most_outputs, tiles in by_outputs if outputs <= most_outputs), None)
-            if found is not None:
-                return found
+    for most_rows, most_outputs, tiles in _UP_TO_256_ROWS:
+        if rows <= most_rows and outputs <= most_outputs:
+            return tiles
     high = -(-rows // 128)
     if high > 2 and high * -(-outputs // 128) >= _MANY_TILES:
         return Tiles(rows=128, outputs=128, inputs=128, warps=8, stages=3, band=2)
@@ -106,7 +80,7 @@ def tiles_of(rows: int, outputs: int) -> Tiles:
 
 def kinds_of_tiles() -> list[Tiles]:
     """All tiles that :func:`tiles_of` chooses for any product."""
-    counts = [most + 1 for most, _ in _UP_TO_256_ROWS]
+    counts = [most + 1 for most, _, _ in _UP_TO_256_ROWS]
     outputs = (1, _FEW_OUTPUTS + 1, _MANY_OUTPUTS)
     return list(dict.fromkeys(tiles_of(count, width) for count in (1, *counts, 1 << 12) for width in outputs))
 

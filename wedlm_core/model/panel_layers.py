@@ -10,10 +10,9 @@ from typing import NoReturn, cast
 
 from torch import Tensor, nn
 
-from wedlm_core.model.decoder import Decoder
+from wedlm_core.model.decoder import Decoder, refuse_packed
 from wedlm_core.model.int8 import Int8Embedding, Int8Linear
 from wedlm_core.model.panels import PanelWeight
-from wedlm_core.model.products import refuse_packed
 
 PROJECTIONS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 """The linear layers of a decoder layer, in the order of a forward."""

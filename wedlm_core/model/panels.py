@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,14 +18,13 @@ from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.eight_bits import round_narrow_rows, round_rows
 from wedlm_core.kernels.cpu.panel_packing import look_up, look_up_bfloat16, pack_units
 from wedlm_core.kernels.cpu.panel_products import PANEL, depth_step, numeric_kind
-from wedlm_core.model.large_pages import large, let_go
 
 _HALF = PANEL // 2
 _THREAD_BYTES = 1 << 20  # that another thread packs
 _STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.uint8, "int16": torch.int8}
 _PER_UNIT = {"float32": 1, "bfloat16": 2, "int8": 4, "int16": 2}
 _SCALED = ("int8", "int16")
-_PART_BYTES = 16 << 20  # of a weight that is let go of: so much of one is in memory twice
+_FEWEST_BYTES = 4 << 20  # two of the usual large pages: less would waste much of one
 _PUT_NUMBERS = 1 << 15  # converted at once: they stay in the cache, and torch starts no threads for so few
 _PUT_BFLOAT16 = 1 << 18  # the same where torch converts nothing
 _SIGN, _SIGNS = 128, 0x80808080
@@ -71,7 +72,7 @@ class PanelWeight:
         kind, count, units = numeric_kind(numbers), -(-outputs // PANEL), units_of(inputs, numbers)
         per, dtype = _PER_UNIT[kind], _STORED[kind]
         shape = (count, PANEL // _HALF, units, _HALF, per)
-        data = large(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+        data = _large(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
         if outputs % PANEL:
             _bytes_of(data[-1])[:] = _ZERO[kind]  # memory after the last output
         return cls(
@@ -204,7 +205,6 @@ def pack(
     *,
     scale_O: Tensor | None = None,
     bias_O: Tensor | None = None,
-    release: bool = False,
 ) -> PanelWeight:
     """Pack a weight.
 
@@ -213,7 +213,6 @@ def pack(
         numbers: see :func:`wedlm_core.kernels.cpu.panel_products.numbers_here`.
         scale_O: of int8 outputs.
         bias_O: None is zero.
-        release: give the weight's memory back as it is packed; its numbers are lost.
     """
     outputs, inputs = weight_OI.shape
     packed = PanelWeight.empty(outputs, inputs, numbers, bias_O=bias_O)
@@ -226,18 +225,24 @@ def pack(
     def fill(first: int, last: int) -> None:
         packed.copy_in(first, whole_OI[first:last])
 
-    members = min(torch.get_num_threads(), 1 + packed.data.nbytes // _THREAD_BYTES)
-    released = release and whole_OI.data_ptr() == weight_OI.data_ptr()
-    parts = 1 + packed.data.nbytes // _PART_BYTES if released else 1
-    count = len(packed.data)
+    members, count = min(torch.get_num_threads(), 1 + packed.data.nbytes // _THREAD_BYTES), len(packed.data)
+    edges = [min(PANEL * (count * i // members), outputs) for i in range(members + 1)]
     with ThreadPoolExecutor(members) as pool:
-        for part in range(parts):
-            first, last = count * part // parts, count * (part + 1) // parts
-            edges = [min(PANEL * (first + (last - first) * i // members), outputs) for i in range(members + 1)]
-            list(pool.map(fill, edges, edges[1:]))
-            if released:
-                let_go(weight_OI[PANEL * first : PANEL * last])
+        list(pool.map(fill, edges, edges[1:]))
     return packed
+
+
+def _large(count: int) -> Tensor:
+    """uint8 ``[count]``, not initialised, in large pages where the system has them.
+
+    Every forward reads all weights: in pages of 4 KiB the processor spends part of that time on finding them.
+    """
+    if count < _FEWEST_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(count, dtype=torch.uint8)
+    block = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them: pages are small
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(block, dtype=torch.uint8)
 
 
 def _bytes_of(whole: Tensor) -> Any:

@@ -112,7 +112,7 @@ def save_model(model: Decoder, folder: str | os.PathLike[str]) -> None:
         folder: folder to write; parents are created.
 
     Raises:
-        ConfigError: the decoder has no wide weights: they are quantised, or an engine has taken them over.
+        ConfigError: the decoder has no wide weights: they are quantised, or packed for an engine.
     """
     _check_wide(model)
     folder = Path(folder)
@@ -153,5 +153,5 @@ def _check_wide(model: Decoder) -> None:
     for where in expected_tensors(model.config).values():
         name = where.parameter
         if name not in parameters or len(parameters[name]) < where.start + where.shape[0]:
-            rule = "a decoder with all weights as they are stored; it was quantised, or an engine has taken them over"
+            rule = "a decoder with all weights as they are stored; it was quantised, or packed for an engine"
             raise ConfigError(explain("model", name, rule, 'Load it again with weight_dtype="auto" and save that.'))

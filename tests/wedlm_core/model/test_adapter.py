@@ -45,18 +45,18 @@ def made(qwen3_folder: Path, tmp_path: Path) -> Path:
     return make_adapter(qwen3_folder, tmp_path / "adapter")
 
 
-@pytest.mark.parametrize("qwen3", [True, False])
 @pytest.mark.parametrize(
-    "settings",
+    ("qwen3", "settings"),
     [
-        {},
-        {"use_rslora": True},
-        {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [1]},
-        {"target_modules": ["q_proj", "model.layers.1.mlp.up_proj"], "layers_to_transform": 0},
-        {"target_modules": r".*layers\.0\.(self_attn\.[qv]_proj|mlp\.up_proj)", "init_lora_weights": "gaussian"},
-        {"target_modules": "all-linear", "exclude_modules": ["k_proj"]},
-        {"rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 8},
-         "alpha_pattern": {r"layers\.\d.mlp.*": 32, "o_proj": 1}},
+        (False, {}),
+        (True, {"use_rslora": True}),
+        (False, {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [1]}),
+        (True, {"target_modules": ["q_proj", "model.layers.1.mlp.up_proj"], "layers_to_transform": 0}),
+        (True, {"target_modules": r".*layers\.0\.(self_attn\.[qv]_proj|mlp\.up_proj)",
+                "init_lora_weights": "gaussian"}),
+        (False, {"target_modules": "all-linear", "exclude_modules": ["k_proj"]}),
+        (True, {"rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 8},
+                "alpha_pattern": {r"layers\.\d.mlp.*": 32, "o_proj": 1}}),
     ],
     ids=["plain", "rslora", "one layer", "one layer, and a whole name", "regular expression", "all linear", "patterns"],
 )  # fmt: skip

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from testing.engine.engines import requests_of, run
 from testing.engine.hidden_rows import TARGET_PROMPTS, Rows, model_of, observe
 from wedlm_core.config import EngineConfig
 from wedlm_core.engine import Engine
 from wedlm_core.kernels.cpu.panel_products import numbers_here, numeric_kind
+from wedlm_core.model.decoder import InBlocks
 from wedlm_core.model.weights import load_model
 from wedlm_core.tokenizer import Tokenizer
 from wedlm_core.types import SamplingParams
@@ -83,3 +85,25 @@ def test_narrow_weights_agree_with_the_plain_decoder(request: pytest.FixtureRequ
     got = torch.stack([fast.prefill[key] for key in slow.prefill])
     # bfloat16 also rounds the rows that weights are multiplied with
     assert (got - want).norm() < {"bfloat16": 0.05, "int8": 0.01}[numbers] * want.norm()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_of_a_plain_product_have_the_same_bits_in_any_number(threads: int) -> None:
+    """As linear layers of torch with 1024 inputs do not: their kernels are others for many rows."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        generator = torch.Generator().manual_seed(0)
+        weight_OI, bias_O = torch.randn(1024, 1024, generator=generator), torch.randn(1024, generator=generator)
+        x_RI = torch.randn(1030, 1024, generator=generator)
+        with InBlocks():
+            whole_RO = F.linear(x_RI, weight_OI, bias_O)
+            torch.testing.assert_close(
+                whole_RO, (x_RI.double() @ weight_OI.double().t() + bias_O).float(), rtol=1e-4, atol=1e-3
+            )
+            for rows in (1, 33, 129, 1000):
+                for first in (0, 5):
+                    some = slice(first, first + rows)
+                    assert torch.equal(F.linear(x_RI[some], weight_OI, bias_O), whole_RO[some])
+    finally:
+        torch.set_num_threads(before)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import mmap
-import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +14,8 @@ from hypothesis import strategies as st
 from testing.engine.numbers import marked
 from wedlm_core.errors import IntegrityError
 from wedlm_core.kernels.cpu.panel_products import PANEL, numbers_here, numeric_kind
-from wedlm_core.model import large_pages, panels
+from wedlm_core.model import panels
 from wedlm_core.model.int8 import Int8Linear
-from wedlm_core.model.large_pages import large, let_go
 from wedlm_core.model.panels import PanelWeight, pack, units_of
 
 
@@ -76,56 +73,17 @@ def test_a_transposed_weight_is_packed_as_it_reads() -> None:
     assert torch.equal(pack(weight_IO.t(), "float32").rows(torch.arange(130)), weight_IO.t())
 
 
-@pytest.mark.parametrize("numbers", marked(numbers_here()))
-@pytest.mark.parametrize("inputs", [1024, 1023])
-def test_a_weight_that_is_let_go_of_is_in_memory_once(
-    numbers: str, inputs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same panels, and little memory on the way beside them."""
-    monkeypatch.setattr(panels, "_PART_BYTES", 4 << 20)
-    kind = numeric_kind(numbers)
-    dtype = torch.int8 if kind in ("int8", "int16") else getattr(torch, kind)
-    block = torch.randint(-127, 128, (64, inputs)).to(dtype)
-    outputs = (96 << 20) // (inputs * block.element_size()) // 64 * 64
-    whole, size = block.repeat(outputs // 64, 1), outputs * inputs * block.element_size()
-    kept = pack(whole, numbers)
-    assert torch.equal(whole[-64:], block), "nothing is let go of unasked"
-    before = anonymous()
-    packed = pack(whole, numbers, release=True)
-    if inputs == 1024:  # else rows are copied on the way
-        assert anonymous() - before < size // 4
-    assert torch.equal(packed.data, kept.data)
-
-
-def anonymous() -> int:
-    """Bytes of this process that are no file's."""
-    found = re.search(r"^RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found
-    return int(found.group(1)) << 10
-
-
-def test_memory_around_what_is_let_go_of_stays() -> None:
-    whole = torch.arange(1 << 20)
-    part = whole[1000:900_000]
-    let_go(part)
-    assert torch.equal(whole[:1000], torch.arange(1000))
-    assert torch.equal(whole[900_000:], torch.arange(900_000, 1 << 20))
-    let_go(torch.empty(0))
-    let_go(whole[5:6])
-    assert int(whole[5]) == 5
-
-
 @pytest.mark.parametrize("refused", [False, True])
 def test_large_memory_can_be_written_and_outlives_its_maker(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing(mmap.mmap):
         def madvise(self, *arguments: int) -> None:
             raise OSError("no large pages")
 
-    monkeypatch.setattr(large_pages, "_FEWEST_BYTES", 1000)
+    monkeypatch.setattr(panels, "_FEWEST_BYTES", 1000)
     if refused:
         monkeypatch.setattr(mmap, "mmap", Refusing)
     for count in (10, 1000, 5_000_000):
-        found = large(count)
+        found = panels._large(count)
         found.fill_(7)
         assert found.shape == (count,)
         assert found.dtype == torch.uint8

@@ -24,9 +24,8 @@ from wedlm_core.attention import (
 )
 from wedlm_core.attention.paged_cpu import PagedCpuPlan, is_read
 from wedlm_core.kv.pool import KVPool
-from wedlm_core.model import Decoder
+from wedlm_core.model.decoder import BLOCK_ROWS, Decoder, InBlocks, check_not_packed, in_blocks
 from wedlm_core.model.draw import Draw, Drawn, StepRows
-from wedlm_core.model.products import BLOCK_ROWS, InBlocks, check_not_packed, in_blocks
 
 if TYPE_CHECKING:
     from wedlm_core.model.decoder_team import DecoderTeam
@@ -41,7 +40,6 @@ class ModelRunner:
         model: the decoder, in evaluation mode, its rotary tables long enough for every window.
         pool: KV tensors.
         backend: attention.
-        keep_weights: whether the model itself must stay usable.
 
     Raises:
         ConfigError: the weights were packed while they were read, and no decoder for such runs here.
@@ -57,14 +55,14 @@ class ModelRunner:
             token; 1 where that saves nothing, or little.
     """
 
-    def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend, *, keep_weights: bool = True) -> None:
+    def __init__(self, model: Decoder, pool: KVPool, backend: AttentionBackend) -> None:
         self.model, self.pool, self.backend = model, pool, backend
         self.device = model.device
         on_cpu = self.device.type == "cpu"
         self._products: AbstractContextManager[Any] = InBlocks() if on_cpu else nullcontext()
         self.head: Callable[[Tensor], Tensor] = partial(in_blocks, model.lm_head) if on_cpu else model.lm_head
         self.padding = BLOCK_ROWS if on_cpu else 8  # a GPU pads tiles anyway
-        self._team = _team_of(model, pool, keep_weights)
+        self._team = _team_of(model, pool)
         self.skips = self._team is not None
         self.draws, self.unread_row = False, 1.0
         self.draw: Callable[[StepRows, Draw], Drawn] | None = None
@@ -115,7 +113,7 @@ class ModelRunner:
         return self.model(id_T, position_T, PagedAttend(plan=plan, pool=self.pool, entry_T=kv_entry_T))
 
 
-def _team_of(model: Decoder, pool: KVPool, keep_weights: bool) -> DecoderTeam | None:
+def _team_of(model: Decoder, pool: KVPool) -> DecoderTeam | None:
     """The decoder of a CPU's kernels, if it runs here.
 
     Raises:
@@ -126,7 +124,7 @@ def _team_of(model: Decoder, pool: KVPool, keep_weights: bool) -> DecoderTeam | 
 
         why = why_no_team(model)
         if why is None:
-            return DecoderTeam(model, keep_weights=keep_weights)
+            return DecoderTeam(model)
         _LOG.info("forwards are computed by torch, which takes longer: %s", why)
     check_not_packed(model)
     return None
