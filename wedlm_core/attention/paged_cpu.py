@@ -90,7 +90,7 @@ class PagedCpuPlan:
 
     def _run(self, layer: int, q_THD: Tensor, out_THD: Tensor) -> None:
         from wedlm_core.kernels.cpu.attention import space_size
-        from wedlm_core.kernels.cpu.entries import attend_of
+        from wedlm_core.kernels.cpu.forward import attend_of
         from wedlm_core.kernels.cpu.records import LAYER, TASK
         from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE
 

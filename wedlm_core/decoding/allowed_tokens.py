@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.kernels.cpu.grammar_rows import row_lines
+from wedlm_core.kernels.cpu.rows_read import row_lines
 
 WORD = 32
 """Tokens of a word."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wedlm_core.kernels.cpu.entries import attend_of, join_entry, place_of, product_of
+from wedlm_core.kernels.cpu.forward import attend_of, join_entry, place_of, product_of
 from wedlm_core.kernels.cpu.panel_products import line_units
 from wedlm_core.kernels.cpu.records import TASK
 from wedlm_core.kernels.cpu.team_kernels import LONG, POOL_SIZE, STATE_SIZE, dismiss, lead, serve_entry

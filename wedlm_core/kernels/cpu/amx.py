@@ -22,12 +22,10 @@ from numba.extending import intrinsic
 from wedlm_core.kernels.cpu.array_views import floats_at
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.emit import call, fetch, loop, pointer
-from wedlm_core.kernels.cpu.panel_results import fetch_results, result_writer
+from wedlm_core.kernels.cpu.panel_tiles import STEP, fetch_results, result_writer
 
 BLOCK_ROWS = 32
 """Most rows of a block."""
-STEP = 16
-"""Units of four bytes that one instruction takes along the inputs: rows and panels are whole multiples of it."""
 _TILE, _PANEL, _LINE = 16, 64, 128  # rows or outputs of a matrix; outputs of a panel; bytes between units of a half
 _AHEAD = 64  # units of weights that are fetched before they are read: at each page the processor's own guess ends
 _SUMS_LINE = 4 * _PANEL  # bytes between rows of sums

@@ -14,8 +14,7 @@ from wedlm_core.kernels.cpu.attention import GROUPS, QUERIES, Group, Pool, bits_
 from wedlm_core.kernels.cpu.compiled import kernel
 from wedlm_core.kernels.cpu.layer import place_heads
 from wedlm_core.kernels.cpu.records import layer_at, task_at
-from wedlm_core.kernels.cpu.shares import LEAST_ROWS, part_of
-from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, take
+from wedlm_core.kernels.cpu.team_kernels import LEAST_ROWS, STATE_SIZE, part_of, take
 
 _HELD = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(np.uint16), "int8": np.dtype(np.int8)}
 """Number types of keys and values, and their types in kernels."""

@@ -1,4 +1,4 @@
-"""Rows of 8-bit integers, of bfloat16, and back: around products and in front of them."""
+"""Rows of 8-bit integers, and back: around products and in front of them."""
 
 from __future__ import annotations
 
@@ -67,28 +67,6 @@ def sum_rows(byte, factor, out, first, last):  # type: ignore[no-untyped-def]
         for i in range(byte.shape[1]):
             total += np.int32(byte[t, i])
         out[t] = np.int32(factor) * total
-
-
-@kernel
-def round_to_bfloat16(bits, halves, first, last):  # type: ignore[no-untyped-def]
-    """Round float32 to the nearest bfloat16, to even where two are equally near; NaN stays NaN.
-
-    Args:
-        bits: uint32 ``[T, I]``, of the numbers.
-        halves: uint16 ``[T, I']``, written; zero from column I on.
-        first: first row to compute.
-        last: one past the last row to compute.
-    """
-    size = bits.shape[1]
-    for t in range(first, last):
-        for i in range(size):
-            value = bits[t, i]
-            near = (value + np.uint32(0x7FFF) + ((value >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-            none = (value >> np.uint32(16)) | np.uint32(0x40)
-            is_number = (value & np.uint32(0x7FFFFFFF)) <= np.uint32(0x7F800000)
-            halves[t, i] = np.uint16(near if is_number else none)
-        for i in range(size, halves.shape[1]):
-            halves[t, i] = 0
 
 
 @kernel

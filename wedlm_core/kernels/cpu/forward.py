@@ -7,12 +7,15 @@ addresses.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from wedlm_core.kernels.cpu.array_views import array_at, floats_at, numbers_at
 from wedlm_core.kernels.cpu.attention import group_space
-from wedlm_core.kernels.cpu.compiled import call_at, kernel
-from wedlm_core.kernels.cpu.grammar_rows import row_lines
+from wedlm_core.kernels.cpu.cached_attention import ATTENDERS, PLACERS
+from wedlm_core.kernels.cpu.compiled import c_function, call_at, kernel
+from wedlm_core.kernels.cpu.forward_products import PRODUCTS
 from wedlm_core.kernels.cpu.layer import add_rms_norm, rms_norm, silu_mul
 from wedlm_core.kernels.cpu.records import (
     DOWN_PLACE,
@@ -24,12 +27,11 @@ from wedlm_core.kernels.cpu.records import (
     layer_at,
     task_at,
 )
-from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, take_only_tokens
+from wedlm_core.kernels.cpu.rows_read import find_spans, pick_rows_read, row_lines, take_only_tokens
 from wedlm_core.kernels.cpu.sampling import choose_row, likely, scratch_of
 from wedlm_core.kernels.cpu.scalar import F32
-from wedlm_core.kernels.cpu.shares import by_rows, part_of
 from wedlm_core.kernels.cpu.step import STATE, Choices, Outcome, Plan, advance_windows
-from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, meet, take
+from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, by_rows, meet, part_of, take
 from wedlm_core.kernels.cpu.tile import address as address_of
 
 _LINE_BYTES = LAYER.itemsize
@@ -206,3 +208,27 @@ def join(address):  # type: ignore[no-untyped-def]
     meet(state, members)
     if me == 0 and task.advance.decoding:
         _advance(task.advance, task.choice)
+
+
+@functools.cache
+def join_entry() -> int:
+    """The address of :func:`join`, compiled once for callers in C; so are the next ones."""
+    return c_function(join)
+
+
+@functools.cache
+def product_of(numbers: str) -> int:
+    """The address of ``product`` in :mod:`wedlm_core.kernels.cpu.forward_products`; ``numbers`` of weights."""
+    return c_function(PRODUCTS[numbers])
+
+
+@functools.cache
+def place_of(held: str) -> int:
+    """The address of ``place`` in :mod:`wedlm_core.kernels.cpu.cached_attention`; ``held``: numbers of the KV pool."""
+    return c_function(PLACERS[held])
+
+
+@functools.cache
+def attend_of(held: str) -> int:
+    """The address of ``attend`` in :mod:`wedlm_core.kernels.cpu.cached_attention`; ``held``: numbers of the KV pool."""
+    return c_function(ATTENDERS[held])

@@ -8,9 +8,8 @@ import numpy as np
 
 from wedlm_core.kernels.cpu.array_views import array_at, floats_at, numbers_at
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.eight_bits import round_rows, round_to_bfloat16, sum_rows
+from wedlm_core.kernels.cpu.eight_bits import round_rows, sum_rows
 from wedlm_core.kernels.cpu.panel_products import (
-    l1_ways,
     line_units,
     multiply_panels,
     numbers_here,
@@ -20,37 +19,32 @@ from wedlm_core.kernels.cpu.panel_products import (
 )
 from wedlm_core.kernels.cpu.records import product_at, task_at
 from wedlm_core.kernels.cpu.scalar import F32
-from wedlm_core.kernels.cpu.shares import by_rows, part_of
-from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, meet
+from wedlm_core.kernels.cpu.team_kernels import STATE_SIZE, by_rows, meet, part_of
 from wedlm_core.kernels.cpu.vector import LANES, load, store
-
-_NO_LIMIT = 1 << 62  # rows
 
 
 @kernel
 def _copy_rows(x, out, first, last):  # type: ignore[no-untyped-def]
-    """Copy rows to others with longer lines."""
+    """Copy rows to others with longer lines, of float32 or bfloat16 (as its bits), zero after the copy."""
     size, step = x.shape[1], out.shape[1]
     for t in range(first, last):
-        for i in range(0, size, LANES):
-            store(out, t * step + i, size - i, load(x, t * size + i, size - i, F32(0.0)))
+        for i in range(0, step, LANES):
+            store(out, t * step + i, step - i, load(x, t * size + i, size - i, F32(0.0)))
 
 
 def _narrowing(numbers: str) -> Any:
     """A kernel that converts rows ``first .. last - 1`` of ``x`` and writes them at ``to``, see :func:`line_units`.
 
     It returns where the first of all rows is, or would be, and the bytes from row to row. Rows in float32 stay in x
-    where they need no gaps. They stay there too if they fill more than one tile and the L1 cache has a way for each row
-    of a tile: the copy takes longer than gaps save then.
+    where they need no gaps.
     """
     kind, units = numeric_kind(numbers), line_units(numbers)
-    most = tile_rows(numbers) if tile_rows(numbers) <= l1_ways() else _NO_LIMIT
     if kind == "float32":
 
         @kernel(label=f"_{numbers}")
         def to_float32(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
             step = units(product.depth)
-            if rows > most or step == product.depth:
+            if step == product.depth:
                 return x, 4 * product.depth
             _copy_rows(floats_at(x, rows, product.inputs), floats_at(to, rows, step), first, last)
             return to, 4 * step
@@ -60,8 +54,8 @@ def _narrowing(numbers: str) -> Any:
 
         @kernel(label=f"_{numbers}")
         def to_bfloat16(task, rows, x, product, to, first, last):  # type: ignore[no-untyped-def]
-            bits, step = array_at(x, (rows, product.inputs), np.uint32), units(product.depth)
-            round_to_bfloat16(bits, array_at(to, (rows, 2 * step), np.uint16), first, last)
+            step = units(product.depth)
+            _copy_rows(floats_at(x, rows, product.inputs), array_at(to, (rows, 2 * step), np.uint16), first, last)
             return to, 4 * step
 
         return to_bfloat16

@@ -105,13 +105,3 @@ def look_up_bfloat16(panels, ids, bits, first, last):  # type: ignore[no-untyped
         for j in range(size % per):
             bits[t, size - size % per + j] = np.uint32(numbers[at + j]) << np.uint32(16)
     return True
-
-
-@kernel
-def copy_rows(table, ids, out, count):  # type: ignore[no-untyped-def]
-    """:func:`look_up` of rows that lie in one piece: ``out[t] = table[ids[t]]`` for the first ``count`` ids."""
-    for t in range(count):
-        if ids[t] < 0 or ids[t] >= len(table):
-            return False
-        out[t] = table[ids[t]]
-    return True

@@ -15,24 +15,20 @@ Matrices are given by the address of their first element and the bytes from one 
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wedlm_core.kernels.cpu.amx import BLOCK_ROWS, STEP, block_multiplier, has_amx, kept_sums, release
+from wedlm_core.kernels.cpu.amx import BLOCK_ROWS, block_multiplier, has_amx, kept_sums, release
 from wedlm_core.kernels.cpu.array_views import floats_at
 from wedlm_core.kernels.cpu.compiled import kernel
-from wedlm_core.kernels.cpu.panel_tiles import HALF, features, panel_tile
+from wedlm_core.kernels.cpu.panel_tiles import HALF, STEP, features, panel_tile
 from wedlm_core.kernels.cpu.tile import address
 
 PANEL = 64
 """Outputs of a panel."""
 _PAGE_UNITS, _GAP_UNITS = 1024, 80  # of a page, and between rows of whole pages: five cache lines
-_USUAL_WAYS = 8
-_OF_A_CACHE = ("level", "type", "ways_of_associativity")  # files that describe one
 _AHEAD_BYTES = 2048  # of weights that are fetched as they are read: the processor stops at each page
 
 
@@ -72,7 +68,7 @@ def line_units(numbers: str) -> Any:
     """A kernel: units of four bytes from one row to the next, of rows of ``depth`` units.
 
     A tile reads a number of each of its rows, then the next of each. Rows of whole pages would compete for one set of
-    the L1 cache (:func:`l1_ways`). So such rows are some lines apart; those of matrix units are not.
+    the L1 cache. So such rows are some lines apart; those of matrix units are not.
     """
     gap = 0 if numbers.endswith("_amx") else _GAP_UNITS
 
@@ -81,21 +77,6 @@ def line_units(numbers: str) -> Any:
         return depth + (gap if depth % _PAGE_UNITS == 0 else 0)
 
     return units
-
-
-@functools.cache
-def l1_ways(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Ways of the L1 data cache: lines that one set of it holds. 8 where the system does not say.
-
-    Args:
-        caches: Linux's folder for the caches of a core, one folder each.
-    """
-    found = []
-    for folder in caches.glob("index*"):
-        with contextlib.suppress(OSError, ValueError):
-            level, kind, ways = ((folder / name).read_text().strip() for name in _OF_A_CACHE)
-            found += [int(ways)] if level == "1" and kind in ("Data", "Unified") and int(ways) > 0 else []
-    return min(found, default=_USUAL_WAYS)
 
 
 def tile_rows(numbers: str) -> int:

@@ -50,7 +50,7 @@ CHOICE = _record(
 - ``bits, bit_lines, bit_words``: uint32 ``[bit_lines, bit_words]``, as in
   :func:`wedlm_core.kernels.cpu.sampling.choose_rows`.
 - ``states, state_count``, and ``first_states, slot_states, state_positions``: int64 ``[state_count]`` and ``[slots]``,
-  as in :func:`wedlm_core.kernels.cpu.grammar_rows.row_lines`; ``states`` is 0 where no row is restricted.
+  as in :func:`wedlm_core.kernels.cpu.rows_read.row_lines`; ``states`` is 0 where no row is restricted.
 - ``lines``: int64 ``[picks]``, written where rows are restricted: the line of each.
 - ``tokens, entropies, logprobs``: int64, float32 and float32 ``[picks]``, written.
 - ``logit_picks``: int64 ``[picks]``, written: the pick of each row of logits.
@@ -88,14 +88,14 @@ TASK = _record(
 )  # fmt: skip
 """Of a forward or of one product.
 
-- ``product, place, attend``: functions for the numbers at hand (:mod:`wedlm_core.kernels.cpu.entries`); without layers
+- ``product, place, attend``: functions for the numbers at hand (:mod:`wedlm_core.kernels.cpu.forward`); without layers
   the first alone.
 - ``state``: of the team.
 - ``stream``: float32 ``[rows, hidden]``, the embedded rows, changed.
 - ``normed, q, context, gated, qkv, gate_up, delta``: float32 scratch as wide as the model has them.
 - ``narrow, row_scale, row_sum``: scratch for rows as they meet weights, ``narrow_step`` bytes each at most.
 - ``apart``: with at least so many rows for each member, members take rows of a product, not outputs
-  (:func:`wedlm_core.kernels.cpu.shares.by_rows`); 0 where they never do.
+  (:func:`wedlm_core.kernels.cpu.team_kernels.by_rows`); 0 where they never do.
 - ``cos, sin``: float32 ``[reach, dim / 2]``.
 - ``blocks`` to ``scale``: the KV pool, and arguments of :func:`wedlm_core.kernels.cpu.attention.attend`.
 - ``lines``: the layers.

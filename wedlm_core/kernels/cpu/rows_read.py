@@ -73,3 +73,23 @@ def take_only_tokens(lines, slots, adjustments, tokens, entropies, logprobs, fir
     for p in range(first, last):
         if _is_certain(lines, slots, adjustments, p):
             tokens[p], entropies[p], logprobs[p] = -2 - lines[p], 0.0, 0.0
+
+
+@kernel
+def row_lines(slots, positions, firsts, counts, begins, lines, free, out):  # type: ignore[no-untyped-def]
+    """The line of each row: :meth:`wedlm_core.decoding.allowed_tokens.AllowedTokens.rows`.
+
+    Args:
+        slots: int64 ``[R]``.
+        positions: int64 ``[R]``.
+        firsts: int64 by slot, as the next two.
+        counts: states.
+        begins: position of the first.
+        lines: int64 ``[N]``.
+        free: line of a row that may choose any token.
+        out: int64 ``[R]``, written.
+    """
+    for r in range(len(slots)):
+        first, state = firsts[slots[r]], positions[r] - begins[slots[r]]
+        known = first >= 0 and 0 <= state < counts[slots[r]]
+        out[r] = lines[first + state] if known else free

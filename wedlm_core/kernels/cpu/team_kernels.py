@@ -41,6 +41,8 @@ _AWAKE = 12000  # looks at the gate before a helper sleeps: longer than the host
 _TO_WAKE = 6  # times as long as for helpers that look at the gate it takes until ones are there that sleep
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if sys.platform == "linux" else 0
 _WAIT, _WAKE, _EVERY = 128, 129, 1 << 30  # private to the process
+LEAST_ROWS = 4
+"""With so many rows for each member, members take rows where there is a choice: fewer are shared by heads."""
 _INDEX = ir.IntType(64)
 _intrinsic: Any = intrinsic
 
@@ -178,6 +180,23 @@ def meet(state, members):  # type: ignore[no-untyped-def]
 def take(state):  # type: ignore[no-untyped-def]
     """The number of the next piece of work since the last :func:`meet`, from 0 on; each is given out once."""
     return _add(state, _NEXT, 1)
+
+
+@kernel
+def part_of(count, me, members):  # type: ignore[no-untyped-def]
+    """The items of a member: ``(first, last)``."""
+    return count * me // members, count * (me + 1) // members
+
+
+@kernel
+def by_rows(task, rows, members):  # type: ignore[no-untyped-def]
+    """Whether each member computes all outputs of its part of the rows, not some outputs of all rows.
+
+    Then no member reads the output of another but in attention: they need not wait for each other, and no cache line
+    goes from core to core. But each of them reads all weights. So it pays where rows are many.
+    """
+    many = task.apart > 0 and members * max(task.apart, LEAST_ROWS) <= rows
+    return many and members > 1 and task.layers > 0  # after a product alone, nothing else waits for all
 
 
 @kernel

@@ -51,8 +51,10 @@ def kept_by_kernel(logits: Logits, heat: float, setting: dict[str, float]) -> np
     return places[:count]
 
 
-@pytest.mark.parametrize("vocab", [50, 1_200, 151_936])
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize(
+    ("vocab", "setting"),
+    [*((vocab, one) for vocab in (50, 1_200) for one in SETTINGS), *((151_936, one) for one in SETTINGS[1::3])], ids=str
+)  # fmt: skip
 def test_the_kernel_keeps_the_tokens_of_the_oracle(vocab: int, setting: dict[str, float]) -> None:
     for name, logits in rows(vocab, np.random.default_rng(7)).items():
         for heat in (1.0, 0.7):
@@ -73,8 +75,7 @@ def test_logits_that_are_no_numbers_end() -> None:
             assert len(kept_by_kernel(logits, 1.0, setting)) <= 100
 
 
-@pytest.mark.parametrize("vocab", [3, 1_200, 151_936])
-@pytest.mark.parametrize("most", [1, 5, 20])
+@pytest.mark.parametrize(("vocab", "most"), [(3, 5), (1_200, 1), (1_200, 20), (151_936, 20)])
 def test_likely_tokens_are_the_largest_logits_the_first_of_equal_ones_first(vocab: int, most: int) -> None:
     for name, logits in rows(vocab, np.random.default_rng(3)).items():
         reporting = SamplingRows(

@@ -30,7 +30,7 @@ def norm_of(size: int, seed: int) -> RMSNorm:
     return norm
 
 
-@pytest.mark.parametrize("size", [5, 16, 56, 128])
+@pytest.mark.parametrize("size", [5, 56, 128])
 def test_residual_and_norm(size: int) -> None:
     norm, x, delta = norm_of(size, 9), noise(5, size), noise(5, size, seed=1)
     weight, alone, added, kept = norm.weight.detach().numpy(), torch.zeros(5, size), torch.zeros(5, size), x.clone()
@@ -51,8 +51,8 @@ def test_gated_activation(size: int) -> None:
 
 
 @pytest.mark.parametrize("normed", [True, False])
-@pytest.mark.parametrize("block", [1, 4, 64])
-@pytest.mark.parametrize("head_dim", [8, 24, 32, 80])
+@pytest.mark.parametrize("block", [4, 64])
+@pytest.mark.parametrize("head_dim", [24, 80])
 def test_queries_keys_and_values(head_dim: int, block: int, normed: bool) -> None:
     heads, kv_heads, entries_of_pool = 6, 3, 128
     config = replace(random_decoder(qwen3=True, seed=0).config, head_dim=head_dim)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testing.engine.numbers import marked
-from wedlm_core.kernels.cpu.panel_products import l1_ways, line_units, numbers_here, numeric_kind, tile_rows
+from wedlm_core.kernels.cpu.panel_products import line_units, numbers_here, numeric_kind, tile_rows
 from wedlm_core.model.panels import PanelWeight, pack
 from wedlm_core.model.team import Team
 
@@ -73,33 +71,6 @@ def test_rows_of_a_tile_do_not_share_sets_of_the_cache(numbers: str) -> None:
     for depth in (512, 1024, 2048, 3072, 4096, 11008, 12288):
         lines = [row * line_units(numbers)(depth) // 16 % 64 for row in range(tile_rows(numbers))]
         assert max(lines.count(line) for line in lines) <= 6
-
-
-def a_cache(folder: Path, level: str, kind: str, ways: str) -> None:
-    folder.mkdir()
-    for name, text in {"level": level, "type": kind, "ways_of_associativity": ways}.items():
-        (folder / name).write_text(text + "\n")
-
-
-@pytest.mark.parametrize(("told", "ways"), [("12", 12), ("4", 4), ("0", 8), ("many", 8), ("", 8)])
-def test_ways_are_those_of_the_first_cache_of_data_and_eight_where_the_system_does_not_say(
-    tmp_path: Path, told: str, ways: int
-) -> None:
-    a_cache(tmp_path / "index0", "1", "Data", told)
-    a_cache(tmp_path / "index1", "1", "Instruction", "2")
-    a_cache(tmp_path / "index2", "2", "Unified", "3")
-    (tmp_path / "index3").mkdir()
-    assert l1_ways(tmp_path) == ways
-    assert l1_ways(tmp_path / "none") == 8
-
-
-@pytest.mark.parametrize("tiles", [1, 2, 5])
-def test_rows_of_whole_pages_are_held_apart_where_a_set_of_the_cache_has_no_room_for_a_tile(tiles: int) -> None:
-    generator, team, rows = torch.Generator().manual_seed(1), Team(), tiles * tile_rows("float32")
-    weight = a_weight("float32", 70, 2048, 0.0, generator)
-    team.product(weight, torch.randn(rows, 2048, generator=generator))
-    is_apart = bool(team.held("narrow").any())
-    assert is_apart == (tiles == 1 or tile_rows("float32") > l1_ways())
 
 
 @pytest.mark.parametrize("numbers", marked(FLOATS))

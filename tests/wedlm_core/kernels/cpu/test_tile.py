@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from numba import njit
 
-from wedlm_core.kernels.cpu.tile import MULTIPLIERS, ROWS, address
+from wedlm_core.kernels.cpu.tile import MULTIPLIERS, ROWS
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -29,7 +28,7 @@ def product(a: Array, b: Array, c: Array, *, fresh: bool) -> None:
     multiply(a_at, a_step, b_at, b_step, LANES, b_at, c_at, c_step, rows, depth, columns, fresh)
 
 
-@pytest.mark.parametrize("columns", [16, 48, 112, 117])
+@pytest.mark.parametrize("columns", [48, 117])
 @pytest.mark.parametrize("rows", range(1, ROWS + 1))
 def test_groups_of_columns_may_be_far_from_each_other(rows: int, columns: int) -> None:
     depth, groups = 24, -(-columns // LANES)
@@ -42,8 +41,8 @@ def test_groups_of_columns_may_be_far_from_each_other(rows: int, columns: int) -
     np.testing.assert_array_equal(found, want)
 
 
-@pytest.mark.parametrize("columns", [1, 15, 16, 64, 80, 101])
-@pytest.mark.parametrize("depth", [1, 7, 64])
+@pytest.mark.parametrize("columns", [1, 15, 64, 101])
+@pytest.mark.parametrize("depth", [1, 64])
 @pytest.mark.parametrize("rows", range(1, ROWS + 1))
 def test_a_product_of_parts_of_larger_arrays(rows: int, depth: int, columns: int) -> None:
     a, b, c = noise(4, depth + 3, seed=0), noise(depth, columns + 5, seed=1), noise(5, columns + 2, seed=2)
@@ -74,8 +73,3 @@ def test_an_element_has_the_same_bits_alone_and_beside_others() -> None:
         for j in range(70):
             product(a[r : r + 1], b[:, j : j + 1], alone[r : r + 1, j : j + 1], fresh=True)
     np.testing.assert_array_equal(alone, c)
-
-
-def test_the_address_is_that_of_the_first_element() -> None:
-    array = noise(3, 4, seed=5)
-    assert njit(lambda x: address(x))(array) == array.__array_interface__["data"][0]
