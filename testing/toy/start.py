@@ -111,7 +111,8 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 def _new_model(tokenizer: Tokenizer, seed: int) -> Decoder:
     """The shipped model's decoder with random weights; projections into the residual are scaled by depth."""
-    eos, mask, pad = (tokenizer.token_to_id(token) for token in (EOS, MASK, PAD))
+    known = tokenizer.get_vocab()
+    eos, mask, pad = (known[token] for token in (EOS, MASK, PAD))
     model = Decoder(ModelConfig(
         vocab_size=_VOCABULARY, hidden_size=128, intermediate_size=384, num_hidden_layers=5, num_attention_heads=4,
         num_key_value_heads=2, head_dim=32, max_position_embeddings=_POSITIONS, rope_theta=10_000.0,
