@@ -15,7 +15,7 @@ from pipeline.cluster.executor import Executor, RayExecutor
 from pipeline.cluster.resources import surplus_actors
 from pipeline.commands.begin import Begun, begin, prepare_output, say
 from pipeline.commands.run_checks import check_input, check_secrets, check_setup, check_writable, spooled
-from pipeline.commands.run_fields import RunFields
+from pipeline.commands.run_fields import RunFields, lists_fields
 from pipeline.commands.run_report import RunReport
 from pipeline.commands.scheduled import ScheduledRun
 from pipeline.commands.summary import RunResult, RunSummary, StartUp
@@ -65,6 +65,7 @@ def check_failures(done: Totals, most: float) -> None:
 _LOG = logging.getLogger(__name__)
 
 
+@lists_fields
 def run(
     dataset: Any = None,
     *,

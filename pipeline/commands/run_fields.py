@@ -1,15 +1,20 @@
-"""The fields of ``RunConfig`` as keyword arguments, for type checkers and editors."""
+"""The fields of ``RunConfig`` as keyword arguments, for type checkers, editors and ``help``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from inspect import Parameter, Signature, signature
+from typing import Any, Literal, TypedDict, TypeVar
 
 from pipeline.codec import EngineConfig, SamplingParams
+from pipeline.config import RunConfig
 from pipeline.settings.parsing import Parse
 from pipeline.settings.pools import ActorRange, PoolConfig
 from pipeline.settings.scoring import Score
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class RunFields(TypedDict, total=False):
@@ -81,3 +86,17 @@ class RunFields(TypedDict, total=False):
     storage_options: Mapping[str, Any]
     input_storage_options: Mapping[str, Any] | None
     output_storage_options: Mapping[str, Any] | None
+
+
+def lists_fields(function: _F) -> _F:
+    """Decorator of a function with ``**fields: Unpack[RunFields]``: its signature at run time names each field."""
+    own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    taken = {"input", *(one.name for one in own)}
+    defaults = RunConfig(input="in", output="out")
+    named = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=getattr(defaults, field.name), annotation=field.type)
+        for field in fields(RunConfig)
+        if field.name not in taken
+    ]
+    function.__signature__ = Signature([*own, *named], return_annotation="RunResult")  # type: ignore[attr-defined]
+    return function

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from jobs.command import CUT_OFF, Command
+import pipeline
+from jobs.command import CONTINUES, CUT_OFF, Command
 from testing.repository import ROOT
 from wedlm_batch.console import COMMANDS
 
@@ -58,3 +60,17 @@ def test_every_command_ends_so() -> None:
         main = importlib.import_module(f"jobs.{name}").main
         assert isinstance(main, Command)
         assert main.name == name
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(pipeline.LeaseLostError("lost"), 1), (pipeline.LeaseError("held"), 2), (KeyboardInterrupt(), 130)],
+)
+def test_a_run_that_lost_its_lease_is_status_1_and_one_that_cannot_begin_2(error: BaseException, status: int) -> None:
+    def fail(args: object) -> int:
+        raise error
+
+    main = Command(name="x", about="", add_options=lambda parser: None, perform=fail, continues=CONTINUES)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main([]) == status
+    signal.signal(signal.SIGTERM, before)
