@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pipeline.codec import MASK, CoreConfigError, check_references, explain, remember
@@ -42,13 +42,13 @@ def is_number(value: object) -> bool:
         return False
 
 
-def choices_of(kind: type, name: str) -> tuple[str, ...]:
-    """The values of a field that is one of some texts."""
+def choices_of(kind: Any, name: str) -> tuple[str, ...]:
+    """The values of a field of the class ``kind`` that is one of some texts."""
     return get_args(_hints(kind)[name])
 
 
 @functools.cache
-def _hints(kind: Hashable) -> Mapping[str, Any]:
+def _hints(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
@@ -67,7 +67,8 @@ def check_values(config: Any) -> None:
 
 
 def _check_kinds(config: Any) -> None:
-    for name, hint in _hints(type(config)).items():
+    kind: Any = type(config)
+    for name, hint in _hints(kind).items():
         value = getattr(config, name)
         if hint is bool:
             require(isinstance(value, bool), name, value, "true or false", "Write one of these.")
