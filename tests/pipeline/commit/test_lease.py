@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import jobs.generate
 import pipeline
 from pipeline import layout
 from pipeline.commit import lease
@@ -288,6 +289,22 @@ def test_a_compaction_that_wakes_up_removes_no_segment_of_its_successor(
         assert segments <= left, "the lease was looked at before anything was removed"
     job.run()
     assert job.problems() == ()
+
+
+def test_a_lost_lease_is_status_1_and_a_held_one_2(
+    job: SmallJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--input", job.config.input, "--output", job.config.output, "--model", job.config.model]
+    with lease.hold_lease(job.storage):
+        assert jobs.generate.main(argv) == 2
+    assert "is writing there" in capsys.readouterr().err
+
+    def lost(*given: Any, **named: Any) -> None:
+        raise LeaseLostError("another run took over this output")
+
+    monkeypatch.setattr(pipeline, "run", lost)
+    assert jobs.generate.main(argv) == 1
+    assert "took over" in capsys.readouterr().err
 
 
 def test_epochs_of_one_output_never_come_again(tmp_path: Path) -> None:

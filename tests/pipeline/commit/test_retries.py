@@ -18,6 +18,7 @@ from pipeline.codec import EngineConfig, SamplingParams
 from pipeline.commands.status import status
 from pipeline.commands.validate import validate
 from pipeline.errors import FingerprintError, SourceError
+from pipeline.fingerprint import RETRY_SETTINGS
 from pipeline.progress.live import frame
 from pipeline.progress.snapshot import Snapshot
 from testing.pipeline.exactly_once import Stopped, StopsAfter
@@ -244,3 +245,13 @@ def test_failures_are_shown_by_cause_with_count_example_and_remedy_everywhere(jo
     assert "RequestError" not in "".join(shown)
     assert "at most 64 tokens together" in page
     assert "Failures by cause" in page
+
+
+def test_only_retries_that_work_are_recommended(job: Job) -> None:
+    text = job.run().describe()
+    assert all(f"{name}" in text for name in RETRY_SETTINGS)
+    assert "row_id" in text
+    assert "drop" not in text
+    job.retry(on_long_prompt="truncate_left")
+    text = job.run().describe()
+    assert "Retries: retry 1 (on_long_prompt='truncate_left'): 2 rows" in text
