@@ -134,7 +134,8 @@ class Tokenizer:
             limit: the number of tokens that the result is compared with.
         """
         beginning = _CHARACTERS * max(limit, _LEAST_LIMIT)
-        if len(text) <= beginning:
+        takes_spaces = any(token.lstrip for token in self._backend.get_added_tokens_decoder().values())
+        if len(text) <= beginning or takes_spaces:  # such a token has all spaces before it
             return 0
         encodable = text[:beginning].encode(errors="replace").decode()
         return len(self.encode(encodable)) // 2

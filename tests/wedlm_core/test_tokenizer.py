@@ -5,15 +5,21 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from pipeline.codec import SamplingParams
+from pipeline.commands.preview import preview
+from pipeline.config import RunConfig
+from wedlm_core import LLM
 from wedlm_core.errors import ConfigError, RequestError, WeightsError
 from wedlm_core.model.sources import resolve
 from wedlm_core.tokenizer import TextStream, Tokenizer
@@ -160,3 +166,23 @@ def test_the_least_number_of_tokens_is_never_too_high_and_soon_known(tokenizer: 
     assert least <= len(tokenizer.encode(text.replace("\ud800", "?")))
     if piece == "word ":
         assert least > 10
+
+
+def test_a_token_that_takes_the_spaces_before_it_leaves_nothing_certain(qwen3_folder: Path) -> None:
+    tokenizer = Tokenizer.load(qwen3_folder)
+    tokenizer._backend.add_special_tokens([AddedToken("<|x|>", lstrip=True)])
+    text = " " * 50_000 + "<|x|>"
+    assert tokenizer.least_tokens(text, 10) <= len(tokenizer.encode(text))
+
+
+def test_a_prompt_and_a_row_of_five_megabytes_are_refused_within_a_second(qwen3_folder: Path) -> None:
+    llm, text = LLM(str(qwen3_folder)), "Count. " * (5_000_000 // 7)
+    begin = time.process_time()
+    with pytest.raises(RequestError, match=r"^prompt \+ max_tokens='at least \d+': at most max_model_len = 512"):
+        llm.generate([text], SamplingParams(max_tokens=2))
+    assert time.process_time() - begin < 1
+    rows = [{"prompt": text}, {"prompt": "Count."}]
+    config = RunConfig(input=rows, output="unused", model=str(qwen3_folder), sampling=SamplingParams(max_tokens=2))
+    long, short = preview(config, rows=2).to_pylist()
+    assert "prompt + max_tokens='at least" in long["error"]
+    assert short["error"] is None

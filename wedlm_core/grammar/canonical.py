@@ -26,12 +26,7 @@ _BY_NAME = ("properties", "patternProperties")
 
 
 def canonical(schema: Mapping[str, Any], references: References, check: Callable[[Place], None]) -> dict[str, Any]:
-    """The canonical form of a schema.
-
-    Args:
-        schema: the whole.
-        references: of it.
-        check: is called with each part before it is read.
+    """The canonical form of a schema; ``check`` is called with each part before it is read.
 
     Raises:
         RequestError: it names an unknown draft; a reference leads nowhere; it has a ``not`` without an equivalent in
@@ -211,6 +206,8 @@ def _near(parts: list[Any], rest: Mapping[str, Any], comparison: Comparison) -> 
         ValueError: there are too many.
     """
     near: list[list[Any]] = [[] for _ in parts]
+    if comparison.have_tags([[rest, part] for part in parts]):
+        return near
     found = 0
     for one, other in itertools.combinations(range(len(parts)), 2):
         if not comparison.are_disjoint([rest, parts[one]], [rest, parts[other]]):

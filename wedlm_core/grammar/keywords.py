@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -151,13 +150,27 @@ _STANDARD = tuple(sorted((ENFORCED - {"$defs", "definitions"}) | _SINCE.keys() |
 
 
 def _misspelled(keyword: str) -> str | None:
-    """The keyword that a name nearly is; a short one has to differ in its case or its signs alone."""
-    bare = {_bare(known): known for known in _STANDARD}
-    for near in difflib.get_close_matches(_bare(keyword), bare, n=1, cutoff=0.85):
-        if near == _bare(keyword) or len(near) >= 5 or near in ("type", "enum"):
-            return bare[near]
-    return None
+    """The keyword that a name nearly is: written in another case, or a letter away (two in a long name)."""
+    away, near = min((_distance(_bare(keyword), _bare(known)), known) for known in _STANDARD)
+    return (
+        near if away <= (0 if len(near) < 5 and near not in ("type", "enum") else 1 if len(near) < 8 else 2) else None
+    )
 
 
 def _bare(keyword: str) -> str:
     return keyword.casefold().translate({ord(char): None for char in "-_ :$"})
+
+
+def _distance(one: str, other: str) -> int:
+    """How many letters are missing, added, wrong or swapped with the next."""
+    if abs(len(one) - len(other)) > 2:
+        return 3
+    before, row = list[int](), list(range(len(other) + 1))
+    for i, char in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, wanted in enumerate(other, 1):
+            best = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (char != wanted))
+            if i > 1 and j > 1 and char == other[j - 2] and one[i - 2] == wanted:
+                best = min(best, last[j - 2] + 1)
+            row.append(best)
+    return row[-1]

@@ -18,6 +18,7 @@ from wedlm_core.grammar.unions import tags_are_listed
 _DEEPEST = 64
 _MOST_NODES = 20_000
 _MOST_ITEMS = 10_000
+_MOST_LEVELS = 400  # references followed: the stack of the backend ends at about 2,000
 _MOST_PATTERNS, _MOST_VISITS = 12, 200_000  # the time and memory of the backend double with each pattern
 _ANY_NAME = "*"
 _MOST_STEPS = 10_000  # of a multiple: the backend's time to compile grows with its square
@@ -37,10 +38,26 @@ def check_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """
     checker = _Checker(References(schema))
     made = canonical(schema, checker.references, checker.check)
-    patterns = _most_patterns(made)
+    levels, patterns = _levels(definitions(made)), _most_patterns(made)
+    rule = f"at most {_MOST_LEVELS} schemas inside each other, references followed"
+    Place(schema).require(levels <= _MOST_LEVELS, "$ref", rule, "Simplify it.", value=f"more than {_MOST_LEVELS}")
     Place(schema).require(patterns <= _MOST_PATTERNS, "pattern", f"at most {_MOST_PATTERNS} patterns for one text",
                           "Simplify it.", value=patterns)  # fmt: skip
     return made
+
+
+def _levels(named: Mapping[str, Any]) -> int:
+    """How deep the schema lies that is deepest, references followed, a definition once on each way."""
+    deepest, done, todo = 0, dict[int, int](), [(named["#"], 1, frozenset[str]())]
+    while todo and deepest <= _MOST_LEVELS:
+        part, level, before = todo.pop()
+        if not isinstance(part, Mapping) or done.get(id(part), 0) >= level:
+            continue
+        done[id(part)], deepest = level, max(deepest, level)
+        todo += [(inner, level + 1, before) for at, inner in subschemas(part) if not at.startswith("$defs/")]
+        if (name := part.get("$ref")) in named and name not in before:
+            todo.append((named[name], level + 1, before | {name}))
+    return deepest
 
 
 def _most_patterns(made: Mapping[str, Any]) -> int:

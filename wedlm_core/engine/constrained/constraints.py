@@ -125,15 +125,8 @@ class Constraints:
     ) -> dict[int, str]:
         """Consume a forward's commits and draft the next windows of the sequences that go on.
 
-        Args:
-            sequences: of the forward, the decoding ones first.
-            slots_D: slots of the decoding ones.
-            rows_D: decode rows of each.
-            outcome: of the forward.
-            emit_D: tokens of each that are output.
-            ended_D: which of them have ended.
-            found: drafts from history for some of them.
-            state: of each slot on the device.
+        The decoding ones are the first ``sequences``. Of each, ``emit_D`` tokens are output; ``ended_D`` have ended;
+        some have drafts from history (``found``).
 
         Returns:
             Why a sequence fails, by its place: its grammar refuses a committed token.
@@ -215,21 +208,10 @@ def _follow(
     sequence: Sequence, windows: _Windows, g: int, chosen: list[int], emitted: int, committed: int, kept: int,
     history: Proposals | None, ended: bool,
 ) -> str:  # fmt: skip
-    """Consume a commit of a sequence and draft its next window.
+    """Consume a commit of a sequence and draft its next window, at place ``g``; why its grammar refuses it, or ``""``.
 
-    Args:
-        sequence: whose tokens they are.
-        windows: the next ones.
-        g: place of its window.
-        chosen: tokens that its rows chose; those of masks stand after those of drafts.
-        emitted: how many of them are output.
-        committed: how many of them were committed.
-        kept: proposals of masks that may become drafts, at most.
-        history: drafts from history, in place of the masks' proposals; None where there are none that pay.
-        ended: whether the sequence has ended.
-
-    Returns:
-        Why its grammar refuses the commit, or ``""``.
+    Of the tokens that its rows ``chosen``, those of masks after those of drafts, ``committed`` are committed and
+    ``emitted`` are output. At most ``kept`` proposals of masks become drafts, if there are none from history that pay.
     """
     constraint = sequence.constraint
     if constraint is None:
@@ -245,11 +227,7 @@ def _follow(
 
 
 def _begin_again(sequence: Sequence, windows: _Windows, g: int, tokens: list[int]) -> str:
-    """Replace a constraint that raised: a new matcher reads the output as autoregressive decoding does, without drafts.
-
-    Returns:
-        Why its grammar refuses them, or ``""``.
-    """
+    """Replace a constraint that raised by one that reads the output without drafts; why it refuses that, or ``""``."""
     assert sequence.grammar is not None
     constraint = sequence.constraint = Constraint(sequence.grammar)
     constraint.renew(fresh=True)
@@ -272,18 +250,9 @@ def _of_history(found: Suggestions, place: int) -> Proposals | None:
 class _Windows:
     """The next windows of G sequences, of at most L drafts and masks; a head alone until they are drafted.
 
-    Args:
-        table: of all slots; is read.
-        slots_G: of the sequences.
-        mask_token_id: the token of a mask.
-
     Attributes:
-        slots_G: int64.
-        token_GL: int64, drafts, and after them the mask token.
-        source_GL: int8, of each draft.
-        lead_G: int64, drafts.
-        length_G: int64, drafts and masks.
-        is_drafted_G: bool.
+        token_GL: int64, drafts, and after them the mask token; ``source_GL`` int8, of each draft.
+        lead_G: int64, drafts; ``length_G`` int64, drafts and masks.
     """
 
     def __init__(self, table: SlotTable, slots_G: IntArray, mask_token_id: int) -> None:

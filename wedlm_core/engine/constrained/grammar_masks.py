@@ -36,13 +36,7 @@ class _Asked(NamedTuple):
 
 
 class GrammarMasks:
-    """The states of a forward's sequences with a grammar, one after the other.
-
-    Args:
-        slots: of the engine.
-        vocab_size: of the logits.
-        eos_token_ids: tokens that end an output, below ``vocab_size``.
-        guard: counts exceptions of matchers.
+    """The states of a forward's sequences with a grammar, one after the other; ``guard`` counts exceptions of matchers.
 
     Attributes:
         line_N: int64 ``[N]``, of each state, as in :class:`wedlm_core.decoding.allowed_tokens.AllowedTokens`.
@@ -59,13 +53,7 @@ class GrammarMasks:
         self.line_N, self.bits_UW = np.full(1, FREE), np.empty((0, self._words), dtype=np.int32)
 
     def add(self, slot: int, constraint: Constraint, position: int) -> None:
-        """Add a sequence: one state before its first draft, and one after each draft.
-
-        Args:
-            slot: of the sequence.
-            constraint: its place in its grammar.
-            position: of the token that is chosen in the first state.
-        """
+        """Add a sequence: a state before its first draft, whose token is at ``position``, and one after each draft."""
         states = constraint.drafts.states
         self._facts.append((slot, len(self._states), len(states), position))
         self._states += states
@@ -74,11 +62,7 @@ class GrammarMasks:
             self._line_count += len(unknown)
 
     def fill(self, executor: Executor) -> None:
-        """Compute all bits.
-
-        Args:
-            executor: whose threads ask the matchers; None to ask them in this one.
-        """
+        """Compute all bits; ``executor``: whose threads ask the matchers."""
         if not self._states:
             return
         state_N = np.array(self._states, dtype=np.int64)

@@ -171,10 +171,6 @@ class Constraint:
 
         A proposal stands at its position, so a forced token takes its place. The first proposal that the grammar
         forbids ends the walk, and so does the end of the output.
-
-        Args:
-            proposals: for the positions after the committed tokens.
-            most: drafts at most.
         """
         while len(self._ahead) <= most and (forced := take_forced(self.matcher)):
             self._ahead = self._ahead + forced

@@ -204,7 +204,7 @@ class StepGraphs:
             return None
         records = self._records.setdefault(state, {})
         found = records.get(rounded)
-        if found is not None or self._stale or self._book.exhausted or len(records) >= _MOST:
+        if found is not None or self._stale or self._book.exhausted:
             return found
         counted = self._counted.setdefault(state, Counter())
         if len(counted) >= _MOST_COUNTED:
@@ -212,6 +212,8 @@ class StepGraphs:
         counted[rounded] += 1
         if counted[rounded] < self._uses:
             return None
+        if len(records) >= _MOST:
+            records.pop(next(iter(records)))
         records[rounded] = fresh = _RecordedStep(rounded, self)
         return fresh
 
