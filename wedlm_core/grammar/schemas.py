@@ -55,7 +55,8 @@ def _levels(named: Mapping[str, Any]) -> int:
             continue
         done[id(part)], deepest = level, max(deepest, level)
         todo += [(inner, level + 1, before) for at, inner in subschemas(part) if not at.startswith("$defs/")]
-        if (name := part.get("$ref")) in named and name not in before:
+        name = part.get("$ref")
+        if isinstance(name, str) and name in named and name not in before:
             todo.append((named[name], level + 1, before | {name}))
     return deepest
 
