@@ -152,9 +152,8 @@ _STANDARD = tuple(sorted((ENFORCED - {"$defs", "definitions"}) | _SINCE.keys() |
 def _misspelled(keyword: str) -> str | None:
     """The keyword that a name nearly is: written in another case, or a letter away (two in a long name)."""
     away, near = min((_distance(_bare(keyword), _bare(known)), known) for known in _STANDARD)
-    return (
-        near if away <= (0 if len(near) < 5 and near not in ("type", "enum") else 1 if len(near) < 8 else 2) else None
-    )
+    allowed = 0 if len(near) < 5 and near not in ("type", "enum") else 1 if len(near) < 8 else 2
+    return near if away <= allowed else None
 
 
 def _bare(keyword: str) -> str:
