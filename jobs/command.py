@@ -21,6 +21,7 @@ from pipeline.codec import WeDLMError, redact
 from wedlm_base.version import VERSION
 
 CONTINUES = "the same command continues from the committed rows"
+BEGINS_AGAIN = "nothing was published; the same command begins again"
 CUT_OFF = 141
 """Exit status of a command that had more to do than to print: that of a process which SIGPIPE ends."""
 _ERRORS = (pipeline.PipelineError, WeDLMError)

@@ -16,7 +16,7 @@ Exit status:
 from __future__ import annotations
 
 from jobs.cli import NO_OUTPUT
-from jobs.command import CONTINUES, Command, Parser
+from jobs.command import BEGINS_AGAIN, Command, Parser
 from jobs.config_options import add_config_options
 from jobs.generate import perform
 
@@ -31,7 +31,7 @@ def add_options(parser: Parser) -> None:
 
 
 main = Command(
-    name="estimate", about=__doc__, add_options=add_options, perform=perform, continues=CONTINUES, prints=True
+    name="estimate", about=__doc__, add_options=add_options, perform=perform, continues=BEGINS_AGAIN, prints=True
 )
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 import pipeline
-from jobs.command import Command, Parser
+from jobs.command import BEGINS_AGAIN, Command, Parser
 from jobs.config_options import add_output_options, read_yaml
 from pipeline.selection.score import SCORES
 from pipeline.selection.settings import DEFAULT_SAMPLE_SCORE, DEFAULT_SCORE
@@ -78,7 +78,7 @@ main = Command(
     about=__doc__,
     add_options=add_options,
     perform=perform,
-    continues="nothing was published; the same command begins again",
+    continues=BEGINS_AGAIN,
 )
 
 if __name__ == "__main__":
