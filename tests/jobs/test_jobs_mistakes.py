@@ -214,7 +214,7 @@ OTHERS: list[tuple[Callable[[list[str]], Any], str, tuple[str, ...]]] = [
     (evaluate.main, "--output o --answer-column a --scorer exact", ("input not given", "Use --input")),
     (generate.main, "--output o", ("input not given", "Use --input")),
     (generate.main, "--input i", ("output not given", "Use --output")),
-    (train.main, "--recipe huge", ("'huge'", "no file", "Shipped are ['own', 'small', 'tiny']")),
+    (train.main, "--recipe huge", ("'huge'", "no such file", "The shipped one is")),
     (train.main, "--set run.step=3", ("recipe.run=['step']", "known are", "Correct the recipe")),
 ]
 PYTHON: list[tuple[Callable[[], Any], tuple[str, ...]]] = [

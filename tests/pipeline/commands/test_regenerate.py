@@ -95,7 +95,7 @@ def test_another_model_is_named(made: Path, tmp_path: Path) -> None:
 def test_a_run_on_a_gpu_is_named(tmp_path: Path) -> None:
     made = make(tmp_path, InlineExecutor())
     storage = LocalStorage(str(made / "out"), layout.SCRATCH)
-    Usage(storage, epoch=9, since=0, used=lambda: ResourceSeconds(accelerators=7.0, cpus=7.0)).save()
+    Usage(storage=storage, epoch=9, since=0, used=lambda: ResourceSeconds(accelerators=7.0, cpus=7.0)).save()
     found = pipeline.verify(made / "out", input=str(made / "in"), regenerate=2)
     assert any("kind of processor: the run had a GPU" in note for note in found.notes)
 
