@@ -23,7 +23,7 @@ from wedlm_base.version import VERSION
 CONTINUES = "the same command continues from the committed rows"
 BEGINS_AGAIN = "nothing was published; the same command begins again"
 CUT_OFF = 141
-"""Exit status of a command that had more to do than to print: that of a process which SIGPIPE ends."""
+"""Exit status of a command whose reader went away before its work was done: as of a process that SIGPIPE ends."""
 _ERRORS = (pipeline.PipelineError, WeDLMError)
 """Errors that end a command with a line."""
 _REFUSED = (pipeline.ConfigError, pipeline.SourceError, pipeline.OutputError, pipeline.ResourceError, WeDLMError)
@@ -62,10 +62,10 @@ class Command:
         name: of its module.
         about: the text of ``--help``.
         add_options: adds its options to the parser.
-        perform: does it, with the parsed options; returns the exit status. ``args.typed`` is the command as it was
+        perform: performs it with the parsed options; returns the exit status. ``args.typed`` is the command as it was
             typed: its name and its options.
         continues: of a command that writes rows: the sentence about the next run, after a signal has ended this one.
-        prints: whether it only prints: with a reader that has enough it is done.
+        prints: whether it only prints; then it is done when its reader goes away.
     """
 
     name: str
@@ -117,9 +117,9 @@ def refused(error: Exception, status: int = 2) -> int:
 
 
 def end_quietly(perform: Callable[[], int], cut_off: int = CUT_OFF) -> int:
-    """Run a command; its exit status.
+    """Run a command; returns its exit status.
 
-    Without a traceback also if its reader goes away, as in ``... | head`` (``cut_off`` is the status then), or its
+    No traceback is printed if its reader goes away, as in ``... | head`` (the status is ``cut_off`` then), or if its
     output has no room.
     """
     _open_closed_streams()

@@ -3,7 +3,7 @@
     python -m benchmarks.decode.history_engine [--batches 1 8 32] [--rounds 5] [--repeats 1]
         [--rows 1024] [--workloads copying lists templates "free text"] [--sampling qwen3]
 
-The shipped model on prompts of its corpus. *copying*: the prompt contains the answer. *lists*: so it does,
+The shipped model on toy problems. *copying*: the prompt contains the answer. *lists*: so it does,
 in other lines. *templates*: each row extracts JSON of the same keys. *free text*: stories and letters. The
 *untrained masks* is the same model with the embedding of its mask replaced by the mean of all: its masks propose
 unrelated tokens, as in a checkpoint that was never trained to fill masks. The ways run in one process on engines of

@@ -1,6 +1,6 @@
 """Are outputs those of autoregressive decoding alone? ``python -m benchmarks.quality.exactness [--shapes tiny 25m]``.
 
-Whole outputs are compared, as arXiv 2609.15504 does: prompts of all families of the training corpus (random tokens for
+Whole outputs are compared, as arXiv 2609.15504 does: prompts of all families of toy problems (random tokens for
 models with random weights), greedy and sampled in turns. Each output is decoded autoregressively by itself; then all of
 them are decoded so many at a time, autoregressively and by ``verified``, whose forwards have several rows a sequence
 (1 row against k + 1 rows, as in vLLM's issue 54506). An output is equal if all tokens are, and if all of its
@@ -48,7 +48,7 @@ def engine_of(shape: str, numbers: str, device: str, most: int, length: int) -> 
 
 
 def prompts_of(shape: str, count: int) -> list[tuple[int, ...]]:
-    """Prompts of the corpus' held-out problems, as many of each family; random tokens for random weights."""
+    """Prompts of held-out toy problems, as many of each family; random tokens for random weights."""
     if shape != "tiny":
         return [tuple(ids) for ids in np.random.default_rng(0).integers(10, 910, (count, 24)).tolist()]
     tokenizer = Tokenizer.load(resolve("tiny"))

@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 _BATCH = 4096
 _UNITS = pa.schema([("unit_id", pa.string()), ("attempt", pa.int32()), ("rows", pa.int64()), ("failed", pa.int64())])
 _GROWTH = 2
-"""A list is merged into the new one if it has at most so many times its files."""
+"""A list is merged into the new one if it has at most this many times as many files."""
 _TYPES = {"str": pa.string(), "int": pa.int64(), "int | None": pa.int64(), "bool": pa.bool_()}
 _FILES = pa.schema([(field.name, _TYPES[str(field.type)]) for field in fields(ProcessedFile)])
 
@@ -65,7 +65,7 @@ def read_list(
     storage: Storage, key: str, part: PartRecord, row: Callable[..., _T], take: Callable[[Iterator[_T]], None],
     about: tuple[str, str],
 ) -> None:  # fmt: skip
-    """Check a list, and give its rows to ``take``; after an error that may pass both are done again.
+    """Check a list, and give its rows to ``take``; after an error that may pass, both run again.
 
     ``about``: the name of the list, for the error, and the remedy.
 

@@ -82,7 +82,7 @@ def _with_own_params(
 ) -> tuple[list[Prompt], list[Params]]:  # fmt: skip
     """The prompts, and for each row its own sampling parameters; None if it has none.
 
-    A row whose cell of ``structured_outputs`` says nothing that can be understood is failed.
+    A row whose cell of ``structured_outputs`` cannot be parsed is failed.
     """
     columns = {name: values(table[column]) for name, column in job.config.sampling_columns.items()}
     if not columns:
@@ -110,7 +110,7 @@ def _with_own_params(
 
 
 def _check_json(name: str, cells: list[Any], asked: list[Prompt]) -> None:
-    """Fail each row whose parameter JSON does not have: bytes, a decimal, a date, text that is not UTF-8."""
+    """Fail each row with a value that JSON does not have: bytes, a decimal, a date, text that is not UTF-8."""
     for i, cell in enumerate(cells):
         try:
             json.dumps(cell)

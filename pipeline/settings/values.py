@@ -43,7 +43,7 @@ def is_number(value: object) -> bool:
 
 
 def choices_of(kind: Any, name: str) -> tuple[str, ...]:
-    """The values of a field of the class ``kind`` that is one of some texts."""
+    """The texts that a field of the class ``kind`` may have: the arguments of its ``Literal``."""
     return get_args(_hints(kind)[name])
 
 

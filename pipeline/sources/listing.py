@@ -1,7 +1,8 @@
 """Lists the files below a folder or URL without opening them; leaves out whole folders of partitions out of range.
 
-:mod:`pipeline.sources.finding` finds the files of any input and reads each one's identity. This is for inputs that
-grow: it yields files as they are listed, and does not go into folders that a range of partitions excludes.
+:mod:`pipeline.sources.finding` finds the files of any input, and :mod:`pipeline.sources.identity` reads the identity of
+each. This module serves inputs that grow: files are yielded as they are listed, and folders outside of a range of
+partitions are not entered.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def _remote_file(fs: Any, root: str, path: str, info: Mapping[str, Any]) -> List
 
 
 def found_of(file: ListedFile) -> Found:
-    """A listed file as :func:`pipeline.sources.finding.source_file` takes it."""
+    """A listed file as :func:`pipeline.sources.identity.source_file` takes it."""
     info = {**file.info, "size": file.size} if is_url(file.path) else {}
     return Found(key=file.key, path=file.path, info=info, folders=posixpath.dirname(file.key))
 

@@ -142,7 +142,7 @@ def main() -> None:
     """Write the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/toy"))
-    parser.add_argument("--problems", type=int, default=200_000, help="rows to train on; the recipe reads them once")
+    parser.add_argument("--problems", type=int, default=200_000, help="rows; the recipe reads each at most once")
     arguments = parser.parse_args()
     write_start(arguments.folder, arguments.problems)
 

@@ -25,7 +25,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "testing/toy/": frozenset({"tally"}),
     "benchmarks/records.py": frozenset({"allotment", "planner"}),
 }
-"""Path -> words that may stand there: a topic of the training corpus, names of stored runs."""
+"""Path -> words that may stand there: a family of toy problems, names of stored runs."""
 
 RETIRED: Mapping[str, str] = {
     **dict.fromkeys(("airborne",), "in flight, async"),

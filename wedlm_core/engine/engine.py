@@ -37,9 +37,9 @@ from wedlm_core.types import FinishReason, Generation, Request
 
 
 class Engine:
-    """Continuous batching over one model on one device. Not thread safe: one thread at a time calls it.
+    """Continuous batching over one model on one device. Not thread safe: one thread at a time may call it.
 
-    Any thread may: each call makes ``device``, where the model is, the thread's current one for as long as it lasts.
+    That may be any thread: during a call, ``device`` (the model's) is the current device of the thread.
 
     Args:
         model: the decoder; its rotary tables are extended to the last position of any window.

@@ -20,7 +20,7 @@ from wedlm_core.errors import ConfigError, explain
 from wedlm_core.model.rotary import apply_rope, rope_tables
 
 BLOCK_ROWS = 32
-"""Rows of a product."""
+"""Rows of each product of :func:`in_blocks`."""
 
 
 class Attend(Protocol):
@@ -77,9 +77,9 @@ class DecoderLayer(nn.Module):
 
 
 def _embedding(config: ModelConfig) -> nn.Embedding:
-    """The embedding. On the meta device it is given its memory: drawing numbers there imports torch's compiler.
+    """The embedding. On the meta device it is given a weight: torch would draw one, and import its compiler for that.
 
-    That import takes longer than everything else that loading a small model does.
+    The import takes longer than everything else that loading a small model does.
     """
     memory_VH = torch.empty(config.vocab_size, config.hidden_size)
     return nn.Embedding(config.vocab_size, config.hidden_size, _weight=memory_VH if memory_VH.is_meta else None)
@@ -155,7 +155,7 @@ class Decoder(nn.Module):
 
 
 def in_blocks(product: Callable[[Tensor], Tensor], x_RI: Tensor) -> Tensor:
-    """A product of torch on a CPU, so many rows at a time that a row has the same bits among any others.
+    """A product of torch on a CPU, a block of rows at a time, so that a row has the same bits among any other rows.
 
     Libraries choose kernels by row count and threads, and each adds in another order: measured with 1024 inputs and two
     threads, rows of 128 differ from those of 1024. So all products have one shape.

@@ -22,7 +22,7 @@ _VALIDATED = 4
 
 
 class Packing:
-    """The batches of a run, cut from an endless stream of epochs; a function of sizes and seed. Memory: one order.
+    """The batches of a run, cut from an endless stream of epochs; a function of sizes and seed. One order is in memory.
 
     A batch ends before the first example that fits in none of its rows, so each epoch has every example once. Batches
     are cut in order: for an earlier batch, cutting begins again.
@@ -69,7 +69,7 @@ class Packing:
 
 
 class TrainingData:
-    """Examples in a folder; validated by both losses on those that are held out.
+    """Examples in a folder: batches to train on, and both losses of those that are held out.
 
     Args:
         folder: see :mod:`wedlm_core.training.examples`.

@@ -53,7 +53,7 @@ class Muon(torch.optim.Optimizer):
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            # An update needs whole matrices: of sharded ones, one is whole at a time.
+            # An update needs whole matrices: sharded ones are gathered one at a time.
             one_by_one = any(isinstance(p, DTensor) for p in parameters)
             for some in [[p] for p in parameters] if one_by_one else [parameters]:
                 self._update(some, group)

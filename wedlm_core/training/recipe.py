@@ -76,9 +76,9 @@ class RunRecipe:
     """Length and settings of a run.
 
     Attributes:
-        seed: seed of initialisation and data.
+        seed: of the order of examples, and of their blocks and masks.
         steps: optimiser steps; the schedule spans them.
-        epochs: passes over the user's own rows, in place of ``steps``; or None.
+        epochs: passes over the examples, in place of ``steps``; or None.
         max_minutes: wall-clock budget, or None. The schedule then follows steps or minutes, whichever is further
             advanced, so that the learning rate has decayed when the time is over. Such a run is not
             reproducible bit for bit.

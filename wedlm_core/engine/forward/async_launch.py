@@ -34,7 +34,8 @@ class InFlightForward:
     """A launched forward.
 
     Attributes:
-        copy: its outcome on the way to the host, as words (:func:`words_of`), group after group.
+        copy: its outcome on the way to the host, as words
+            (:func:`wedlm_core.engine.forward.outcome.words_of`), group after group.
         shapes: of the groups' words.
         decoding: sequences that decode; after the last one a part may have places without any.
         tops: the sequences whose most likely tokens stand after them; None where no sequence reports any.

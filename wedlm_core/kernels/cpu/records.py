@@ -97,7 +97,7 @@ TASK = _record(
 - ``apart``: with at least so many rows for each member, members take rows of a product, not outputs
   (:func:`wedlm_core.kernels.cpu.team_kernels.by_rows`); 0 where they never do.
 - ``cos, sin``: float32 ``[reach, dim / 2]``.
-- ``blocks`` to ``scale``: the KV pool, and arguments of :func:`wedlm_core.kernels.cpu.attention.attend`.
+- ``blocks`` to ``scale``: the KV pool, and the sequences that :mod:`wedlm_core.kernels.cpu.cached_attention` reads.
 - ``lines``: the layers.
 - ``head, out``: the product that gives logits, and its result ``[rows, outputs]``: of the rows that are read where
   tokens are chosen; with 0 layers of all of ``normed``, and nothing else is computed.
