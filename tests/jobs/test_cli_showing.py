@@ -20,14 +20,14 @@ from testing.repository import ROOT
 
 pytest.importorskip("pyte", reason="pyte is not installed")
 
-ROWS = 400  # more than are done one at a time before the run is interrupted
+ROWS = 200  # more than are done one at a time before the run is interrupted
 ESCAPE, RETURN = b"\x1b", b"\r"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("show n")  # with a blank, which commands have to quote
-    prompts = [f"Count from {i} to {i + 20}." if i % 150 else "" for i in range(ROWS)]
+    prompts = [f"Count from {i} to {i + 20}." if i % 75 else "" for i in range(ROWS)]
     pq.write_table(pa.table({"prompt": prompts}), folder / "in.parquet")
     return folder
 
