@@ -136,4 +136,4 @@ def test_ids_are_checked_in_the_same_memory_however_many_they_are(
 
     peak(1_000)
     few, many = peak(20_000), peak(160_000)
-    assert many < 1.5 * few, "hashes of all rows would be 8 times as many"
+    assert many < few + 3 * 2**20, "hashes of 140,000 more rows would take 7 MB"  # 1 MB more after a Ray test
