@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.section import Report, Scene, device_seconds, replayed
-from wedlm_core.config import ModelConfig
+from testing.engine.published_models import product_shapes
 from wedlm_core.kernels.rounding import rounded
 from wedlm_core.model.int8 import Int8Linear
 
@@ -20,7 +20,7 @@ _FP8_LARGEST = 448.0
 def products(scene: Scene) -> Report:
     """Time each product alone. If torch refuses a product, the reason stands in place of its time."""
     rows = []
-    for name, (outputs, inputs) in _shapes(scene.scale.config).items():
+    for name, (outputs, inputs) in product_shapes(scene.scale.config).items():
         for count in scene.scale.product_rows:
             row: dict[str, Any] = {"product": name, "rows": count}
             if scene.clock.left < 0:
@@ -38,17 +38,6 @@ def products(scene: Scene) -> Report:
         "cache that holds a product's weights makes few rows faster here than in a model."
     )
     return Report(title="Products by rows", notes=notes, rows=rows)
-
-
-def _shapes(config: ModelConfig) -> Mapping[str, tuple[int, int]]:
-    """Outputs and inputs of a layer's products."""
-    heads = config.num_attention_heads + 2 * config.num_key_value_heads
-    return {
-        "qkv": (heads * config.head_dim, config.hidden_size),
-        "o": (config.hidden_size, config.num_attention_heads * config.head_dim),
-        "gate_up": (2 * config.intermediate_size, config.hidden_size),
-        "down": (config.hidden_size, config.intermediate_size),
-    }
 
 
 def _kinds(scene: Scene, count: int, outputs: int, inputs: int) -> Mapping[str, Callable[[], object]]:

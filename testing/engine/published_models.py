@@ -6,6 +6,8 @@ arXiv 2512.22737, section 5. Loading a checkpoint does not read these: it reads 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wedlm_core.config import ModelConfig
 
 _MASK_ID = 151665
@@ -44,3 +46,14 @@ WEDLM_8B = ModelConfig(
     eos_token_ids=_END_IDS,
     pad_token_id=151643,
 )
+
+
+def product_shapes(config: ModelConfig) -> Mapping[str, tuple[int, int]]:
+    """Outputs and inputs of a layer's products."""
+    heads = config.num_attention_heads + 2 * config.num_key_value_heads
+    return {
+        "qkv": (heads * config.head_dim, config.hidden_size),
+        "o": (config.hidden_size, config.num_attention_heads * config.head_dim),
+        "gate_up": (2 * config.intermediate_size, config.hidden_size),
+        "down": (config.hidden_size, config.intermediate_size),
+    }

@@ -6,17 +6,17 @@ reading its weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
 
-from testing.engine.published_models import WEDLM_8B
-from wedlm_core.config import ModelConfig
+from testing.engine.published_models import WEDLM_8B, product_shapes
 from wedlm_core.model.int8_gpu import Tiles, tiles_of
 
 BANDWIDTH, RATE, PROCESSORS = 4.3e12, 1277e12, 132
 """Of an H200: bytes/s of a copy, int8 operations/s, multiprocessors."""
+SHAPES = {**product_shapes(WEDLM_8B), "head": (WEDLM_8B.vocab_size, WEDLM_8B.hidden_size)}
+"""Outputs and inputs of each product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +38,6 @@ class Waves:
     seconds: float
 
 
-def shapes(config: ModelConfig) -> Mapping[str, tuple[int, int]]:
-    """Outputs and inputs of a layer's products, and of the head."""
-    heads = config.num_attention_heads + 2 * config.num_key_value_heads
-    return {
-        "qkv": (heads * config.head_dim, config.hidden_size),
-        "o": (config.hidden_size, config.num_attention_heads * config.head_dim),
-        "gate_up": (2 * config.intermediate_size, config.hidden_size),
-        "down": (config.hidden_size, config.intermediate_size),
-        "head": (config.vocab_size, config.hidden_size),
-    }
-
-
 def waves(rows: int, outputs: int, inputs: int) -> Waves:
     """The product of so many rows and outputs."""
     cut = tiles_of(rows, outputs)
@@ -66,7 +54,7 @@ MEASURED = {136: 5.73 / 4.08, 264: 8.49 / 5.80, 520: 12.2 / 8.87, 1032: 19.6 / 1
 
 def seconds(rows: int) -> float:
     """Of the products of a forward."""
-    products = {name: waves(rows, *shape).seconds for name, shape in shapes(WEDLM_8B).items()}
+    products = {name: waves(rows, *shape).seconds for name, shape in SHAPES.items()}
     return WEDLM_8B.num_hidden_layers * sum(products.values()) - (WEDLM_8B.num_hidden_layers - 1) * products["head"]
 
 
@@ -88,7 +76,7 @@ def test_products_jump_where_a_step_was_measured_to_jump() -> None:
      (512, {"qkv": 384, "o": 256, "gate_up": 768, "down": 256, "head": 4748}, 0.96)],
 )  # fmt: skip
 def test_each_product_has_these_tiles(rows: int, tiles: dict[str, int], least: float) -> None:
-    found = {name: waves(rows, *shape) for name, shape in shapes(WEDLM_8B).items()}
+    found = {name: waves(rows, *shape) for name, shape in SHAPES.items()}
     assert {name: one.tiles for name, one in found.items()} == tiles
     for one in found.values():
         assert one.waves == -(-one.tiles // PROCESSORS)
