@@ -52,9 +52,12 @@ class RateTracker:
         """Count a unit that was committed at the time of the last :meth:`advance`."""
         own = self._sums
         self._sums = replace(own, units=own.units + 1, rows=own.rows + rows, tokens=own.tokens + tokens)
-        self._last.append(self._sums)
-        while len(self._last) > _RECENT_UNITS + 1 and own.seconds - self._last[1].seconds >= _RECENT_SECONDS:
-            self._last.popleft()
+        last = self._last
+        if len(last) > 1 and last[-1].seconds == own.seconds:
+            last.pop()  # units of one moment need one entry, however many they are
+        last.append(self._sums)
+        while (new := self._sums - last[1]).units >= _RECENT_UNITS and new.seconds >= _RECENT_SECONDS:
+            last.popleft()
 
     def recent(self) -> Rates:
         """Rates of the last commits."""
